@@ -3,6 +3,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace weft {
@@ -44,6 +46,31 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   }
   a.host = std::string(host);
   return a;
+}
+
+absl::StatusOr<std::vector<Address>> ParseAddresses(absl::string_view text) {
+  std::vector<Address> addresses;
+  const std::vector<absl::string_view> parts =
+      absl::StartsWith(text, "unix:") ? std::vector<absl::string_view>{text} : absl::StrSplit(text, ',');
+  for (const absl::string_view part : parts) {
+    absl::StatusOr<Address> address = ParseAddress(part);
+    if (!address.ok()) return address.status();
+    addresses.push_back(*std::move(address));
+  }
+  for (const Address& address : addresses) {
+    const bool numeric =
+        !address.is_unix && address.host.find_first_not_of("0123456789.") == std::string::npos;
+    if (addresses.size() == 1 || numeric) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "address '", address.text(), "': of several addresses each is an IPv4 address in numbers, as in ",
+        "10.0.0.1:7070,10.0.0.2:7070; or give one name that stands for all of them"));
+  }
+  return addresses;
+}
+
+std::string TextOf(const std::vector<Address>& addresses) {
+  return absl::StrJoin(
+      addresses, ",", [](std::string* out, const Address& address) { absl::StrAppend(out, address.text()); });
 }
 
 }  // namespace weft

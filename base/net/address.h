@@ -5,6 +5,7 @@
 #define WEFT_BASE_NET_ADDRESS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -28,6 +29,13 @@ struct Address {
 // Parses an address. InvalidArgument with the accepted forms: an empty or too long path (more than 107
 // bytes), a port out of range.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
+
+// Parses the address of a server, or those of several that stand for each other, as
+// "10.0.0.1:7070,10.0.0.2:7070". InvalidArgument likewise, and for several that are not all numeric IPv4
+// addresses.
+absl::StatusOr<std::vector<Address>> ParseAddresses(absl::string_view text);
+// Returns the addresses as the user writes them.
+std::string TextOf(const std::vector<Address>& addresses);
 
 }  // namespace weft
 

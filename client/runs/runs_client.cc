@@ -21,10 +21,10 @@ constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
 
 class GrpcRunsClient final : public RunsClient {
  public:
-  GrpcRunsClient(const Address& address, int64_t call_ns)
-      : address_(address.text()),
+  GrpcRunsClient(const std::vector<Address>& addresses, int64_t call_ns)
+      : address_(TextOf(addresses)),
         call_ns_(call_ns),
-        channel_(MakeChannel(address)),
+        channel_(MakeChannel(addresses)),
         stub_(v1::Runs::NewStub(channel_)) {}
 
   absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) override {
@@ -159,9 +159,9 @@ class GrpcRunsClient final : public RunsClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string& address, int64_t call_ns) {
-  const absl::StatusOr<Address> a = ParseAddress(address);
-  if (!a.ok()) return a.status();
-  return std::make_unique<GrpcRunsClient>(*a, call_ns);
+  const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(address);
+  if (!addresses.ok()) return addresses.status();
+  return std::make_unique<GrpcRunsClient>(*addresses, call_ns);
 }
 
 namespace {

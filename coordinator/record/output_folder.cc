@@ -278,6 +278,10 @@ std::string CheckpointsText(const fs::path& folder) {
   return absl::StrCat("with ", absl::StrJoin(found, ", "));
 }
 
+bool HoldsRun(const fs::path& live, const RunRecord& record) {
+  return At<std::string>(ReadJson(live / "run.json"), "run_id", "") == record.run_id;
+}
+
 // Refuses a folder that another process owns; `lock` is its lock file.
 absl::Status OwnedByAnother(int lock, const std::string& shown) {
   char holder[200] = "";
@@ -407,16 +411,17 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
 
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::string& path,
                                                                    const std::string& live,
-                                                                   const RunRecord& record) {
+                                                                   const RunRecord& record, bool takes_over) {
   if (!Exists(path))
     return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
+  if (takes_over && HoldsRun(Exists(live) ? live : path, record)) unlink((path + "/" + kLock).c_str());
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   folder->begun_ = true;
   if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
   folder->live_ = Exists(live) ? live : path;
   const Json before = ReadJson(fs::path(folder->live_) / "run.json");
-  if (At<std::string>(before, "run_id", "") != record.run_id) {
+  if (!HoldsRun(folder->live_, record)) {
     return absl::FailedPreconditionError(
         absl::StrCat("its output folder ", path, " does not hold it any more"));
   }

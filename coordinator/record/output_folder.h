@@ -47,10 +47,12 @@ class OutputFolder {
   // Opens the folder of a run whose process ended without ending it, to go on with it: takes the lock, and
   // leaves everything as it is. `live` is where it wrote, and `record` the run with its identity. NotFound if
   // the folder is gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended
-  // in it; else as Open.
+  // in it; else as Open. `takes_over`: a process that has the lock although it coordinates the run no more,
+  // as one that was stopped, loses it, and StillThere tells it so.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Reopen(const std::string& path,
                                                               const std::string& live,
-                                                              const RunRecord& record);
+                                                              const RunRecord& record,
+                                                              bool takes_over = false);
   // Fails as Open would for another process that owns the folder, or else for the work of a former run.
   // Touches nothing: for a caller with much to do before Open.
   static absl::Status CheckFree(const std::string& path, const std::string& shown, FormerWork former);

@@ -191,12 +191,12 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   return claimed;
 }
 
-absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
+absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan, bool takes_over) {
   Require(plan.spec != nullptr, "a run that is recorded has its specification");
   const Submission& submission = run.submission;
   RunRecord record = RecordOf(*plan.spec, submission.file, "running", run.steps.size());
   record.run_id = submission.folder.run_id;
-  auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record);
+  auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over);
   if (!folder.ok()) return folder.status();
   auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_);
   recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);

@@ -40,7 +40,7 @@ class RunRecords {
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
   // ended and its folder is complete; else as OutputFolder::Reopen.
-  absl::Status Restore(const StoredRun& run, const RunPlan& plan);
+  absl::Status Restore(const StoredRun& run, const RunPlan& plan, bool takes_over);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 

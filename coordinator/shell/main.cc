@@ -1,8 +1,8 @@
 // Runs weft-coordinator: takes runs in, keeps sessions with worker processes, hands out jobs.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,19 +16,20 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
-#include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/open_files.h"
 #include "base/threads.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
+#include "coordinator/shell/daemon_store.h"
 #include "coordinator/shell/restored_runs.h"
 #include "coordinator/shell/spec_planner.h"
+#include "coordinator/store/etcd_store.h"
 #include "coordinator/store/sqlite_store.h"
-#include "coordinator/store/store_writer.h"
 
 namespace weft {
 namespace {
@@ -50,11 +51,6 @@ int Complain(const absl::Status& status) {
   std::cerr << "weft-coordinator: " << status.message() << "\n";
   const bool again = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
   return again ? kTryAgain : kBadConfiguration;
-}
-
-int64_t UnixMinusMonotonic() {
-  const auto wall = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - MonotonicNow();
 }
 
 CoreOptions CoreOptionsOf(const Flags& flags) {
@@ -106,8 +102,8 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   return both;
 }
 
-// Returns the folder of the store: as given, or in the one that systemd made for the unit; "" for none.
-std::string StoreFolderOf(const Flags& flags) {
+// Returns where the store is: as given, or in the folder that systemd made for the unit; "" for none.
+std::string StorePlaceOf(const Flags& flags) {
   if (!flags.store.empty()) return flags.store;
   const char* state = std::getenv("STATE_DIRECTORY");
   if (state == nullptr || *state == '\0') return "";
@@ -115,40 +111,27 @@ std::string StoreFolderOf(const Flags& flags) {
   return first.substr(0, first.find(':')) + "/store";
 }
 
-// The store of the daemon, and what it had at the start.
-struct DaemonStore {
-  std::unique_ptr<StoreWriter> writer;  // null for none
-  int64_t unix_minus_monotonic_ns = 0;
-  StoredState stored;
-};
+// Waits for SIGINT or SIGTERM, which are blocked, at most for the time. Returns the signal; 0 for none.
+int AwaitSignal(const sigset_t& signals, int64_t ns) {
+  const timespec wait{ns / 1'000'000'000, ns % 1'000'000'000};
+  const int signal = sigtimedwait(&signals, nullptr, &wait);
+  return signal > 0 ? signal : 0;
+}
 
-absl::StatusOr<DaemonStore> OpenDaemonStore(const Flags& flags, const DaemonLog* log, Metrics* metrics) {
-  DaemonStore opened;
-  SqliteStoreOptions options;
-  options.folder = StoreFolderOf(flags);
-  options.unix_minus_monotonic_ns = opened.unix_minus_monotonic_ns = UnixMinusMonotonic();
-  if (options.folder.empty()) {
-    log->Warning(
-        "runs are kept in memory: a coordinator that is started again does not know them; --store DIR keeps "
-        "them on the disk");
-    return opened;
-  }
-  absl::StatusOr<std::unique_ptr<Store>> store = OpenSqliteStore(options);
-  if (!store.ok()) return store.status();
-  absl::StatusOr<StoredState> stored = (*store)->Load();
-  if (!stored.ok()) return stored.status();
-  opened.stored = *std::move(stored);
-  StoreWriterOptions writing;
-  writing.log = [log](const std::string& line) { log->Warning(line); };
-  // Nothing that rests on what was to be stored has been said. The next start checks the store.
-  writing.failed = [log](const absl::Status& failure) {
-    log->Error(absl::StrCat("the store cannot be written: ", failure.message()));
-    std::_Exit(kBadConfiguration);
+absl::StatusOr<DaemonStore> OpenStore(const Flags& flags, const sigset_t& signals, const DaemonLog* log,
+                                      Metrics* metrics) {
+  DaemonStoreOptions options;
+  options.place = StorePlaceOf(flags);
+  options.name = absl::StrCat("pid ", getpid(), " on ", HostName());
+  options.stand_by = [&signals](int64_t ns) { return AwaitSignal(signals, ns) == 0; };
+  options.failed = [log](const absl::Status& failure) {
+    const bool fenced = absl::IsAborted(failure) || absl::IsUnavailable(failure);
+    log->Error(absl::StrCat(fenced ? "" : "the store cannot be written: ", failure.message()));
+    std::_Exit(fenced ? kTryAgain : kBadConfiguration);
   };
-  writing.metrics = metrics;
-  opened.writer = std::make_unique<StoreWriter>(*std::move(store), std::move(writing));
-  log->Info(absl::StrCat("runs are kept in ", options.folder));
-  return opened;
+  options.log = log;
+  options.metrics = metrics;
+  return OpenDaemonStore(options);
 }
 
 // Returns what tells the store that a run's folder is complete.
@@ -161,10 +144,10 @@ std::function<void(uint64_t)> RecordWritten(StoreWriter* writer) {
   };
 }
 
-void TakeUpRuns(StoredState stored, StoreWriter* writer, RunRecords* records, const DaemonLog* log,
+void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
                 CoordinatorServerOptions* options) {
-  options->core.last_run = stored.last_run;
-  RestoredRuns restored = RestoreRuns(std::move(stored), options->planner, records);
+  options->core.last_run = store->stored.last_run;
+  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, store->takes_over, records);
   if (!restored.runs.empty()) {
     log->Info(absl::StrCat("the store has ", restored.runs.size(),
                            restored.runs.size() == 1 ? " run, " : " runs, ", restored.live,
@@ -172,8 +155,8 @@ void TakeUpRuns(StoredState stored, StoreWriter* writer, RunRecords* records, co
   }
   options->core.epoch = restored.records.epoch;
   options->restored = std::move(restored.runs);
-  options->store = writer;
-  writer->Write(std::move(restored.records), nullptr);
+  options->store = store->writer.get();
+  store->writer->Write(std::move(restored.records), nullptr);
 }
 
 int Serve(const Flags& flags) {
@@ -198,7 +181,8 @@ int Serve(const Flags& flags) {
     metrics_server = *std::move(started);
     log.Info(absl::StrCat("metrics on port ", metrics_server->port()));
   }
-  absl::StatusOr<DaemonStore> store = OpenDaemonStore(flags, &log, &metrics);
+  absl::StatusOr<DaemonStore> store = OpenStore(flags, signals, &log, &metrics);
+  if (absl::IsCancelled(store.status())) return kOk;
   if (!store.ok()) return Complain(store.status());
   StoreWriter* const writer = store->writer.get();
   CoordinatorServerOptions options;
@@ -217,7 +201,7 @@ int Serve(const Flags& flags) {
   options.release = [&records](uint64_t run) { records.Release(run); };
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
-  if (writer != nullptr) TakeUpRuns(std::move(store->stored), writer, &records, &log, &options);
+  if (writer != nullptr) TakeUpRuns(&*store, &records, &log, &options);
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
   for (const std::string& address : (*server)->addresses()) {
@@ -235,9 +219,14 @@ int Serve(const Flags& flags) {
 }
 
 int BackUp(const Flags& flags) {
-  const std::string folder = StoreFolderOf(flags);
+  const std::string folder = StorePlaceOf(flags);
   if (folder.empty()) {
     std::cerr << "weft-coordinator: --backup needs --store DIR\n";
+    return kUsage;
+  }
+  if (IsEtcdPlace(folder)) {
+    std::cerr
+        << "weft-coordinator: --backup copies a store in a folder; etcdctl snapshot save copies etcd's\n";
     return kUsage;
   }
   const absl::Status copied = BackUpSqliteStore(folder, flags.backup);
@@ -260,7 +249,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--store", flags.store,
          "Folder in which runs are kept, so that a coordinator that is started again goes on with them "
-         "(default: store in $STATE_DIRECTORY; without that they are kept in memory)")
+         "(default: store in $STATE_DIRECTORY; without that they are kept in memory); or "
+         "etcd://HOST:PORT[,HOST:PORT..][/PREFIX]: of several coordinators one leads, and the others stand "
+         "by")
       ->type_name("DIR");
   app.add_option("--backup", flags.backup,
                  "Copy the store to this file and exit; its coordinator may go on meanwhile")
@@ -305,9 +296,10 @@ int Main(int argc, char** argv) {
       "  weft-coordinator --listen 127.0.0.1:7070 --listen unix:/run/weft/coordinator.sock --metrics "
       "127.0.0.1:9100\n"
       "  weft-coordinator --store /var/lib/weft/store --backup /backup/weft.db\n"
-      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address or the store is in use or there are "
-      "no "
-      "threads left, 78 an address is wrong or refused, or the store is damaged or cannot be written.");
+      "  weft-coordinator --store etcd://10.0.0.1:2379,10.0.0.2:2379/weft --output-root /shared/runs\n"
+      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address or the store is in use, "
+      "another coordinator leads, or there are no threads left, 78 an address is wrong or refused, or the "
+      "store is damaged or cannot be written.");
   Flags flags;
   AddFlags(app, flags);
   app.set_version_flag("--version", "weft-coordinator 0.1.0");

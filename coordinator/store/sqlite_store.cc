@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/store_folder.h"
-#include "coordinator/store/stored_codec.h"
 #include "coordinator/store/stored_rows.h"
 
 namespace weft {
@@ -135,83 +134,46 @@ class SqliteStore final : public Store {
   }
 
   absl::Status Write(const std::vector<Records>& batch) {
-    std::map<uint64_t, const RunFigures*> figures;  // the last of each run counts
-    for (const Records& records : batch) {
-      for (const RunFigures& of_run : records.figures) figures[of_run.info.id] = &of_run;
-    }
-    for (const Records& records : batch) {
-      if (absl::Status done = WriteNew(records); !done.ok()) return done;
-    }
-    for (const auto& [run, of_run] : figures) {
-      if (absl::Status done = WriteFigures(run, *of_run); !done.ok()) return done;
-    }
-    for (const Records& records : batch) {
-      if (absl::Status done = WriteEnds(records); !done.ok()) return done;
+    const RowChanges changes = ChangesOf(batch, options_.unix_minus_monotonic_ns,
+                                         [this](uint64_t run) { return sums_.count(run) > 0; });
+    head_.epoch = std::max(head_.epoch, changes.epoch);
+    head_.last_run = std::max(head_.last_run, changes.last_run);
+    for (const RowChange& change : changes.rows) {
+      if (absl::Status done = Change(change); !done.ok()) return done;
     }
     ++head_.commits;
     return WriteHead();
   }
 
-  // Adds what is written once.
-  absl::Status WriteNew(const Records& records) {
-    head_.epoch = std::max(head_.epoch, records.epoch);
-    for (const Submission& submission : records.submissions) {
-      head_.last_run = std::max(head_.last_run, submission.run);
-      absl::Status done = Add({submission.run, RowKind::kSubmission}, EncodeStored(submission));
-      if (!done.ok()) return done;
-    }
-    const int64_t shift = options_.unix_minus_monotonic_ns;
-    for (const StepDone& step : records.steps) {
-      absl::Status done = Add({step.run, RowKind::kStep, step.step}, EncodeStored(step, shift));
-      if (!done.ok()) return done;
-    }
-    for (const Validation& validation : records.validations) {
-      absl::Status done =
-          Add({validation.run, RowKind::kValidation, validation.step}, EncodeStored(validation));
-      if (!done.ok()) return done;
+  absl::Status Change(const RowChange& change) {
+    const uint64_t run = change.row.run;
+    RunSums& sums = sums_[run];
+    switch (change.kind) {
+      case RowChange::Kind::kPut:
+        return Put(change.row, change.body, &sums);
+      case RowChange::Kind::kRemoveProgress:
+        head_.rows -= std::exchange(sums.progress, 0);
+        return Remove(*remove_progress_, run);
+      case RowChange::Kind::kRemoveRun:
+        head_.rows -= sums.all();
+        sums_.erase(run);
+        return Remove(*remove_, run);
     }
     return absl::OkStatus();
   }
 
-  absl::Status WriteFigures(uint64_t run, const RunFigures& figures) {
-    const auto sums = sums_.find(run);
-    if (sums == sums_.end()) return absl::OkStatus();  // it is forgotten already
-    const std::string body = EncodeStored(figures, options_.unix_minus_monotonic_ns);
-    const StoredRow row{run, RowKind::kFigures};
+  absl::Status Put(const StoredRow& row, const std::string& body, RunSums* sums) {
     const uint64_t checksum = ChecksumOf(row, body);
-    head_.rows += checksum - sums->second.figures;
-    sums->second.figures = checksum;
-    return Bind(*replace_, row, body, checksum).Run();
-  }
-
-  absl::Status WriteEnds(const Records& records) {
-    for (const uint64_t run : records.written) {
-      const auto sums = sums_.find(run);
-      if (sums == sums_.end()) continue;
-      if (absl::Status done = Add({run, RowKind::kWritten}, ""); !done.ok()) return done;
-      head_.rows -= std::exchange(sums->second.progress, 0);
-      remove_progress_->Bind(1, static_cast<int64_t>(run));
-      if (absl::Status done = remove_progress_->Run(); !done.ok()) return done;
-    }
-    for (const uint64_t run : records.forgotten) {
-      const auto sums = sums_.find(run);
-      if (sums == sums_.end()) continue;
-      head_.rows -= sums->second.all();
-      sums_.erase(sums);
-      remove_->Bind(1, static_cast<int64_t>(run));
-      if (absl::Status done = remove_->Run(); !done.ok()) return done;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Add(const StoredRow& row, const std::string& body) {
-    if (row.kind != RowKind::kSubmission && sums_.count(row.run) == 0) return absl::OkStatus();
-    const uint64_t checksum = ChecksumOf(row, body);
-    RunSums& sums = sums_[row.run];
-    const bool progress = row.kind == RowKind::kStep || row.kind == RowKind::kValidation;
-    (progress ? sums.progress : sums.lasting) += checksum;
+    const bool replaces = row.kind == RowKind::kFigures;
+    if (replaces) head_.rows -= std::exchange(sums->figures, 0);
+    sums->Add(row.kind, checksum);
     head_.rows += checksum;
-    return Bind(*insert_, row, body, checksum).Run();
+    return Bind(replaces ? *replace_ : *insert_, row, body, checksum).Run();
+  }
+
+  static absl::Status Remove(SqliteStatement& statement, uint64_t run) {
+    statement.Bind(1, static_cast<int64_t>(run));
+    return statement.Run();
   }
 
   static SqliteStatement& Bind(SqliteStatement& statement, const StoredRow& row, absl::string_view body,

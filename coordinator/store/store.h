@@ -4,12 +4,13 @@
 // records.h). A store takes them in batches and reads them once, at the start. StoreWriter (store_writer.h)
 // gathers the batches on a thread of its own.
 //
-// Two implementations: MemoryStore, which lives as long as the object, for tests; SqliteStore, one file.
+// Three implementations: MemoryStore, which lives as long as the object, for tests; SqliteStore, one file;
+// EtcdStore, for coordinators that stand by.
 //
-// Invariants: a batch is stored whole or not at all; batches are found again in their order; Load returns
-// exactly what was committed, or fails. Threads: one at a time. Failure: ResourceExhausted means that the
-// store has no room, that nothing of the batch is stored, and that Commit may be called again; after any
-// other failure the store cannot be used any more, and the sentence says how to restore it.
+// Invariants: whatever a crash leaves of a batch keeps the invariants of records.h; batches are found again
+// in their order; Load returns exactly what was committed, or fails. Threads: one at a time. Failure:
+// ResourceExhausted means that the store has no room, and that Commit may be called again with the batch;
+// after any other failure the store cannot be used any more, and the sentence says how to restore it.
 #ifndef WEFT_COORDINATOR_STORE_STORE_H_
 #define WEFT_COORDINATOR_STORE_STORE_H_
 

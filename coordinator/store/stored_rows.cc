@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/store.h"
-#include "coordinator/store/stored_codec.h"
 
 namespace weft {
 
@@ -16,23 +15,6 @@ const char* const kStoreSchema =
     "NULL, checksum INTEGER NOT NULL, PRIMARY KEY(run, kind, step)) STRICT, WITHOUT ROWID;";
 
 namespace {
-
-// FNV-1a: any one byte that changes changes the sum.
-class Checksum {
- public:
-  Checksum& Add(absl::string_view bytes) {
-    for (const char byte : bytes) sum_ = (sum_ ^ static_cast<unsigned char>(byte)) * 1099511628211ull;
-    return *this;
-  }
-  Checksum& Add(uint64_t number) {
-    for (int i = 0; i < 8; ++i, number >>= 8) sum_ = (sum_ ^ (number & 0xff)) * 1099511628211ull;
-    return *this;
-  }
-  uint64_t sum() const { return sum_; }
-
- private:
-  uint64_t sum_ = 14695981039346656037ull;
-};
 
 absl::Status Damaged(const SqliteDatabase& database, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(database.path(), " is damaged: ", what));
@@ -51,44 +33,11 @@ absl::StatusOr<StoreHead> LoadHead(SqliteDatabase* database) {
   return head;
 }
 
-template <class Value>
-absl::Status Take(absl::StatusOr<Value> value, Value* out) {
-  if (value.ok()) *out = *std::move(value);
-  return value.status();
-}
-
-absl::Status TakeRow(const StoredRow& row, absl::string_view body, int64_t unix_minus_monotonic_ns,
-                     StoredRun* run) {
-  switch (row.kind) {
-    case RowKind::kSubmission:
-      return Take(DecodeSubmission(body), &run->submission);
-    case RowKind::kFigures:
-      return Take(DecodeFigures(body, unix_minus_monotonic_ns), &run->figures);
-    case RowKind::kStep:
-      return Take(DecodeStep(body, unix_minus_monotonic_ns), &run->steps.emplace_back());
-    case RowKind::kValidation:
-      return Take(DecodeValidation(body), &run->validations.emplace_back());
-    case RowKind::kWritten:
-      run->written = true;
-      return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat("a row of the kind ", static_cast<int>(row.kind)));
-}
-
-void AddTo(const StoredRow& row, uint64_t checksum, RunSums* sums) {
-  const bool progress = row.kind == RowKind::kStep || row.kind == RowKind::kValidation;
-  (progress ? sums->progress : row.kind == RowKind::kFigures ? sums->figures : sums->lasting) += checksum;
-}
-
 }  // namespace
 
-uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes) {
-  return Checksum()
-      .Add(row.run)
-      .Add(static_cast<uint64_t>(row.kind))
-      .Add(static_cast<uint64_t>(row.step))
-      .Add(bytes)
-      .sum();
+void RunSums::Add(RowKind kind, uint64_t checksum) {
+  const bool is_progress = kind == RowKind::kStep || kind == RowKind::kValidation;
+  (is_progress ? progress : kind == RowKind::kFigures ? figures : lasting) += checksum;
 }
 
 uint64_t ChecksumOf(const StoreHead& head) {
@@ -116,10 +65,10 @@ absl::StatusOr<LoadedRows> LoadRows(SqliteDatabase* database, int64_t unix_minus
     const uint64_t checksum = ChecksumOf(key, body);
     if (checksum != static_cast<uint64_t>((*read)->Integer(4)))
       return Damaged(*database, absl::StrCat("a row of run ", key.run, " has another checksum"));
-    absl::Status taken = TakeRow(key, body, unix_minus_monotonic_ns, &loaded.state.runs[key.run]);
+    absl::Status taken = AddRow(key, body, unix_minus_monotonic_ns, &loaded.state);
     if (!taken.ok()) return Damaged(*database, taken.message());
     sum += checksum;
-    AddTo(key, checksum, &loaded.sums[key.run]);
+    loaded.sums[key.run].Add(key.kind, checksum);
   }
   if (sum != loaded.head.rows) return Damaged(*database, "rows of it are missing");
   loaded.state.epoch = loaded.head.epoch;

@@ -6,19 +6,11 @@
 #include <map>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "coordinator/core/records.h"
+#include "coordinator/store/row_changes.h"
 #include "coordinator/store/sqlite_database.h"
 
 namespace weft {
-
-enum class RowKind : uint8_t { kSubmission = 1, kFigures = 2, kStep = 3, kValidation = 4, kWritten = 5 };
-
-struct StoredRow {
-  uint64_t run = 0;
-  RowKind kind = RowKind::kSubmission;
-  int32_t step = 0;  // of steps and validations
-};
 
 // The row `head`.
 struct StoreHead {
@@ -32,6 +24,7 @@ struct RunSums {
   uint64_t lasting = 0;   // of its submission, and of the row that says it is written
   uint64_t progress = 0;  // of its steps and validations
 
+  void Add(RowKind kind, uint64_t checksum);
   uint64_t all() const { return figures + lasting + progress; }
 };
 
@@ -41,7 +34,6 @@ inline constexpr int32_t kStoreVersion = 1;
 // The tables of a new store.
 extern const char* const kStoreSchema;
 
-uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes);
 uint64_t ChecksumOf(const StoreHead& head);
 
 struct LoadedRows {

@@ -32,7 +32,7 @@ void QuietGrpc() {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const Address& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses) {
   QuietGrpc();
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
@@ -50,7 +50,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Address& address) {
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address.text(), grpc::InsecureChannelCredentials(), args);
+  const std::string scheme = addresses.size() > 1 ? "ipv4:" : "";
+  return grpc::CreateCustomChannel(scheme + TextOf(addresses), grpc::InsecureChannelCredentials(), args);
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {

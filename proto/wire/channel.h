@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/net/address.h"
@@ -17,7 +18,8 @@ namespace weft {
 inline constexpr int kKeepaliveTimeMs = 10'000;
 inline constexpr int kKeepaliveTimeoutMs = 5'000;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const Address& address);
+// Makes a channel to the first of the addresses that answers.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses);
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 absl::Status FromGrpc(const grpc::Status& status);

@@ -62,10 +62,10 @@ bool MayReconnect(const grpc::Status& status) {
 
 class GrpcSessionStream final : public SessionStream {
  public:
-  GrpcSessionStream(SessionStreamOptions options, const Address& address)
+  GrpcSessionStream(SessionStreamOptions options, const std::vector<Address>& addresses)
       : options_(std::move(options)),
         event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        channel_(MakeChannel(address)),
+        channel_(MakeChannel(addresses)),
         stub_(v1::Coordination::NewStub(channel_)),
         thread_(StartThread([this] { Run(); })) {}
 
@@ -394,9 +394,9 @@ class GrpcSessionStream final : public SessionStream {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const SessionStreamOptions& options) {
-  absl::StatusOr<Address> address = ParseAddress(options.address);
-  if (!address.ok()) return address.status();
-  return std::make_unique<GrpcSessionStream>(options, *address);
+  const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(options.address);
+  if (!addresses.ok()) return addresses.status();
+  return std::make_unique<GrpcSessionStream>(options, *addresses);
 }
 
 }  // namespace weft

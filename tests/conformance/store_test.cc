@@ -21,10 +21,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/etcd_store.h"
 #include "coordinator/store/memory_store.h"
 #include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/sqlite_store.h"
-#include "coordinator/store/stored_codec.h"
+#include "tests/conformance/stored_records.h"
+#include "tests/process/etcd_server.h"
 
 namespace weft {
 namespace {
@@ -32,74 +34,19 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr int64_t kUnix = 1'700'000'000'000'000'000;  // the wall clock's time at the monotonic clock's 0
-
-class TestFolder {
+class TemporaryFolder {
  public:
-  explicit TestFolder(const std::string& name)
+  explicit TemporaryFolder(const std::string& name)
       : path_(absl::StrCat(testing::TempDir(), "/weft-store-", name, "-", getpid())) {
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
-  ~TestFolder() { fs::remove_all(path_); }
+  ~TemporaryFolder() { fs::remove_all(path_); }
   const std::string& path() const { return path_; }
 
  private:
   const std::string path_;
 };
-
-// Everything that a store returns, as text: equal texts mean equal states.
-std::string TextOf(const StoredState& state) {
-  std::string text = absl::StrCat("epoch ", state.epoch, ", last run ", state.last_run, "\n");
-  for (const auto& [id, run] : state.runs) {
-    absl::StrAppend(&text, id, run.written ? " written " : " ", EncodeStored(run.submission), "|",
-                    EncodeStored(run.figures, kUnix), "|");
-    for (const StepDone& step : run.steps) absl::StrAppend(&text, EncodeStored(step, kUnix), "|");
-    for (const Validation& validation : run.validations)
-      absl::StrAppend(&text, EncodeStored(validation), "|");
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
-}
-
-RunFigures FiguresOf(uint64_t run, RunState state, int32_t checkpoint = -1, const std::string& reason = "") {
-  RunFigures figures;
-  figures.info.id = run;
-  figures.info.name = absl::StrCat("run-", run);
-  figures.info.state = state;
-  figures.info.steps = 100;
-  figures.info.ranks = figures.info.processes = 2;
-  figures.info.checkpoint_step = checkpoint;
-  figures.info.reason = reason;
-  figures.info.submitted_ns = 5;
-  return figures;
-}
-
-Records Submitted(uint64_t run, const std::string& request = "") {
-  Records records;
-  records.submissions.push_back({run,
-                                 request,
-                                 absl::StrCat("{\"name\": \"run-", run, "\"}"),
-                                 2,
-                                 "/asked",
-                                 {"/out/run", "/out/run/live", "abc"},
-                                 "tiny.yaml",
-                                 "identity"});
-  records.figures.push_back(FiguresOf(run, RunState::kSubmitted));
-  return records;
-}
-
-Records Stepped(uint64_t run, int32_t step) {
-  Records records;
-  records.steps.push_back({run, step, 0.1 * step, true, 1000 + step, 2.5});
-  return records;
-}
-
-Records Ended(uint64_t run) {
-  Records records;
-  records.figures.push_back(FiguresOf(run, RunState::kFinished));
-  return records;
-}
 
 // One implementation, whose store can be closed and opened again.
 class Kind {
@@ -114,6 +61,25 @@ class MemoryKind final : public Kind {
  private:
   const std::shared_ptr<StoredState> state_ = std::make_shared<StoredState>();
 };
+class EtcdKind final : public Kind {
+ public:
+  absl::StatusOr<std::unique_ptr<Store>> Open() override {
+    if (etcd_ == nullptr) {
+      etcd_ = std::make_unique<EtcdServer>();
+      if (!etcd_->Start()) return absl::UnavailableError(EtcdServer::kMissing);
+      client_ = EtcdClient::Make(*ParseAddresses(etcd_->address()));
+    }
+    std::string leader;
+    auto leadership = EtcdLeadership::Try(client_.get(), {"suite/leader", "test"}, &leader);
+    if (!leadership.ok()) return leadership.status();
+    if (*leadership == nullptr) return absl::AbortedError(leader + " leads");
+    return MakeEtcdStore(client_, *std::move(leadership), "suite", kUnix);
+  }
+
+ private:
+  std::unique_ptr<EtcdServer> etcd_;
+  std::shared_ptr<EtcdClient> client_;
+};
 class SqliteKind final : public Kind {
  public:
   absl::StatusOr<std::unique_ptr<Store>> Open() override {
@@ -121,16 +87,20 @@ class SqliteKind final : public Kind {
   }
 
  private:
-  const TestFolder folder_{"suite"};
+  const TemporaryFolder folder_{"suite"};
 };
 
-class Stores : public testing::TestWithParam<bool> {
+class Stores : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (GetParam())
+    const std::string kind = GetParam();
+    if (kind == "Sqlite") {
       kind_ = std::make_unique<SqliteKind>();
-    else
+    } else if (kind == "Etcd") {
+      kind_ = std::make_unique<EtcdKind>();
+    } else {
       kind_ = std::make_unique<MemoryKind>();
+    }
     Reopen();
   }
   void Reopen() {
@@ -230,8 +200,8 @@ TEST_P(Stores, AGapInItsSteps_IsRefused) {
   EXPECT_THAT(std::string(loaded.message()), HasSubstr("its step 1 is missing"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Stores, testing::Values(false, true),
-                         [](const auto& kind) { return kind.param ? "Sqlite" : "Memory"; });
+INSTANTIATE_TEST_SUITE_P(Kinds, Stores, testing::Values("Memory", "Sqlite", "Etcd"),
+                         [](const auto& kind) { return std::string(kind.param); });
 
 // ---- on a disk
 
@@ -268,7 +238,7 @@ void Fill(Store* store, int runs, int steps) {
 }
 
 TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
-  const TestFolder folder("lock");
+  const TemporaryFolder folder("lock");
   auto first = OpenSqliteStore(In(folder.path()));
   ASSERT_TRUE(first.ok()) << first.status();
   const auto second = OpenSqliteStore(In(folder.path()));
@@ -280,7 +250,7 @@ TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
 }
 
 TEST(SqliteStore, AFileOfAnotherProgramOrVersion_IsRefused) {
-  const TestFolder folder("foreign");
+  const TemporaryFolder folder("foreign");
   ASSERT_TRUE(OpenSqliteStore(In(folder.path())).ok());
   const auto run = [&](const std::string& sql) {
     auto database = SqliteDatabase::Open(folder.path() + "/store.db", SqliteDatabase::Access::kWrite);
@@ -312,7 +282,7 @@ void ExpectNoWrongAnswer(const std::string& file, const std::string& bytes, size
 }
 
 TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
-  const TestFolder whole("whole"), folder("flipped");
+  const TemporaryFolder whole("whole"), folder("flipped");
   {
     auto store = OpenSqliteStore(In(whole.path()));
     ASSERT_TRUE(store.ok());
@@ -333,7 +303,7 @@ TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
 
 // As after a kill: the newest records are in the log alone. SQLite takes a damaged frame for the log's end.
 TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
-  const TestFolder live("live"), whole("killed"), folder("log");
+  const TemporaryFolder live("live"), whole("killed"), folder("log");
   auto store = OpenSqliteStore(In(live.path()));
   ASSERT_TRUE(store.ok());
   Fill(store->get(), 3, 20);
@@ -361,7 +331,7 @@ TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
 }
 
 TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
-  const TestFolder folder("remedy"), restored("restored");
+  const TemporaryFolder folder("remedy"), restored("restored");
   const std::string backup = restored.path() + "/backup.db";
   std::string expected;
   {
@@ -394,7 +364,7 @@ TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
 }
 
 TEST(SqliteStore, AFileThatMayNotGrow_RefusesTheBatchAndKeepsTheRest) {
-  const TestFolder folder("pages");
+  const TemporaryFolder folder("pages");
   SqliteStoreOptions options = In(folder.path());
   options.max_pages = 12;
   auto store = OpenSqliteStore(options);
@@ -434,7 +404,7 @@ class SmallDisk {
   const std::string& path() const { return folder_.path(); }
 
  private:
-  const TestFolder folder_{"disk"};
+  const TemporaryFolder folder_{"disk"};
   bool mounted_ = false;
 };
 

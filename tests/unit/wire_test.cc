@@ -600,6 +600,14 @@ TEST(Address, Wrong_IsRefusedWithTheForms) {
   EXPECT_FALSE(ParseAddress("unix:/" + std::string(107, 'x')).ok());
 }
 
+TEST(Addresses, OneOrSeveral_AreTakenInTheirOrder) {
+  EXPECT_EQ(TextOf(*ParseAddresses("10.0.0.2:7070,10.0.0.1:7071")), "10.0.0.2:7070,10.0.0.1:7071");
+  EXPECT_EQ(ParseAddresses("unix:/run/a,b.sock")->front().path, "/run/a,b.sock");
+  EXPECT_EQ(ParseAddresses("weft.example.org:7070")->size(), 1u);
+  for (const char* wrong : {"", ",", "10.0.0.1:7070,", "10.0.0.1:7070,unix:/a", "a.example.org:1,10.0.0.1:2"})
+    EXPECT_EQ(ParseAddresses(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+}
+
 // A worker that answers pings and does not read would cost the coordinator without end.
 TEST(StreamEnd, PeerThatAcknowledgesNothing_IsOverAtTheBound) {
   StreamEnd<FromCoordinator, FromWorker> end;

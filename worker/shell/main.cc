@@ -153,7 +153,7 @@ void AddDeviceFlags(CLI::App& app, Flags& flags) {
 // Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
-                                     "Address of the coordinator: unix:PATH or HOST:PORT");
+                                     "Address of the coordinator: unix:PATH or HOST:PORT; several: A,B");
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
   app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")->group("");
   app.add_option("--log-level", flags.log_level,

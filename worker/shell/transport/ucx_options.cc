@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -76,15 +77,16 @@ std::string InterfaceTo(const Address& address) {
 
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options) {
   if (options->tls.empty() || options->net_devices.empty()) return;  // the environment decides
-  const absl::StatusOr<Address> address = ParseAddress(coordinator);
-  const bool near = address.ok() && (address->is_unix || address->loopback());
+  const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(coordinator);
+  const bool near = addresses.ok() && std::all_of(addresses->begin(), addresses->end(),
+                                                  [](const Address& address) { return address.loopback(); });
   if (network == "local" || (network == "auto" && near)) {
     options->tls = kLocalTls;
     options->net_devices.clear();
   } else if (network != "auto") {
     options->net_devices = network;
-  } else if (address.ok()) {
-    const std::string interface = InterfaceTo(*address);
+  } else if (addresses.ok()) {
+    const std::string interface = InterfaceTo(addresses->front());
     if (!interface.empty()) options->net_devices = interface;
   }
 }

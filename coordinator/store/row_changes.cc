@@ -1,0 +1,150 @@
+#include "coordinator/store/row_changes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/stored_codec.h"
+
+namespace weft {
+namespace {
+
+constexpr uint64_t kPrime = 1099511628211ull;
+
+template <class Value>
+absl::Status Take(absl::StatusOr<Value> value, Value* out) {
+  if (value.ok()) *out = *std::move(value);
+  return value.status();
+}
+
+// Gathers the changes of one batch.
+class ChangesOfBatch {
+ public:
+  ChangesOfBatch(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,
+                 const std::function<bool(uint64_t run)>& has_rows)
+      : batch_(batch), shift_(unix_minus_monotonic_ns), has_rows_(has_rows) {
+    for (const Records& records : batch_) {
+      changes_.epoch = std::max(changes_.epoch, records.epoch);
+      for (const RunFigures& figures : records.figures) figures_[figures.info.id] = &figures;
+      ended_.insert(records.written.begin(), records.written.end());
+      forgotten_.insert(records.forgotten.begin(), records.forgotten.end());
+    }
+  }
+
+  RowChanges Take() && {
+    for (const Records& records : batch_) AddSubmissions(records);
+    for (const Records& records : batch_) AddProgress(records);
+    for (const auto& [run, figures] : figures_) PutFigures(run, *figures);
+    for (const Records& records : batch_) AddEnds(records);
+    return std::move(changes_);
+  }
+
+ private:
+  bool Lasts(uint64_t run) const {
+    return forgotten_.count(run) == 0 && (submitted_.count(run) > 0 || has_rows_(run));
+  }
+
+  RowChange& Put(const StoredRow& row, std::string body) {
+    return changes_.rows.emplace_back(RowChange{RowChange::Kind::kPut, row, std::move(body)});
+  }
+  void PutFigures(uint64_t run, const RunFigures& figures) {
+    if (Lasts(run)) Put({run, RowKind::kFigures}, EncodeStored(figures, shift_));
+  }
+
+  // No run is stored without its figures.
+  void AddSubmissions(const Records& records) {
+    for (const Submission& submission : records.submissions) {
+      const uint64_t run = submission.run;
+      changes_.last_run = std::max(changes_.last_run, run);
+      submitted_.insert(run);
+      if (!Lasts(run)) continue;
+      changes_.submitted.push_back(run);
+      Put({run, RowKind::kSubmission}, EncodeStored(submission)).joined = true;
+      const auto figures = figures_.find(run);
+      if (figures == figures_.end()) continue;
+      PutFigures(run, *figures->second);
+      figures_.erase(figures);
+    }
+  }
+
+  void AddProgress(const Records& records) {
+    const auto counts = [this](uint64_t run) { return Lasts(run) && ended_.count(run) == 0; };
+    for (const StepDone& step : records.steps) {
+      if (counts(step.run)) Put({step.run, RowKind::kStep, step.step}, EncodeStored(step, shift_));
+    }
+    for (const Validation& validation : records.validations) {
+      if (counts(validation.run))
+        Put({validation.run, RowKind::kValidation, validation.step}, EncodeStored(validation));
+    }
+  }
+
+  void AddEnds(const Records& records) {
+    for (const uint64_t run : records.written) {
+      if (!Lasts(run)) continue;
+      Put({run, RowKind::kWritten}, "").joined = true;
+      changes_.rows.push_back({RowChange::Kind::kRemoveProgress, {run}, ""});
+    }
+    for (const uint64_t run : records.forgotten) {
+      if (!has_rows_(run)) continue;
+      changes_.forgotten.push_back(run);
+      changes_.rows.push_back({RowChange::Kind::kRemoveRun, {run}, ""});
+    }
+  }
+
+  const std::vector<Records>& batch_;
+  const int64_t shift_;
+  const std::function<bool(uint64_t run)>& has_rows_;
+  std::map<uint64_t, const RunFigures*> figures_;  // the last of each run
+  std::set<uint64_t> submitted_, ended_, forgotten_;
+  RowChanges changes_;
+};
+
+}  // namespace
+
+Checksum& Checksum::Add(absl::string_view bytes) {
+  for (const char byte : bytes) sum_ = (sum_ ^ static_cast<unsigned char>(byte)) * kPrime;
+  return *this;
+}
+
+Checksum& Checksum::Add(uint64_t number) {
+  for (int i = 0; i < 8; ++i, number >>= 8) sum_ = (sum_ ^ (number & 0xff)) * kPrime;
+  return *this;
+}
+
+uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes) {
+  return Checksum()
+      .Add(row.run)
+      .Add(static_cast<uint64_t>(row.kind))
+      .Add(static_cast<uint64_t>(row.step))
+      .Add(bytes)
+      .sum();
+}
+
+RowChanges ChangesOf(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,
+                     const std::function<bool(uint64_t run)>& has_rows) {
+  return ChangesOfBatch(batch, unix_minus_monotonic_ns, has_rows).Take();
+}
+
+absl::Status AddRow(const StoredRow& row, absl::string_view body, int64_t unix_minus_monotonic_ns,
+                    StoredState* state) {
+  StoredRun& run = state->runs[row.run];
+  switch (row.kind) {
+    case RowKind::kSubmission:
+      return Take(DecodeSubmission(body), &run.submission);
+    case RowKind::kFigures:
+      return Take(DecodeFigures(body, unix_minus_monotonic_ns), &run.figures);
+    case RowKind::kStep:
+      return Take(DecodeStep(body, unix_minus_monotonic_ns), &run.steps.emplace_back());
+    case RowKind::kValidation:
+      return Take(DecodeValidation(body), &run.validations.emplace_back());
+    case RowKind::kWritten:
+      run.written = true;
+      return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat("a row of the kind ", static_cast<int>(row.kind)));
+}
+
+}  // namespace weft

@@ -1,0 +1,141 @@
+// Tests what only the store in etcd promises, beyond the suite of store_test.cc: a former leader stores
+// nothing, batches of any size, and an etcd that is away for a while.
+#include "coordinator/store/etcd_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/stored_records.h"
+#include "tests/process/etcd_server.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+class EtcdStores : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(etcd_.Start()) << EtcdServer::kMissing;
+    client_ = EtcdClient::Make(*ParseAddresses(etcd_.address()));
+  }
+
+  std::unique_ptr<EtcdLeadership> Try(const std::string& name, std::function<void()> lost = nullptr) {
+    std::string leader;
+    auto leadership = EtcdLeadership::Try(client_.get(), {"test/leader", name, 2, std::move(lost)}, &leader);
+    EXPECT_TRUE(leadership.ok()) << leadership.status();
+    return leadership.ok() ? *std::move(leadership) : nullptr;
+  }
+  std::unique_ptr<Store> Open(std::unique_ptr<EtcdLeadership> leadership) {
+    auto store = MakeEtcdStore(client_, std::move(leadership), "test", kUnix);
+    auto state = store->Load();
+    EXPECT_TRUE(state.ok()) << state.status();
+    return store;
+  }
+
+  EtcdServer etcd_;
+  std::shared_ptr<EtcdClient> client_;
+};
+
+TEST_F(EtcdStores, ASecondCoordinator_LeadsWhenTheFirstGivesUp) {
+  auto first = Try("first");
+  ASSERT_NE(first, nullptr);
+  std::string leader;
+  const auto second = EtcdLeadership::Try(client_.get(), {"test/leader", "second"}, &leader);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(*second, nullptr);
+  EXPECT_EQ(leader, "first");
+  first.reset();
+  EXPECT_NE(Try("second"), nullptr);
+}
+
+TEST_F(EtcdStores, AFormerLeader_StoresNothing) {
+  auto leadership = Try("former");
+  ASSERT_NE(leadership, nullptr);
+  const EtcdCondition former_token = leadership->token();
+  const auto former = Open(std::move(leadership));
+  ASSERT_TRUE(former->Commit({Submitted(1)}).ok());
+  // As if its lease had ended.
+  ASSERT_GT(*client_->ChangeIf(former_token, {{"test/leader", "", "test/leader0"}}), 0);
+  const auto leader = Open(Try("leader"));
+  ASSERT_TRUE(leader->Commit({Stepped(1, 0)}).ok());
+  const absl::Status refused = former->Commit({Stepped(1, 0), Stepped(1, 1), Submitted(2)});
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another coordinator leads"));
+  const auto state = leader->Load();
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(state->runs.size(), 1u);
+  EXPECT_EQ(state->runs.at(1).steps.size(), 1u);
+}
+
+TEST_F(EtcdStores, ABatchBeyondEtcdsBounds_IsStoredInParts) {
+  const auto store = Open(Try("leader"));
+  std::vector<Records> batch;
+  for (int run = 1; run <= 8; ++run) {
+    batch.push_back(Submitted(run));
+    batch.back().submissions[0].spec = std::string(300'000, 'x');
+  }
+  for (int step = 0; step < 1000; ++step) batch.push_back(Stepped(3, step));
+  const absl::Status committed = store->Commit(batch);
+  ASSERT_TRUE(committed.ok()) << committed;
+  StoredState expected;
+  for (const Records& records : batch) Apply(records, &expected);
+  const auto state = store->Load();
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(TextOf(*state), TextOf(expected));
+}
+
+TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
+  const auto store = Open(Try("leader"));
+  ASSERT_TRUE(store->Commit({Submitted(1)}).ok());
+  etcd_.Signal(SIGSTOP);
+  absl::Status committed;
+  std::thread writer([&] { committed = store->Commit({Stepped(1, 0)}); });
+  // Longer than a call may take, and than the lease lasts; a stopped etcd does not count that.
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  etcd_.Signal(SIGCONT);
+  writer.join();
+  // Whether the lease has ended meanwhile is etcd's to say. Nothing is lost either way.
+  EXPECT_TRUE(committed.ok() || absl::IsAborted(committed)) << committed;
+  const auto state = store->Load();
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ(state->runs.at(1).steps.size(), committed.ok() ? 1u : 0u);
+}
+
+TEST_F(EtcdStores, ALeaseThatIsGone_IsToldOnce) {
+  std::atomic<int> lost{0};
+  const auto leadership = Try("leader", [&] { ++lost; });
+  ASSERT_NE(leadership, nullptr);
+  ASSERT_EQ(Command::Run({"/usr/bin/env", "ETCDCTL_API=3", "/bin/sh", "-c",
+                          absl::StrCat("etcdctl --endpoints ", etcd_.address(),
+                                       " lease list | tail -1 | xargs etcdctl --endpoints ", etcd_.address(),
+                                       " lease revoke")})
+                .code,
+            0);
+  for (int i = 0; i < 1000 && lost == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(lost, 1);
+}
+
+TEST(EtcdPlace, Forms_AreTakenOrRefused) {
+  EXPECT_TRUE(IsEtcdPlace("etcd://a:1"));
+  EXPECT_FALSE(IsEtcdPlace("/var/lib/etcd"));
+  const auto place = ParseEtcdPlace("etcd://10.0.0.1:2379,10.0.0.2:2379/weft/blue");
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->endpoints.size(), 2u);
+  EXPECT_EQ(place->leader_key(), "weft/blue/leader");
+  EXPECT_EQ(ParseEtcdPlace("etcd://etcd.example.org:2379")->prefix, "weft");
+  for (const char* wrong : {"etcd://", "etcd://a", "etcd://a:1,b:2", "etcd://a:1/", "etcd://a:1/b/"})
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseEtcdPlace(wrong).status())) << wrong;
+}
+
+}  // namespace
+}  // namespace weft
