@@ -45,8 +45,8 @@ struct RowChange {
 };
 
 // The changes that a batch of records makes. A store that has carried out only the first of them, and no half
-// of joined ones, still keeps the invariants of records.h: no batch has steps of a run that it submits, because
-// nothing is said of a run before its submission is stored.
+// of joined ones, still keeps the invariants of records.h: no batch has steps of a run that it submits,
+// because nothing is said of a run before its submission is stored.
 struct RowChanges {
   uint64_t epoch = 0, last_run = 0;  // the largest of the batch; 0 for none
   std::vector<RowChange> rows;
