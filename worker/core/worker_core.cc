@@ -73,6 +73,10 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     if (IsLive(validate->run)) out->push_back(ValidateEffect{validate->step});
     return;
   }
+  if (const auto* drop = std::get_if<DropCopies>(&message)) {
+    out->push_back(DropCopiesEffect{drop->run, drop->epoch, drop->step});
+    return;
+  }
   if (const auto* abort = std::get_if<Abort>(&message)) return OnAbort(*abort, out);
 }
 
@@ -94,6 +98,16 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
 
 void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
   if (run_ && !run_->failed()) run_->OnPrepared(now, out);
+}
+
+void WorkerCore::OnResumed(int64_t now, WorkerEffects* out) {
+  if (run_ && !run_->failed()) run_->OnResumed(now, out);
+}
+
+void WorkerCore::OnCopiesMade(int64_t now, int step, const std::string& failure, WorkerEffects* out) {
+  if (!run_ || run_->failed()) return;
+  if (failure.empty()) return run_->OnCopiesMade(step, out);
+  OnFailure(now, {0, absl::StrCat("the copies of step ", step, " could not be made: ", failure)}, out);
 }
 
 void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
