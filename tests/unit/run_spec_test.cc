@@ -72,7 +72,7 @@ TEST(RunSpec, Redundancy_OfOnePeer_IsReadAndWritten) {
   EXPECT_EQ(spec->redundancy, 1);
   EXPECT_EQ(ParseRunSpec(ToJson(*spec))->redundancy, 1);
   ExpectRefused({With("/redundancy", {{"peers", 2}}), "redundancy.peers", "1"});
-  ExpectRefused({With("/redundancy", Json::object()), "redundancy", "peers: 1"});
+  ExpectRefused({With("/redundancy", Json::object()), "redundancy.peers", "peers: 1"});
   ExpectRefused({With("/redundancy", {{"peer", 1}}), "redundancy.peer", "peers"});
   Json never = With("/redundancy", {{"peers", 1}});
   never["restarts"] = 0;

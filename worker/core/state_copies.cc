@@ -59,56 +59,32 @@ void StateCopies::StepEnded(int step, WorkerEffects* out) {
   second_[step + 1] = std::move(parts);
 }
 
-std::vector<StatePart> StateCopies::ReadBy(Rank rank, int stage) const {
+std::vector<Rank> StateCopies::ReadersOf(const StatePart& part) const {
   const Graph& graph = run_.graph();
-  const bool sliced = graph.protocol(stage).layout() == Layout::kSliced;
-  int part = -1;  // of a slice; else any number that is not negative
-  if (const StateRoute* route = graph.route()) {
-    part = graph.RankOf(route->First(stage)) == rank ? 0 : -1;
-  } else {
-    const std::vector<Rank>& members = graph.members(stage);
-    const auto found = std::lower_bound(members.begin(), members.end(), rank);
-    if (found != members.end() && *found == rank) part = static_cast<int>(found - members.begin());
+  if (const StateRoute* route = graph.route()) return {graph.RankOf(route->First(part.stage))};
+  const std::vector<Rank>& members = graph.members(part.stage);
+  if (graph.protocol(part.stage).layout() == Layout::kSliced) {
+    if (part.part < static_cast<int>(members.size())) return {members[part.part]};
+    return {};
   }
-  std::vector<StatePart> parts;
-  for (const KeptPart& kept : run_.assignment().kept) {
-    if (part >= 0 && kept.part.stage == stage && (!sliced || kept.part.part == part))
-      parts.push_back(kept.part);
-  }
-  return parts;
+  return members;
 }
 
-StateCopies::Parts StateCopies::ReadBy(int32_t process, std::vector<ResumeEffect::Stage>* stages) const {
-  Parts all;
-  const Assign& a = run_.assignment();
-  for (Rank rank = 0; rank < static_cast<Rank>(a.process_of_rank.size()); ++rank) {
-    if (run_.ProcessOf(rank) != process) continue;
-    for (int stage = 0; stage < run_.graph().schedule().stages; ++stage) {
-      const std::vector<StatePart> parts = ReadBy(rank, stage);
-      all.insert(parts.begin(), parts.end());
-      if (parts.empty() || stages == nullptr) continue;
-      stages->push_back({rank, stage, parts});
-    }
-  }
-  return all;
+std::set<int32_t> StateCopies::ProcessesOf(const std::vector<Rank>& ranks) const {
+  std::set<int32_t> processes;
+  for (const Rank rank : ranks) processes.insert(run_.ProcessOf(rank));
+  return processes;
 }
 
 void StateCopies::Fetch(WorkerEffects* out) {
-  const Assign& a = run_.assignment();
-  const Parts read = ReadBy(process_);
-  for (const KeptPart& kept : a.kept) {
-    if (kept.process == process_ || read.count(kept.part) == 0) continue;
-    out->push_back(WantEffect{kept.process,
-                              KeyOf(kept.part, run_.first_step(), kept.process, process_, /*begin=*/true)});
-    begin_.insert(kept.part);
-  }
-  for (const Peer& peer : a.peers) {
-    if (peer.process == process_) continue;
-    const Parts others = ReadBy(peer.process);
-    for (const KeptPart& kept : a.kept) {
-      if (kept.process != process_ || others.count(kept.part) == 0) continue;
-      out->push_back(PublishEffect{peer.process, KeyOf(kept.part, run_.first_step(), process_, peer.process,
-                                                       /*begin=*/true)});
+  for (const KeptPart& kept : run_.assignment().kept) {
+    for (const int32_t reader : ProcessesOf(ReadersOf(kept.part))) {
+      if (reader == kept.process) continue;
+      const TensorKey key = KeyOf(kept.part, run_.first_step(), kept.process, reader, /*begin=*/true);
+      if (kept.process == process_) out->push_back(PublishEffect{reader, key});
+      if (reader != process_) continue;
+      out->push_back(WantEffect{kept.process, key});
+      begin_.insert(kept.part);
     }
   }
   ResumeIfHere(out);
@@ -130,7 +106,13 @@ void StateCopies::Arrived(const TensorKey& key, WorkerEffects* out) {
 void StateCopies::ResumeIfHere(WorkerEffects* out) {
   if (!begin_.empty()) return;
   ResumeEffect resume{run_.assignment().copies_epoch, run_.first_step(), {}};
-  ReadBy(process_, &resume.stages);
+  std::map<std::pair<Rank, int>, std::vector<StatePart>> stages;
+  for (const KeptPart& kept : run_.assignment().kept) {
+    for (const Rank rank : ReadersOf(kept.part)) {
+      if (run_.IsLocal(rank)) stages[{rank, kept.part.stage}].push_back(kept.part);
+    }
+  }
+  for (auto& [place, parts] : stages) resume.stages.push_back({place.first, place.second, std::move(parts)});
   out->push_back(std::move(resume));
 }
 

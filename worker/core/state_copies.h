@@ -54,11 +54,10 @@ class StateCopies {
 
   // Returns the parts of the step's state that the process's ranks save.
   Parts SavedBy(int32_t process, int step) const;
-  // Returns the kept parts that a rank reads to begin with the stage; none if it begins with none of it.
-  std::vector<StatePart> ReadBy(Rank rank, int stage) const;
-  // Returns the kept parts that the ranks of the process read, and, if `stages` is given, for which of their
-  // stages.
-  Parts ReadBy(int32_t process, std::vector<ResumeEffect::Stage>* stages = nullptr) const;
+  // Returns the ranks of any process that read the part to begin with its stage.
+  std::vector<Rank> ReadersOf(const StatePart& part) const;
+  // Returns the processes of these ranks, once each.
+  std::set<int32_t> ProcessesOf(const std::vector<Rank>& ranks) const;
   TensorKey KeyOf(const StatePart& part, int step, int32_t from, int32_t to, bool begin) const;
   Rank FirstRankOf(int32_t process) const;
   SendEffect Report(uint64_t epoch, int step, const Parts& parts) const;

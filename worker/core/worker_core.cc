@@ -16,6 +16,12 @@ std::string WhyRefused(const Assign& assign, LocalRun::Shape* shape) {
     return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
                            assign.process_of_rank.size(), shape->schedule.scheme.ranks);
   }
+  for (const KeptPart& kept : assign.kept) {
+    const int stages = shape->schedule.scheme.stages, ranks = shape->schedule.scheme.ranks;
+    if (kept.part.stage >= stages || kept.part.part >= ranks)
+      return absl::StrFormat("the assignment names part %d of stage %d, which the run does not have",
+                             kept.part.part, kept.part.stage);
+  }
   return UseJointOperations(assign, shape);
 }
 

@@ -51,6 +51,7 @@ void KeptCopies::Drop(uint64_t run, uint64_t epoch, int step) {
   std::map<Key, Tensor> dropped;  // freed behind the lock
   MutexLock lock(mutex_);
   if (run != run_) return;
+  if (epoch == 0) run_ = 0;  // the run is over: what its ranks still save is not kept
   for (auto it = copies_.begin(); it != copies_.end();) {
     const auto next = std::next(it);
     if (it->first.epoch != epoch || it->first.step < step) {

@@ -41,7 +41,8 @@ class KeptCopies {
   void Put(uint64_t run, const Key& key, Tensor copy);
   // NotFound, naming the part, where it is not here.
   absl::StatusOr<Tensor> Find(uint64_t run, const Key& key) const;
-  // Drops all copies of the run but those of the epoch from the step on.
+  // Drops all copies of the run but those of the epoch from the step on; of epoch 0, which there is none of,
+  // all that will ever come.
   void Drop(uint64_t run, uint64_t epoch, int step);
   void Clear() { BeginRun(0); }
 
