@@ -3,8 +3,9 @@
 // It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
-// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h). So
-// does a run whose coordinator was started again, once its workers have come back or had their time to.
+// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h) or
+// from copies that its processes keep (run_copies.h). So does a run whose coordinator was started again, once
+// its workers have come back or had their time to.
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.

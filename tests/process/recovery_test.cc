@@ -99,6 +99,9 @@ TEST_P(RedundantRecoveryOf, WorkerKilledFarFromACheckpoint_GoesOnFromCopiesWithT
   // At most the steps that may be under way: two, and as many as lag behind.
   EXPECT_GE(StepOfCopies(result.err), 12 - 4) << result.err;
   ExpectTheReference();
+  const Json summary = Summary();
+  EXPECT_GT(summary["bytes_sent"]["copy"], 0);
+  EXPECT_GT(summary["peak_bytes"][0]["copies"], 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, RedundantRecoveryOf,
@@ -124,6 +127,22 @@ TEST_F(RedundantRecovery, ProcessesKilledOneAfterTheOther_GoOnFromCopiesEachTime
   EXPECT_GT(StepOfCopies(result.err), 0);
   EXPECT_THAT(result.err,
               Not(AnyOf(HasSubstr("begins again with step 0"), HasSubstr("from its checkpoint"))));
+  ExpectTheReference();
+}
+
+// Nobody is left who keeps the copies: the run goes on from its newest checkpoint.
+TEST_F(RedundantRecovery, AProcessAndItsPeerKilledTogether_GoOnFromTheCheckpoint) {
+  const std::string file = WriteRun("{1f1b: {}}", 40, {{"redundancy", "{peers: 1}"}});
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  ASSERT_TRUE(AwaitSteps(12));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  for (const pid_t worker : workers) kill(worker, SIGSTOP);  // so that none sees the end of the other
+  for (const pid_t worker : workers) kill(worker, SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the run goes on from its checkpoint of step "));
   ExpectTheReference();
 }
 

@@ -176,10 +176,8 @@ void World::BeginAttempt(const Assign& assign) {
   epoch_ = assign.epoch;
   first_step_ = options_.first_step;
   if (!assign.spec.empty() && absl::SimpleAtoi(assign.spec, &first_step_)) ++result_.resumed;
-  if (!assign.kept.empty()) {
-    ++result_.from_copies;
-    result_.steps_again = std::max(result_.steps_again, options_.first_step + steps_done_ - first_step_);
-  }
+  if (!assign.kept.empty()) ++result_.from_copies;
+  result_.steps_again = std::max(result_.steps_again, options_.first_step + steps_done_ - first_step_);
   plan_ = first_step_ == options_.first_step ? submitted_ : PlanFrom(*submitted_, first_step_);
   for (std::set<Job>* jobs : {&started_, &launched_, &ended_})
     std::erase_if(*jobs, [&](const Job& job) { return job.step >= first_step_; });

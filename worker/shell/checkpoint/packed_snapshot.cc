@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/require.h"
+#include "worker/shell/compute/segment_allocator.h"
 
 namespace weft {
 namespace {
@@ -24,17 +25,6 @@ static_assert(sizeof(Head) == kSnapshotHeadBytes);
 
 int64_t BytesOf(const Head& head) {
   return static_cast<int64_t>(kSnapshotHeadBytes + sizeof(float) * head.flats * head.elements);
-}
-
-Tensor NewPackedBlock(size_t bytes) {
-  Tensor block;
-  block.shape.type = DataType::kUInt8;
-  block.shape.dims = 1;
-  block.shape.size[0] = static_cast<int64_t>(bytes);
-  block.bytes = bytes;
-  block.owner = std::shared_ptr<char[]>(new char[bytes]);
-  block.data = block.owner.get();
-  return block;
 }
 
 // A stage in the packed snapshots of its parts.
@@ -77,6 +67,22 @@ class PackedStage final : public KeptStage {
 
 }  // namespace
 
+absl::StatusOr<Tensor> NewSnapshotBlock(size_t flat_bytes) {
+  const size_t bytes = kSnapshotHeadBytes + flat_bytes;
+  Tensor block;
+  block.shape.type = DataType::kUInt8;
+  block.shape.dims = 1;
+  block.shape.size[0] = static_cast<int64_t>(bytes);
+  block.bytes = bytes;
+  block.data = SegmentAllocator::AllocateOutside(bytes);
+  if (block.data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("no memory for a copy of %d bytes of the stage's state", bytes));
+  }
+  block.owner = std::shared_ptr<void>(block.data, &SegmentAllocator::Free);
+  return block;
+}
+
 absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s) {
   const Head head{kSnapshotMark,
                   s.layout.stage,
@@ -88,7 +94,9 @@ absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s) {
                   static_cast<int64_t>(s.flats.front().bytes / sizeof(float))};
   Tensor packed = s.block;
   if (packed.owner == nullptr) {
-    packed = NewPackedBlock(static_cast<size_t>(BytesOf(head)));
+    absl::StatusOr<Tensor> block = NewSnapshotBlock(static_cast<size_t>(BytesOf(head)) - kSnapshotHeadBytes);
+    if (!block.ok()) return block;
+    packed = *std::move(block);
     char* next = static_cast<char*>(packed.data) + kSnapshotHeadBytes;
     for (const Tensor& flat : s.flats) {
       std::memcpy(next, flat.data, flat.bytes);

@@ -134,18 +134,6 @@ absl::StatusOr<Tensor> StageFiles::ReadOut(const Tensor& flat) {
   return copy;
 }
 
-// Makes one block of ordinary host memory for all buffers of a snapshot, and room for a head before them, so
-// that it can be sent as it is.
-absl::StatusOr<Tensor> StageFiles::NewBlock(const std::vector<Tensor>& flats) const {
-  Tensor block;
-  block.shape.type = DataType::kUInt8;
-  block.shape.dims = 1;
-  block.bytes = kSnapshotHeadBytes;
-  for (const Tensor& flat : flats) block.bytes += flat.bytes;
-  block.shape.size[0] = static_cast<int64_t>(block.bytes);
-  return NewOutside(block);
-}
-
 // Copies a buffer behind the job's work. A device with memory of its own makes the copy beside the job, and
 // does nothing more on the rank's own stream before: the next update writes over the copied memory.
 absl::StatusOr<Tensor> StageFiles::CopyBehindJob(const Tensor& flat) {
@@ -208,7 +196,9 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const 
     return TakeSnapshot(stage, [this](const Tensor& flat) { return CopyBehindJob(flat); });
   const absl::StatusOr<std::vector<Tensor>> flats = BuffersOf(stage, rules_.at(stage.layout().stage));
   if (!flats.ok()) return flats.status();
-  const absl::StatusOr<Tensor> block = NewBlock(*flats);
+  size_t bytes = 0;
+  for (const Tensor& flat : *flats) bytes += flat.bytes;
+  const absl::StatusOr<Tensor> block = NewSnapshotBlock(bytes);  // can be sent as it is
   if (!block.ok()) return block.status();
   char* next = static_cast<char*>(block->data) + kSnapshotHeadBytes;
   auto snapshot = TakeSnapshot(stage, [&](const Tensor& flat) -> absl::StatusOr<Tensor> {

@@ -65,7 +65,6 @@ class StageFiles {
   absl::StatusOr<Tensor> ReadOut(const Tensor& flat);
   absl::StatusOr<Tensor> CopyBehindJob(const Tensor& flat);
   absl::StatusOr<std::vector<Tensor>> BuffersOf(const HeldStage& stage, const StateRule& rule) const;
-  absl::StatusOr<Tensor> NewBlock(const std::vector<Tensor>& flats) const;
   absl::StatusOr<std::shared_ptr<StageSnapshot>> TakeSnapshot(const HeldStage& stage, const ReadBuffer& read);
 
   const ScheduledRun& run_;
