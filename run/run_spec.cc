@@ -280,15 +280,29 @@ bool ReadRecord(FileSection& file) {
   return true;
 }
 
+// Returns the number of processes with a second copy.
+int ReadRedundancy(FileSection& file, const RunSpec& spec, absl::Status& status) {
+  int peers = 0;
+  if (!file.Has("redundancy")) return peers;
+  FileSection section(file.At("redundancy"), "redundancy", {"peers"}, status);
+  section.Require("peers", "peers: 1");
+  section.Read("peers", peers, 1, 1);
+  if (status.ok() && spec.restarts == 0)
+    file.Fail("redundancy", "keeps copies to begin again from, and `restarts: 0` never begins again");
+  return peers;
+}
+
 ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
   ResumeSpec resume;
   if (!file.Has("resume")) return resume;
-  FileSection section(file.At("resume"), "resume", {"checkpoint", "step"}, status);
-  section.Require("checkpoint", "checkpoint: out/run/checkpoint");
+  FileSection section(file.At("resume"), "resume", {"checkpoint", "step", "copies"}, status);
+  section.Read("copies", resume.copies);
+  if (!resume.copies) section.Require("checkpoint", "checkpoint: out/run/checkpoint");
   section.Require("step", "step: 100");
   section.Read("checkpoint", resume.checkpoint);
   section.Read("step", resume.step, 1, INT_MAX / 2);
-  if (status.ok() && resume.checkpoint.empty()) section.Fail("checkpoint", "must be a checkpoint's folder");
+  if (status.ok() && resume.checkpoint.empty() != resume.copies)
+    section.Fail("checkpoint", "must be a checkpoint's folder");
   return resume;
 }
 
@@ -349,7 +363,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "",
                    {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "checkpoint", "restarts", "validate", "record", "resume", "until"},
+                    "checkpoint", "restarts", "redundancy", "validate", "record", "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -368,6 +382,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
   file.Read("restarts", spec.restarts, 0, 1000);
+  spec.redundancy = ReadRedundancy(file, spec, status);
   spec.validate = ReadValidate(file, spec, status);
   spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
@@ -412,6 +427,7 @@ Json ToJson(const RunSpec& spec) {
                {"kernels", KernelsName(spec.kernels)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
+  if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};
   if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};
@@ -420,6 +436,8 @@ Json ToJson(const RunSpec& spec) {
   if (spec.record_hashes) json["record"] = "hashes";
   if (!spec.resume.checkpoint.empty()) {
     json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
+  } else if (spec.resume.copies) {
+    json["resume"] = {{"copies", true}, {"step", spec.resume.step}};
   }
   if (spec.until > 0) json["until"] = spec.until;
   return json;

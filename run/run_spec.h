@@ -122,10 +122,12 @@ struct ValidateSpec {
   bool any() const { return every > 0; }
 };
 
-// The checkpoint of an earlier run of the same file from which a run goes on.
+// The state from which a run goes on: a checkpoint of an earlier run of the same file, or copies that
+// processes keep in memory of an attempt of this run.
 struct ResumeSpec {
-  std::string checkpoint;  // folder of the checkpoint; "" to begin with the initial weights
-  int step = 0;            // first step to make; that many updates made the checkpoint's weights
+  std::string checkpoint;  // folder of the checkpoint; "" for none
+  int step = 0;            // first step to make; that many updates made the weights
+  bool copies = false;     // true for copies in memory, which only a coordinator knows of
 };
 
 struct RunSpec {
@@ -142,6 +144,8 @@ struct RunSpec {
   // Losses of a process in a row, without a new step between them, behind which the run begins again from its
   // newest checkpoint; 0 to fail at the first.
   int restarts = 3;
+  // Processes that keep a second copy of what a process's ranks save, step by step: 1, or 0 for none.
+  int redundancy = 0;
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;

@@ -11,8 +11,9 @@ absl::string_view JobKindName(JobKind kind) {
 }
 
 absl::string_view TensorKindName(TensorKind kind) {
-  constexpr absl::string_view kNames[kTensorKinds] = {"order",    "activation",   "input_gradient", "weights",
-                                                      "gradient", "gradient_sum", "norm",           "state"};
+  constexpr absl::string_view kNames[kTensorKinds] = {"order",   "activation", "input_gradient",
+                                                      "weights", "gradient",   "gradient_sum",
+                                                      "norm",    "state",      "copy"};
   return kNames[static_cast<int>(kind)];
 }
 

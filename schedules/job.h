@@ -68,11 +68,12 @@ enum class TensorKind : uint8_t {
   kGradientSum,    // one member's slice of the gradient summed over the micro-batches
   kNorm,           // the exact sum of squares of gradients, of which their global norm is the root
   kState,          // all that the training keeps of a stage, on its route to the next job (state_route.h)
+  kCopy,  // the saved state of a stage, or of a slice of it, for another process's memory: of no edge
 };
-inline constexpr int kTensorKinds = 8;
+inline constexpr int kTensorKinds = 9;
 
-// Returns "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm" or
-// "state".
+// Returns "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm",
+// "state" or "copy".
 absl::string_view TensorKindName(TensorKind kind);
 
 }  // namespace weft

@@ -16,18 +16,6 @@ int32_t MultipleFrom(int64_t least, int32_t every, int32_t end) {
 
 }  // namespace
 
-int32_t SnapshotLead(const Graph& graph) {
-  const Schedule& schedule = graph.schedule();
-  const int most = schedule.MaxStaleness();
-  if (most <= 1) return 1;
-  for (int stage = 0; stage < schedule.stages; ++stage) {
-    for (int b = 1; b < schedule.microbatches; ++b) {
-      if (schedule.StalenessOf(stage, b) != schedule.StalenessOf(stage, 0)) return most;
-    }
-  }
-  return schedule.period == 1 ? 1 : most;
-}
-
 Checkpoints::Checkpoints(const RunPlan& plan, int members)
     : rule_(plan.checkpoint),
       lead_(SnapshotLead(plan.graph)),

@@ -28,11 +28,9 @@
 #include <vector>
 
 #include "coordinator/core/run_plan.h"
+#include "schedules/sync/saving.h"
 
 namespace weft {
-
-// Returns the lead that is described above, in steps.
-int32_t SnapshotLead(const Graph& graph);
 
 class Checkpoints {
  public:

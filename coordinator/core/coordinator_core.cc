@@ -127,6 +127,9 @@ void CoordinatorCore::EndRun(Run& run) {
     sessions_.Abort(out_, *w, message);
   }
   if (state == RunState::kWaiting) return run.Restart(out_);
+  for (const SessionId keeper : run.copies().Keepers()) {
+    if (sessions_.workers().Find(keeper) != nullptr) out_.Send(keeper, DropCopies{run.id()});
+  }
   ++out_.counts.runs_ended[static_cast<int>(state)];
   run.Close(out_);
   runs_.Retire(out_, run.id());
@@ -177,6 +180,7 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
 
 void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
   const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
+  for (const uint64_t id : runs_.live()) runs_.Find(id)->LoseCopies(lost.session);
   Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
   if (run == nullptr || IsFinal(run->state())) return;
   run->Lose(out_, lost.session, reason);

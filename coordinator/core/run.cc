@@ -1,6 +1,7 @@
 #include "coordinator/core/run.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,9 +78,8 @@ void Run::TakeUp(StepEffects& out, const RestoreRun& restored) {
   info_.reason = "the coordinator was started again";
   if (has_begun_) {
     gather_until_ = out.now + options_.gathering_ns;
-    info_.restart_step = std::max(attempts_.checkpoint_step(), plan_->first_step);
-    info_.restart_reason = absl::StrCat(info_.reason, BeginsAgainAt(info_.restart_step));
-    info_.reason = info_.restart_reason;
+    restart_cause_ = info_.reason;
+    SayBeginning({std::max(attempts_.checkpoint_step(), plan_->first_step), std::nullopt});
   }
   Announce(out);
 }
@@ -95,10 +95,20 @@ void Run::TakeUpResults() {
   End(RunState::kFinished, "");
 }
 
-std::string Run::BeginsAgainAt(int32_t step) const {
-  return absl::StrCat(step > plan_->first_step ? "; the run goes on from its checkpoint of step "
-                                               : "; the run begins again with step ",
-                      step);
+std::string Run::BeginsAgainAt(const Beginning& beginning) const {
+  if (beginning.copies.has_value()) {
+    return absl::StrCat("; the run goes on from the copies of step ", beginning.step,
+                        " that its processes keep");
+  }
+  return absl::StrCat(beginning.step > plan_->first_step ? "; the run goes on from its checkpoint of step "
+                                                         : "; the run begins again with step ",
+                      beginning.step);
+}
+
+void Run::SayBeginning(const Beginning& beginning) {
+  info_.restart_step = beginning.step;
+  info_.restart_reason = absl::StrCat(restart_cause_, BeginsAgainAt(beginning));
+  info_.reason = info_.restart_reason;
 }
 
 RunFigures Run::Figures() const {
@@ -147,12 +157,17 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
     peers.push_back({w->process, w->hello.address, w->Label()});
   }
   gather_until_ = kNever;
-  const int32_t step = FirstStepOfAttempt();
+  Reduction choice = ChooseReduction(*plan_, workers);
+  std::set<SessionId> sessions;
+  for (const Worker* w : workers) sessions.insert(w->session);
+  const Beginning beginning = NextBeginning(&sessions, choice.mode);
+  const int32_t step = beginning.step;
+  if (has_begun_ && step != info_.restart_step) SayBeginning(beginning);
+  began_with_copies_ = beginning.copies.has_value();
   const bool resumes = step != plan_->first_step;
   std::shared_ptr<const RunPlan> plan = resumes ? PlanFrom(*plan_, step) : plan_;
-  const std::string spec =
-      resumes ? plan_->resumed_spec(absl::StrCat(output_, "/checkpoint-", step), step) : spec_;
-  Reduction choice = ChooseReduction(*plan, workers);
+  const std::string checkpoint = began_with_copies_ ? "" : absl::StrCat(output_, "/checkpoint-", step);
+  const std::string spec = resumes ? plan_->resumed_spec(checkpoint, step) : spec_;
   info_.reduction = std::move(choice.sentence);
   if (choice.mode == ReductionMode::kFast) plan = plan->fast;
   attempts_.Assigned(out.now, plan->ranks());
@@ -160,19 +175,41 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   members_.Lease(plan->ranks(), numbers);
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
   attempt_ = std::make_unique<RunAttempt>(std::move(plan), choice.mode, members_, &info_, !output_.empty());
+  if (plan_->redundancy > 0 && members_.size() > 1)
+    copies_.Begin(attempt_->plan().graph, attempt_->reduction(), members_.epoch(), step);
   info_.state = RunState::kPreparing;
   info_.reason.clear();
   deadline_ = out.now + options_.preparing_ns;
-  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers, spec));
+  for (int m = 0; m < members_.size(); ++m)
+    out.Send(members_.at(m).session, AssignFor(m, peers, spec, beginning));
   Announce(out);
 }
 
-int32_t Run::FirstStepOfAttempt() const {
-  if (plan_->resumed_spec == nullptr) return plan_->first_step;
-  return std::max(attempts_.checkpoint_step(), plan_->first_step);
+Run::Beginning Run::NextBeginning(const std::set<SessionId>* processes,
+                                  std::optional<ReductionMode> reduction) const {
+  if (plan_->resumed_spec == nullptr) return {plan_->first_step, std::nullopt};
+  const int32_t saved = std::max(attempts_.checkpoint_step(), plan_->first_step);
+  std::optional<RunCopies::Beginning> kept = copies_.Newest(NewestToSkipTo(), processes);
+  const bool same_bits = kept.has_value() && reduction.value_or(kept->reduction) == kept->reduction;
+  if (!same_bits || kept->step <= saved) return {saved, std::nullopt};
+  const int32_t step = kept->step;
+  return {step, std::move(kept)};
 }
 
-Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const {
+// Each step is reported, the initial weights are saved, and each multiple is validated, before an attempt
+// begins behind it: it does none of that again.
+int32_t Run::NewestToSkipTo() const {
+  const bool saves_first = !output_.empty() && plan_->first_step == 0;
+  if (saves_first && attempts_.checkpoint_step() < 0) return plan_->first_step;
+  const int32_t every = output_.empty() ? 0 : plan_->checkpoint.validate_every;
+  if (every == 0) return info_.steps_done;
+  const int32_t least = std::max({validated_step_ + 1, plan_->first_step, 1});
+  const int32_t next = (least + every - 1) / every * every;  // the next to be validated
+  return std::min(info_.steps_done, next - 1);
+}
+
+Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec,
+                      const Beginning& beginning) const {
   Assign assign;
   assign.run = info_.id;
   assign.epoch = members_.epoch();
@@ -184,6 +221,12 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::str
   assign.reduction_mode = attempt_->reduction();
   assign.reduction = info_.reduction;
   assign.run_id = run_id_;
+  assign.copies = plan_->redundancy > 0 && members_.size() > 1;
+  if (beginning.copies.has_value()) {
+    assign.copies_epoch = beginning.copies->epoch;
+    for (const auto& [part, session] : beginning.copies->keepers)
+      assign.kept.push_back({part, members_.at(members_.NumberOf(session)).process});
+  }
   return assign;
 }
 
@@ -307,6 +350,10 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
   std::string failed = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
   const bool began_there = m.damaged_checkpoint == attempt_->plan().first_step;
+  if (began_there && began_with_copies_ && stop_reason_.empty()) {
+    copies_.Forget(m.damaged_checkpoint);
+    return EndToRelocate(failed);
+  }
   if (began_there && stop_reason_.empty() && attempts_.FallBack(m.damaged_checkpoint)) {
     info_.checkpoint_step = attempts_.checkpoint_step();
     return End(RunState::kWaiting, failed);
@@ -382,9 +429,23 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (outcome == RunCheckpoints::Validating::kFenced) return;
   RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
+  validated_step_ = std::max(validated_step_, m.step);
   Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
   if (relocates_ && checkpoints()->stop_sealed()) EndStopped(out);
+}
+
+void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
+  if (attempt_ == nullptr || !copies_.Take(from, m)) {
+    ++out.counts.fenced;
+    return;
+  }
+  const std::optional<int32_t> complete = copies_.TakeComplete();
+  if (!complete.has_value()) return;
+  for (const RunMember& member : members_.all()) {
+    if (member.alive) out.Send(member.session, DropCopies{info_.id, members_.epoch(), *complete});
+  }
+  attempt_->MayGrantAll();
 }
 
 // A process's own report before it ends is a better cause than its end.
@@ -427,12 +488,10 @@ void Run::EndAttempt(const std::string& reason) {
 }
 
 void Run::Restart(StepEffects& out) {
-  const int32_t step = FirstStepOfAttempt();
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
-  info_.restart_step = step;
-  info_.restart_reason = absl::StrCat(ending_->reason, BeginsAgainAt(step));
-  info_.reason = info_.restart_reason;
+  restart_cause_ = ending_->reason;
+  SayBeginning(NextBeginning(/*processes=*/nullptr, /*reduction=*/std::nullopt));
   ending_.reset();
   attempts_.End();
   recovery_.Lost(out.now);
@@ -447,13 +506,14 @@ void Run::DropAttempt() {
   has_begun_ = true;
   deadline_ = kNever;
   failure_ = {};
+  copies_.End();
   attempt_.reset();
   info_.members.clear();
   members_.Clear();
 }
 
 void Run::Grant(StepEffects& out) {
-  if (info_.state == RunState::kRunning && !blaming()) attempt_->Grant(out);
+  if (info_.state == RunState::kRunning && !blaming()) attempt_->Grant(out, copies_.hold());
 }
 
 // ---- end

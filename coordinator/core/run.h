@@ -3,8 +3,9 @@
 // It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
-// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h). So
-// does a run whose coordinator was started again, once its workers have come back or had their time to.
+// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h) or
+// from copies that its processes keep (run_copies.h). So does a run whose coordinator was started again, once
+// its workers have come back or had their time to.
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
@@ -23,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
+#include "coordinator/core/run_copies.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
@@ -56,6 +59,7 @@ class Run {
   const std::string& request() const { return request_; }
   uint64_t body_hash() const { return body_hash_; }
   const RunMembers& members() const { return members_; }
+  const RunCopies& copies() const { return copies_; }
   int64_t plan_bytes() const { return plan_->bytes; }  // of a run that is not closed
   const WorkQueue* queue() const { return attempt_ == nullptr ? nullptr : &attempt_->queue(); }
   // Reports the run's state, and has it stored.
@@ -85,7 +89,10 @@ class Run {
   void Take(StepEffects& out, SessionId from, const SnapshotSaved& m);
   void Take(StepEffects& out, SessionId from, const CheckpointSealed& m);
   void Take(StepEffects& out, SessionId from, Validation& m);
+  void Take(StepEffects& out, SessionId from, const CopiesHeld& m);
 
+  // Notes that a process is gone, with all that it kept of any run's state.
+  void LoseCopies(SessionId session) { copies_.Lose(session); }
   // Takes the loss of a member's process for good.
   void Lose(StepEffects& out, SessionId session, const std::string& reason);
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
@@ -130,21 +137,31 @@ class Run {
  private:
   void TakeUp(StepEffects& out, const RestoreRun& restored);
   void TakeUpResults();
-  std::string BeginsAgainAt(int32_t step) const;
+  // Where an attempt begins: behind a checkpoint, at the first step, or with copies.
+  struct Beginning {
+    int32_t step = 0;
+    std::optional<RunCopies::Beginning> copies;
+  };
+  // Returns where the next attempt begins, on these processes and with this reduction; on any for null.
+  Beginning NextBeginning(const std::set<SessionId>* processes, std::optional<ReductionMode> reduction) const;
+  // Returns the newest step behind which all is saved and validated that an attempt from there would not do
+  // again.
+  int32_t NewestToSkipTo() const;
+  std::string BeginsAgainAt(const Beginning& beginning) const;
+  void SayBeginning(const Beginning& beginning);
   RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
   void FinishIfAllHave();
   bool HasResults() const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
-  // Returns the step behind the newest checkpoint, or the first one of the run.
-  int32_t FirstStepOfAttempt() const;
   // Drops what belongs to one attempt.
   void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
   bool TakesSnapshots() const { return checkpoints() != nullptr && info_.state >= RunState::kRunning; }
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
   void RestartDeadline(int64_t now);
-  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const;
+  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec,
+                   const Beginning& beginning) const;
   // Returns the checkpoints of the attempt; null where there is none, or it saves none.
   RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
   void BeginRunning(StepEffects& out);
@@ -170,6 +187,7 @@ class Run {
 
   RunMembers members_;
   RunAttempts attempts_;
+  RunCopies copies_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
 
@@ -179,7 +197,10 @@ class Run {
   int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
   std::string stop_reason_;
-  bool relocates_ = false;  // true if it stops to go on elsewhere
+  bool relocates_ = false;          // true if it stops to go on elsewhere
+  std::string restart_cause_;       // why it began again the last time
+  bool began_with_copies_ = false;  // true if the present attempt did
+  int32_t validated_step_ = -1;     // newest step whose validation has ended
   FirstFailure failure_;
   std::optional<Ending> ending_;
 };

@@ -34,17 +34,21 @@ void RunAttempt::Take(StepEffects& out, SessionId from, const GroupId& m) const 
   }
 }
 
-void RunAttempt::Grant(StepEffects& out) {
-  AnnounceSnapshots(out);
+void RunAttempt::Grant(StepEffects& out, int32_t hold) {
+  AnnounceSnapshots(out, hold);
   // Grants may have reached the next snapshot.
   do {
     GrantReady(out);
-  } while (AnnounceSnapshots(out));
+  } while (AnnounceSnapshots(out, hold));
 }
 
-bool RunAttempt::AnnounceSnapshots(StepEffects& out) {
-  if (checkpoints_ == nullptr) return false;
-  const bool moved = checkpoints_->AnnounceDue(out, &queue_);
+bool RunAttempt::AnnounceSnapshots(StepEffects& out, int32_t hold) {
+  bool moved = queue_.hold() != hold;
+  if (checkpoints_ != nullptr) {
+    moved = checkpoints_->AnnounceDue(out, &queue_, hold);
+  } else {
+    queue_.SetHold(hold);
+  }
   all_may_grant_ |= moved;
   return moved;
 }

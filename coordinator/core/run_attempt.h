@@ -48,15 +48,15 @@ class RunAttempt {
   // Notes that the rank, or any, may be granted jobs when the Step ends.
   void MayGrant(Rank rank) { may_grant_.push_back(rank); }
   void MayGrantAll() { all_may_grant_ = true; }
-  // Announces snapshots and grants jobs, as far as both can go now.
-  void Grant(StepEffects& out);
+  // Announces snapshots and grants jobs, as far as both can go now: none of the step `hold` or later ones.
+  void Grant(StepEffects& out, int32_t hold);
 
   // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
   // four, and the checkpoint and validation under way.
   std::string DescribeAwaited() const;
 
  private:
-  bool AnnounceSnapshots(StepEffects& out);
+  bool AnnounceSnapshots(StepEffects& out, int32_t hold);
   void GrantReady(StepEffects& out);
 
   const std::shared_ptr<const RunPlan> plan_;

@@ -24,14 +24,14 @@ void RunCheckpoints::Begin(StepEffects& out) {
   BeginValidation(out);
 }
 
-bool RunCheckpoints::AnnounceDue(StepEffects& out, WorkQueue* queue) {
+bool RunCheckpoints::AnnounceDue(StepEffects& out, WorkQueue* queue, int32_t hold) {
   const int32_t held = queue->hold();
   while (const std::optional<int32_t> step =
              checkpoints_.Due(out.now, queue->granted_end(), queue->reach())) {
     Announce(out, *step);
   }
-  queue->SetHold(checkpoints_.hold());
-  return checkpoints_.hold() != held;
+  queue->SetHold(std::min(checkpoints_.hold(), hold));
+  return queue->hold() != held;
 }
 
 void RunCheckpoints::Announce(StepEffects& out, int32_t step) {

@@ -35,9 +35,9 @@ class RunCheckpoints {
   // Begins with the run's first grants: seals the initial weights, which processes have written to be
   // prepared, and validates the weights with which a run goes on.
   void Begin(StepEffects& out);
-  // Announces snapshots that are due, and holds the queue before the next. Returns true if more may be
-  // granted now.
-  bool AnnounceDue(StepEffects& out, WorkQueue* queue);
+  // Announces snapshots that are due, and holds the queue before the next, and before the step `hold`.
+  // Returns true if more may be granted now.
+  bool AnnounceDue(StepEffects& out, WorkQueue* queue, int32_t hold);
   void Announce(StepEffects& out, int32_t step);
 
   // Chooses the checkpoint with which the run is to end, and returns its step.

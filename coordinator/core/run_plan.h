@@ -55,8 +55,10 @@ struct RunPlan {
 
   // Losses of a process in a row, without a new step between them, that do not end the run.
   int32_t restarts = 0;
-  // Returns the specification of the run that goes on from the checkpoint of the step in the folder; none for
-  // a run that can only begin again where it began.
+  // Processes that keep a second copy of what each process's ranks save; 0 for none.
+  int32_t redundancy = 0;
+  // Returns the specification of the run that goes on from the checkpoint of the step in the folder, or, for
+  // "", from copies of it in memory; none for a run that can only begin again where it began.
   std::function<std::string(const std::string& checkpoint, int32_t step)> resumed_spec = nullptr;
 
   int ranks() const { return graph.schedule().ranks; }

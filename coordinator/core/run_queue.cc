@@ -1,6 +1,7 @@
 #include "coordinator/core/run_queue.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -46,6 +47,11 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
     std::vector<Worker*> free = workers_.Free();
     const size_t needed = Needed(run);
     if (pass_->holds_back == 0 && free.size() >= needed && !AwaitsLeaver(run)) {
+      // Processes that keep copies of the run's state are worth more to it than others.
+      const std::set<SessionId> keepers = run.copies().Keepers();
+      std::stable_partition(free.begin(), free.end(), [&](const Worker* w) {
+        return !w->failed_last && keepers.count(w->session) != 0;
+      });
       free.resize(needed);
       std::sort(free.begin(), free.end(),
                 [](const Worker* a, const Worker* b) { return a->process < b->process; });

@@ -63,6 +63,12 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
                                                    " ranks, so it runs on 1 to ", plan.ranks(),
                                                    " processes, not ", processes));
   }
+  if (plan.redundancy > 0 && processes == 1) {
+    return absl::InvalidArgumentError(
+        "redundancy keeps a copy of each stage's state in another process, and this run has one process: use "
+        "at least "
+        "2, or leave `redundancy` out of the run file");
+  }
   int64_t bytes = plan.bytes;
   for (const uint64_t id : live_) bytes += runs_.at(id).plan_bytes();
   if (bytes <= options_.plan_bytes) return absl::OkStatus();

@@ -20,6 +20,8 @@ constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making t
 absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
   absl::StatusOr<RunSpec> spec = ParseRunText(text);
   if (!spec.ok()) return spec.status();
+  if (spec->resume.copies)
+    return absl::InvalidArgumentError("a new run has no copies in memory to go on from");
   if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) {
     return UnplannedRun{/*slow=*/true,
                         [run = *std::move(spec)]() -> absl::StatusOr<std::shared_ptr<const RunPlan>> {
@@ -45,9 +47,10 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSc
   if (!plan.ok()) return plan;
   auto restartable = std::make_shared<RunPlan>(**plan);
   restartable->restarts = run.restarts;
+  restartable->redundancy = run.redundancy;
   restartable->resumed_spec = [spec = restartable->spec](const std::string& folder, int32_t step) {
     RunSpec resumed = *spec;
-    resumed.resume = {folder, step};
+    resumed.resume = {folder, step, /*copies=*/folder.empty()};
     return ToJson(resumed).dump();
   };
   return restartable;

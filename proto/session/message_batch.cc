@@ -71,6 +71,7 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<SnapshotSaved>(&message)) return kFrame + m->failure.size();
   if (const auto* m = std::get_if<CheckpointSealed>(&message)) return kFrame + m->failure.size();
   if (const auto* m = std::get_if<Validation>(&message)) return kFrame + m->failure.size();
+  if (const auto* m = std::get_if<CopiesHeld>(&message)) return kFrame + 10 * m->parts.size();
   return kFrame;
 }
 
@@ -80,8 +81,8 @@ size_t BytesOf(const FromCoordinator& message) {
   if (const auto* m = std::get_if<Abort>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<Shutdown>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<Assign>(&message)) {
-    size_t bytes =
-        kFrame + m->spec.size() + m->output.size() + 32 * m->leases.size() + 5 * m->process_of_rank.size();
+    size_t bytes = kFrame + m->spec.size() + m->output.size() + 32 * m->leases.size() +
+                   5 * m->process_of_rank.size() + 15 * m->kept.size();
     for (const Peer& p : m->peers) bytes += kFrame + p.address.size() + p.label.size();
     return bytes;
   }

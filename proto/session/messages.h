@@ -15,6 +15,11 @@
 // CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
 // written before Prepared, and has SealCheckpoint alone.
 //
+// Life of copies, in a run with redundancy: behind each step each process keeps in memory what its ranks
+// save, and sends it to the next process; both say so (CopiesHeld). When all of a step is in two processes,
+// DropCopies ends older ones. Copies outlive the attempt: the next Assign may name the processes that have
+// them.
+//
 // Life of a validation, of a run with held-out data: a snapshot as for a checkpoint; SealCheckpoint keeps its
 // weights aside in a folder of their own, beside the checkpoint or, where there is to be none, in its place
 // (`passing`); then Validate goes to the same process, which answers Validation now and then, and at its end.
@@ -135,8 +140,8 @@ struct Failed {
   // Process to which the data link failed; -1 for any other failure. A link may carry again, or another
   // process may take the place of one of its ends; other failures would come again.
   int32_t link_to = -1;
-  // The step of the checkpoint with which the attempt began, if that is damaged or gone; -1 for any other
-  // cause.
+  // The step of the checkpoint, or of the copies, with which the attempt began, if they are damaged or gone;
+  // -1 for any other cause.
   int32_t damaged_checkpoint = -1;
 };
 
@@ -158,6 +163,22 @@ struct CheckpointSealed {
   uint64_t run = 0;
   int32_t step = 0;
   std::string failure;
+};
+
+// A part of a run's state that one rank saves behind a step: a stage, or a slice of one by its number
+// (schedules/sync/saving.h).
+struct StatePart {
+  int32_t stage = 0;
+  int32_t part = 0;
+  friend auto operator<=>(const StatePart&, const StatePart&) = default;
+};
+
+// Says that this process keeps these parts in its memory, as the attempt of that epoch saved them behind the step.
+struct CopiesHeld {
+  uint64_t run = 0;
+  uint64_t epoch = 0;
+  int32_t step = 0;
+  std::vector<StatePart> parts;
 };
 
 // How far the validation of the weights after `step` updates has come: of so many samples of all. Its figures
@@ -200,8 +221,9 @@ struct Leaving {
   std::string reason;  // "SIGTERM"
 };
 
-using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId,
-                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed, Validation, Leaving>;
+using FromWorker =
+    std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId, Forgotten, Stalled,
+                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld>;
 
 // ---- coordinator to worker
 
@@ -219,6 +241,11 @@ struct RankLease {
   Rank rank = 0;
   Token token;
 };
+// A part of the state with which an attempt begins, and the process that keeps it.
+struct KeptPart {
+  StatePart part;
+  int32_t process = 0;
+};
 struct Assign {
   uint64_t run = 0;
   uint64_t epoch = 0;
@@ -233,6 +260,12 @@ struct Assign {
   // The id that tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" if
   // unknown. With the epoch it names the attempt.
   std::string run_id;
+  // True if each process keeps what its ranks save behind each step, and sends it to the process behind it in
+  // `peers`.
+  bool copies = false;
+  // In an attempt that begins with copies: the epoch of the attempt that made them, and the processes that keep them.
+  uint64_t copies_epoch = 0;
+  std::vector<KeptPart> kept;
 };
 
 // Grants jobs of one rank, in the order in which the schedule is expected to start them.
@@ -273,6 +306,13 @@ struct Validate {
   uint64_t run = 0;
   int32_t step = 0;
 };
+
+// Of the run's copies keep only those of this epoch, from this step on; there are none of epoch 0.
+struct DropCopies {
+  uint64_t run = 0;
+  uint64_t epoch = 0;
+  int32_t step = 0;
+};
 struct Abort {
   uint64_t run = 0;
   std::string reason;
@@ -282,7 +322,7 @@ struct Shutdown {
 };
 
 using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot,
-                                     SealCheckpoint, Validate>;
+                                     SealCheckpoint, Validate, DropCopies>;
 
 }  // namespace weft
 

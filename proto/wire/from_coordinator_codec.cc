@@ -7,6 +7,7 @@
 #include "proto/wire/job_columns.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
+#include "proto/wire/state_parts.h"
 
 namespace weft::wire {
 namespace {
@@ -53,6 +54,11 @@ struct CoordinatorEncoder {
     out->mutable_validate()->set_run(m.run);
     out->mutable_validate()->set_step(m.step);
   }
+  void operator()(const DropCopies& m) const {
+    out->mutable_drop_copies()->set_run(m.run);
+    out->mutable_drop_copies()->set_epoch(m.epoch);
+    out->mutable_drop_copies()->set_step(m.step);
+  }
 };
 
 void CoordinatorEncoder::operator()(const Assign& m) const {
@@ -70,6 +76,13 @@ void CoordinatorEncoder::operator()(const Assign& m) const {
     Encode(lease.token, l->mutable_token());
   }
   o->mutable_process_of_rank()->Assign(m.process_of_rank.begin(), m.process_of_rank.end());
+  o->set_copies(m.copies);
+  o->set_copies_epoch(m.copies_epoch);
+  for (const KeptPart& kept : m.kept) {
+    o->add_kept_stage(kept.part.stage);
+    o->add_kept_part(kept.part.part);
+    o->add_kept_process(kept.process);
+  }
   for (const Peer& peer : m.peers) {
     v1::Peer* p = o->add_peers();
     p->set_process(peer.process);
@@ -85,6 +98,23 @@ absl::Status DecodePeers(const v1::Assign& in, Assign* m) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.peers.address", p.address(), kMaxAddressBytes));
     WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.peers.label", p.label(), kMaxTextBytes));
     m->peers.push_back({static_cast<int32_t>(p.process()), p.address(), p.label()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeCopies(const v1::Assign& in, Assign* m) {
+  m->copies = in.copies();
+  m->copies_epoch = in.copies_epoch();
+  std::vector<StatePart> parts;
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeParts("assign.kept", in.kept_stage(), in.kept_part(), &parts));
+  if (in.kept_process_size() != static_cast<int>(parts.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign.kept has ", parts.size(), " parts and ", in.kept_process_size(), " processes"));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const uint32_t process = in.kept_process(static_cast<int>(i));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.kept_process", process, kMaxProcesses - 1));
+    m->kept.push_back({parts[i], static_cast<int32_t>(process)});
   }
   return absl::OkStatus();
 }
@@ -118,6 +148,7 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
     m.leases.push_back({static_cast<Rank>(l.rank()), Decode(l.token())});
   }
   WEFT_WIRE_RETURN_IF_ERROR(DecodePeers(in, &m));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeCopies(in, &m));
   return FromCoordinator(std::move(m));
 }
 
@@ -148,6 +179,11 @@ absl::StatusOr<FromCoordinator> DecodeValidate(const v1::Validate& in) {
   return Validate{in.run(), static_cast<int32_t>(in.step())};
 }
 
+absl::StatusOr<FromCoordinator> DecodeDropCopies(const v1::DropCopies& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("drop_copies.step", in.step(), kMaxSteps));
+  return DropCopies{in.run(), in.epoch(), static_cast<int32_t>(in.step())};
+}
+
 absl::StatusOr<FromCoordinator> DecodeWelcome(const v1::Welcome& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("welcome.process", in.process(), kMaxProcesses - 1));
   return Welcome{in.epoch(), static_cast<int32_t>(in.process())};
@@ -173,7 +209,7 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
                      in.has_shutdown() + in.has_group_id() + in.has_take_snapshot() +
-                     in.has_seal_checkpoint() + in.has_validate();
+                     in.has_seal_checkpoint() + in.has_validate() + in.has_drop_copies();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -184,6 +220,7 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_finish()) return Finish{in.finish().run()};
   if (in.has_take_snapshot()) return DecodeTakeSnapshot(in.take_snapshot());
   if (in.has_seal_checkpoint()) return DecodeSealCheckpoint(in.seal_checkpoint());
+  if (in.has_drop_copies()) return DecodeDropCopies(in.drop_copies());
   if (in.has_validate()) return DecodeValidate(in.validate());
   if (in.has_abort()) return DecodeAbort(in.abort());
   if (in.has_group_id()) {

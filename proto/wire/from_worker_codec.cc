@@ -8,6 +8,7 @@
 #include "proto/wire/job_columns.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
+#include "proto/wire/state_parts.h"
 
 namespace weft::wire {
 namespace {
@@ -56,6 +57,17 @@ struct WorkerEncoder {
   void operator()(const SnapshotSaved& m) const { EncodeSaved(m, out->mutable_snapshot_saved()); }
   void operator()(const CheckpointSealed& m) const { EncodeSaved(m, out->mutable_checkpoint_sealed()); }
   void operator()(const Validation& m) const { Encode(m, out->mutable_validation()); }
+
+  void operator()(const CopiesHeld& m) const {
+    v1::CopiesHeld* o = out->mutable_copies_held();
+    o->set_run(m.run);
+    o->set_epoch(m.epoch);
+    o->set_step(m.step);
+    for (const StatePart& part : m.parts) {
+      o->add_stage(part.stage);
+      o->add_part(part.part);
+    }
+  }
 
   template <typename Value, typename Wire>
   void EncodeSaved(const Value& m, Wire* o) const {
@@ -221,6 +233,13 @@ absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
   return FromWorker(Value{in.run(), static_cast<int32_t>(in.step()), in.failure()});
 }
 
+absl::StatusOr<FromWorker> DecodeCopiesHeld(const v1::CopiesHeld& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("copies_held.step", in.step(), kMaxSteps));
+  CopiesHeld m{in.run(), in.epoch(), static_cast<int32_t>(in.step()), {}};
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeParts("copies_held", in.stage(), in.part(), &m.parts));
+  return FromWorker(std::move(m));
+}
+
 absl::StatusOr<FromWorker> DecodeLeaving(const v1::Leaving& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("leaving.reason", in.reason(), kMaxTextBytes));
   return Leaving{PlainText(in.reason(), kMaxTextBytes)};
@@ -249,7 +268,8 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
                      in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
-                     in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving();
+                     in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving() +
+                     in.has_copies_held();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -260,6 +280,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_prepared()) return Prepared{in.prepared().run()};
   if (in.has_report()) return DecodeReports<Report>(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
+  if (in.has_copies_held()) return DecodeCopiesHeld(in.copies_held());
   if (in.has_leaving()) return DecodeLeaving(in.leaving());
   if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
   if (in.has_stalled()) {

@@ -66,6 +66,7 @@ int CargoOf(TensorKind tensor) {
     case TensorKind::kState:
       return 3;
     case TensorKind::kOrder:
+    case TensorKind::kCopy:
       break;
   }
   return kNoCargo;

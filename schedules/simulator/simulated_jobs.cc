@@ -83,8 +83,9 @@ double JobCosts::BytesOf(TensorKind tensor, const OperationCharge& from, const O
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return from.gives_slices ? SliceBytes(from.stage) : OfStage(options_.weight, from.stage);
-    case TensorKind::kState:
-      break;  // depends on the job
+    case TensorKind::kState:  // depends on the job
+    case TensorKind::kCopy:   // belongs to no job
+      break;
   }
   return 0;
 }

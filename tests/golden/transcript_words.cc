@@ -43,6 +43,8 @@ std::string AssignWords(const Assign& m) {
     absl::StrAppend(&words, " rank ", lease.rank, " under ", TokenWords(lease.token));
   absl::StrAppend(&words, ", processes of the ranks: ", Numbers(m.process_of_rank));
   if (m.reduction_mode == ReductionMode::kFast) words += ", with collectives";
+  if (m.copies) words += ", makes copies";
+  if (!m.kept.empty()) absl::StrAppend(&words, ", begins with copies of epoch ", m.copies_epoch);
   return words;
 }
 
@@ -77,6 +79,7 @@ std::string StartWords(const StartEffect& e) {
   if (e.keeps_version) absl::StrAppend(&words, ", keeps version ", e.version);
   if (e.overlapped) words += ", beside a forward";
   if (e.takes_snapshot) absl::StrAppend(&words, ", takes the snapshot of step ", e.job.step + 1);
+  if (e.takes_copy) absl::StrAppend(&words, ", takes a copy of step ", e.job.step + 1);
   return words;
 }
 
@@ -162,12 +165,13 @@ std::string SecondsWords(int64_t ns) { return absl::StrFormat("%gs", 1e-9 * stat
 
 namespace {
 
-constexpr absl::string_view kFromWorker[] = {
-    "Hello",   "Prepared",  "Credit",  "Completions",   "Report",           "Failed",     "Finished",
-    "GroupId", "Forgotten", "Stalled", "SnapshotSaved", "CheckpointSealed", "Validation", "Leaving"};
-constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",   "Finish",
-                                                  "Abort",          "Shutdown", "GroupId", "TakeSnapshot",
-                                                  "SealCheckpoint", "Validate"};
+constexpr absl::string_view kFromWorker[] = {"Hello",      "Prepared", "Credit",        "Completions",
+                                             "Report",     "Failed",   "Finished",      "GroupId",
+                                             "Forgotten",  "Stalled",  "SnapshotSaved", "CheckpointSealed",
+                                             "Validation", "Leaving",  "CopiesHeld"};
+constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",     "Finish",
+                                                  "Abort",          "Shutdown", "GroupId",   "TakeSnapshot",
+                                                  "SealCheckpoint", "Validate", "DropCopies"};
 static_assert(std::size(kFromWorker) == std::variant_size_v<FromWorker>);
 static_assert(std::size(kFromCoordinator) == std::variant_size_v<FromCoordinator>);
 
@@ -207,6 +211,9 @@ std::string MessageWords(const FromWorker& message) {
           [](const Validation& m) {
             return absl::StrCat("step ", m.step, ", ", m.samples, " of ", m.all_samples, " samples",
                                 Because(m.failure));
+          },
+          [](const CopiesHeld& m) {
+            return absl::StrCat("step ", m.step, " of epoch ", m.epoch, ", parts: ", m.parts.size());
           }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
@@ -226,7 +233,10 @@ std::string MessageWords(const FromCoordinator& message) {
           [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
           [](const TakeSnapshot& m) { return absl::StrCat("step ", m.step); },
           [](const SealCheckpoint& m) { return SealWords(m.step, m.keep, m.drop, m.validate, m.passing); },
-          [](const Validate& m) { return absl::StrCat("step ", m.step); }},
+          [](const Validate& m) { return absl::StrCat("step ", m.step); },
+          [](const DropCopies& m) {
+            return absl::StrCat("run ", m.run, " but of epoch ", m.epoch, " from step ", m.step, " on");
+          }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
 }
@@ -254,6 +264,11 @@ std::string EffectWords(const WorkerEffect& effect) {
                                 SealWords(e.step, e.keep, e.drop, e.validate, e.passing));
           },
           [](const ValidateEffect& e) { return absl::StrCat("validates the weights of step ", e.step); },
+          [](const CopyEffect& e) { return absl::StrCat("expects copies of step ", e.step, ": ", e.parts); },
+          [](const ResumeEffect& e) { return absl::StrCat("begins with the copies of step ", e.step); },
+          [](const DropCopiesEffect& e) {
+            return absl::StrCat("drops copies but of epoch ", e.epoch, " from step ", e.step, " on");
+          },
           [](const FinishEffect&) { return std::string("makes its last reports"); },
           [](const ForgetEffect&) { return std::string("forgets the run"); },
           [](const ExitEffect& e) { return absl::StrCat("exits", Because(e.reason)); }},

@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Recovery : public DisturbedRun {
  protected:
@@ -58,6 +62,95 @@ INSTANTIATE_TEST_SUITE_P(Schedules, RecoveryOf,
                          ::testing::Values("{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{zb_h1: {}}",
                                            "{fsdp: {}}", "{fsdp: {shard: width}}", "{dualpipe_v: {}}",
                                            "{ddp: {}, rule: cdp_v2}", "{fsdp: {}, rule: cdp_v2}"));
+
+// Copies in memory: no checkpoint is near, and little more is made again than the step under way.
+class RedundantRecovery : public Recovery {
+ protected:
+  std::string WriteRedundantRun(const std::string& schedule, int steps) const {
+    std::map<std::string, std::string> changes = {{"checkpoint", "{every: 1000}"},
+                                                  {"redundancy", "{peers: 1}"}};
+    // Clipping is not combined with states that migrate.
+    if (schedule.find("migrating") != std::string::npos) {
+      changes["train"] = absl::StrCat(
+          "{steps: ", steps, ", batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}");
+    }
+    return WriteRun(schedule, steps, changes);
+  }
+  // Returns the step of the copies with which the run went on, as its messages say; -1 for none.
+  static int StepOfCopies(const std::string& messages) {
+    const std::string words = "the run goes on from the copies of step ";
+    const size_t found = messages.find(words);
+    return found == std::string::npos ? -1 : std::atoi(messages.c_str() + found + words.size());
+  }
+};
+
+class RedundantRecoveryOf : public RedundantRecovery, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RedundantRecoveryOf, WorkerKilledFarFromACheckpoint_GoesOnFromCopiesWithTheSameBits) {
+  const std::string file = WriteRedundantRun(GetParam(), 40);
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  ASSERT_TRUE(AwaitSteps(12));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  kill(workers[1], SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  // At most the steps that may be under way: two, and as many as lag behind.
+  EXPECT_GE(StepOfCopies(result.err), 12 - 4) << result.err;
+  ExpectTheReference();
+  const Json summary = Summary();
+  EXPECT_GT(summary["bytes_sent"]["copy"], 0);
+  EXPECT_GT(summary["peak_bytes"][0]["copies"], 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, RedundantRecoveryOf,
+                         ::testing::Values("{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{zb_h1: {}}",
+                                           "{fsdp: {}}", "{fsdp: {shard: width}}", "{dualpipe_v: {}}",
+                                           "{ddp: {}, rule: cdp_v2}", "{fsdp: {}, rule: cdp_v2}",
+                                           "{fsdp: {residency: migrating}, rule: cdp_v2}"));
+
+// Each of three processes is killed in turn, and a spare takes its place: its peer has the copies each time.
+TEST_F(RedundantRecovery, ProcessesKilledOneAfterTheOther_GoOnFromCopiesEachTime) {
+  const std::string file = WriteRedundantRun("{1f1b: {}}", 300);
+  TrainReference(file);
+  Command train({"weft", "train", file, "--out", out_, "--processes", "3", "--spares", "1"});
+  size_t steps = 10;
+  for (int victim = 0; victim < 3; ++victim, steps += 60) {
+    ASSERT_TRUE(AwaitSteps(steps));
+    std::vector<pid_t> workers;
+    ASSERT_TRUE(Eventually([&] { return (workers = Children(train.pid())).size() == 4; }));
+    kill(workers[victim], SIGKILL);
+  }
+  const CommandResult result = train.Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_GT(StepOfCopies(result.err), 0);
+  EXPECT_THAT(result.err,
+              Not(AnyOf(HasSubstr("begins again with step 0"), HasSubstr("from its checkpoint"))));
+  ExpectTheReference();
+}
+
+// Nobody is left who keeps the copies: the run goes on from its newest checkpoint.
+TEST_F(RedundantRecovery, AProcessAndItsPeerKilledTogether_GoOnFromTheCheckpoint) {
+  const std::string file = WriteRun("{1f1b: {}}", 40, {{"redundancy", "{peers: 1}"}});
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  ASSERT_TRUE(AwaitSteps(12));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  for (const pid_t worker : workers) kill(worker, SIGSTOP);  // so that none sees the end of the other
+  for (const pid_t worker : workers) kill(worker, SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the run goes on from its checkpoint of step "));
+  ExpectTheReference();
+}
+
+TEST_F(RedundantRecovery, OneProcess_IsRefused) {
+  const CommandResult result = Begin(WriteRedundantRun("{1f1b: {}}", 40), 1)->Wait(kSeconds);
+  EXPECT_EQ(result.code, 78);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("redundancy"), HasSubstr("one process"), HasSubstr("at least 2")));
+}
 
 // Without a checkpoint the run begins at its first step.
 TEST_F(Recovery, OnlyProcessKilledBeforeACheckpoint_BeginsAtTheFirstStep) {

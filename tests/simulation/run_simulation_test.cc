@@ -331,6 +331,7 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
 // What befell the worlds of all seeds together.
 struct Befallen {
   int coordinator_kills = 0, restarts = 0, resumed = 0;
+  int from_copies = 0, steps_again = 0;
   bool all_seeds = true;  // false where WEFT_SEED names the only one
 };
 
@@ -353,9 +354,12 @@ Befallen RunFaultyWorlds(const AddFaults& add_faults) {
     all.coordinator_kills += result.coordinator_kills;
     all.restarts += result.restarts;
     all.resumed += result.resumed;
+    all.from_copies += result.from_copies;
+    all.steps_again = std::max(all.steps_again, result.steps_again);
   }
   std::cout << all.coordinator_kills << " coordinators killed, " << all.restarts << " restarts, "
-            << all.resumed << " attempts from a checkpoint\n";
+            << all.resumed << " attempts from a checkpoint or copies, " << all.from_copies
+            << " from copies\n";
   return all;
 }
 
@@ -371,6 +375,44 @@ TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
   if (!all.all_seeds) return;
   EXPECT_GT(all.restarts, 200);
   EXPECT_GT(all.resumed, 50);
+}
+
+// The same where each process keeps what another one's ranks save, with checkpoints on the way and without.
+// What is in no living process any more comes from the newest checkpoint.
+TEST(SimulatedWorld, ProcessesKilledWithRedundancy_EveryRunEndsWithThePlainLoopsWeights) {
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->steps += 2 + static_cast<int>(seed % 9);
+    options->redundancy = options->processes > 1;
+    options->kills = 1 + static_cast<int>(seed % 3);
+    options->leaves = seed % 7 == 0 ? 1 : 0;
+    options->coordinator_kills = seed % 11 == 0 ? 1 : 0;
+    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
+    if (seed % 5 == 0) options->launch_ahead = 3;
+  });
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 200);
+  EXPECT_GT(all.from_copies, 30);
+}
+
+// One process is killed, of a run without checkpoints: no more is made again than was under way.
+TEST(SimulatedWorld, OneProcessKilledWithRedundancy_MakesTheStepUnderWayAgain) {
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->family = seed % 2 == 0 ? "1f1b" : "zb_h1";
+    options->parameters.clear();
+    options->rule = "sync";
+    options->remote_backward = options->budget = false;
+    options->stages = options->microbatches = 4;
+    options->first_step = 0;
+    options->steps = 8;
+    options->processes = 2 + static_cast<int>(seed % 3);
+    options->snapshot_every = 0;
+    options->redundancy = true;
+    options->kills = 1;
+    options->kill_within_ns = 200'000'000;
+  });
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.from_copies, 50);
+  EXPECT_LE(all.steps_again, 1);
 }
 
 // Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.

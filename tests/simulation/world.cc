@@ -77,6 +77,7 @@ World::World(const WorldOptions& options)
                           ReductionMode::kOrdered, rule);
   auto restartable = std::make_shared<RunPlan>(**plan);
   restartable->restarts = options.kills;
+  restartable->redundancy = options.redundancy ? 1 : 0;
   restartable->resumed_spec = [](const std::string&, int32_t step) { return absl::StrCat(step); };
   plan_ = submitted_ = std::move(restartable);
   plain_ = PlainLoop(plan_->graph, options.steps);
@@ -175,6 +176,8 @@ void World::BeginAttempt(const Assign& assign) {
   epoch_ = assign.epoch;
   first_step_ = options_.first_step;
   if (!assign.spec.empty() && absl::SimpleAtoi(assign.spec, &first_step_)) ++result_.resumed;
+  if (!assign.kept.empty()) ++result_.from_copies;
+  result_.steps_again = std::max(result_.steps_again, options_.first_step + steps_done_ - first_step_);
   plan_ = first_step_ == options_.first_step ? submitted_ : PlanFrom(*submitted_, first_step_);
   for (std::set<Job>* jobs : {&started_, &launched_, &ended_})
     std::erase_if(*jobs, [&](const Job& job) { return job.step >= first_step_; });
@@ -249,8 +252,9 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       BeginAttempt(prepare->assignment);
       process_of_rank_ = prepare->assignment.process_of_rank;
       for (const auto& s : prepare->stages) {
-        if (s.holds_weights) BeginWeights(p, s.rank, s.stage, s.part);
+        if (s.holds_weights && prepare->assignment.kept.empty()) BeginWeights(p, s.rank, s.stage, s.part);
       }
+      p.copies_epoch = prepare->assignment.copies_epoch;
       AtInAttempt(p, now_ + random_.Below(5'000'000), [this, &p] {
         WorkerEffects more;
         p.core.OnPrepared(now_, &more);
@@ -267,6 +271,12 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       DropWeights(p, *drop);
     } else if (auto* snapshot = std::get_if<SnapshotEffect>(&effect)) {
       ExpectPieces(p, *snapshot);
+    } else if (auto* copy = std::get_if<CopyEffect>(&effect)) {
+      p.copies_to_come[copy->step] = copy->parts;
+    } else if (auto* resume = std::get_if<ResumeEffect>(&effect)) {
+      ResumeWith(p, *resume);
+    } else if (auto* drop_copies = std::get_if<DropCopiesEffect>(&effect)) {
+      DropCopies(p, *drop_copies);
     } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
       SendSaved(p, save->step);
     } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
@@ -302,7 +312,10 @@ void World::CheckEnd() {
     if (!p->inbox.empty())
       Problem(absl::StrCat(p->inbox.size(), " tensors were never used, first the ",
                            Describe(p->inbox.begin()->first)));
-    if (!p->offered.empty()) Problem("tensors were offered and never wanted");
+    // The last copies may still be on their way.
+    const bool unwanted = std::any_of(p->offered.begin(), p->offered.end(),
+                                      [](const auto& o) { return o.first.kind != TensorKind::kCopy; });
+    if (unwanted) Problem("tensors were offered and never wanted");
   }
   if (plan_->graph.route() == nullptr) return;
   if (!moving_.empty()) Problem(absl::StrCat(moving_.size(), " states were never taken in"));

@@ -13,6 +13,8 @@
 // where the schedule reads them; who saves a stage holds all versions that steps behind the last would read.
 // A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
 // later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one.
+// With `redundancy`, copies are taken behind each step and sent to another process's memory; an attempt that
+// begins with copies has those alone, each whole and as the plain loop has it, of the attempt that made them.
 // A process that is killed loses all that it holds; the run begins again, and all of the above holds for it.
 // Where the coordinator is killed, each of its effects waits for its records in a store of the world's; what
 // is not stored by then has never happened, and another one goes on with what is. Where processes only leave,
@@ -48,6 +50,7 @@ struct WorldOptions {
   int64_t transfer_delay_ns = 300'000;  // delay of each tensor
   int64_t job_ns = 1'000'000;           // longest job
   int snapshot_every = 0;               // steps; 0 for none but those of the run's begin and end
+  bool redundancy = false;              // each process keeps what another one's ranks save, behind each step
   double failing_saves = 0;             // of a process's part of a snapshot
   int64_t save_ns = 100'000;            // longest time of writing a part
   int validate_every = 0;               // steps; 0: no validation
@@ -73,7 +76,9 @@ struct WorldResult {
   int snapshots = 0, snapshots_dropped = 0, validations = 0;
   int coordinator_kills = 0;
   int restarts = 0;      // times that the run began again
-  int resumed = 0;       // of these, from a checkpoint that it had made
+  int resumed = 0;       // of these, from a checkpoint that it had made, or from copies
+  int from_copies = 0;   // of these, from copies in memory
+  int steps_again = 0;   // most steps that an attempt made again
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
 };
 

@@ -154,6 +154,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       sums.insert(sums.end(), norms.begin(), norms.end());
       UpdateWeights(p, start, installed, sums);
       if (start.takes_snapshot) TakeSnapshot(p, start);
+      if (start.takes_copy) TakeCopy(p, start);
     }
   }
   if (adds_to_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);

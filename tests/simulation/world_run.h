@@ -47,6 +47,7 @@ class World {
     std::map<int, Value> weights;
     Sum sum;
   };
+  using CopyKey = std::tuple<uint64_t, int, StatePart>;  // epoch and step
   struct Process {
     Process(int n, SessionId id, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
         : number(n), core(std::move(parse), launch_ahead), session(id, link) {}
@@ -61,6 +62,7 @@ class World {
       outputs.clear();
       state_sums.clear();
       pieces.clear();
+      copies_to_come.clear();
     }
     const int number;
     bool dead = false, joined = false, leaving = false;
@@ -78,6 +80,9 @@ class World {
     std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
     std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
     std::map<int, int> pieces;                       // of snapshots, by step: that are to come
+    std::map<int, int> copies_to_come;               // likewise of copies
+    std::map<CopyKey, std::map<int, Value>> copies;  // the versions of a part, beyond the end of an attempt
+    uint64_t copies_epoch = 0;  // of the attempt that made the copies with which the present one begins
     bool validating = false;
     int64_t up_timer = -1, down_timer = -1;
   };
@@ -161,6 +166,14 @@ class World {
   void TakeSnapshot(Process& p, const StartEffect& start);
   void SendSaved(Process& p, int step);
   void Seal(Process& p, const SealEffect& e);
+  // world_copies.cc
+  void TakeCopy(Process& p, const StartEffect& start);
+  std::map<int, Value> CopyOf(const CopyKey& key) const;
+  void KeepArrived(Process& p, const TensorKey& key, Value value);
+  void ResumeWith(Process& p, const ResumeEffect& e);
+  void DropCopies(Process& p, const DropCopiesEffect& e);
+  Value CopyToSend(Process& p, const TensorKey& key);
+  CopyKey KeyOfCopy(const Process& p, const TensorKey& key) const;
   void Validate(Process& p, int step);
   void SendValidation(Process& p, const Validation& validation);
   void CheckValidations();
@@ -216,7 +229,8 @@ class World {
   std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.
   std::map<Value, State> moving_;
-  std::map<int, Rank> holder_;  // holder of the state of each stage, if a rank has it
+  std::map<Value, std::map<int, Value>> sent_copies_;  // likewise
+  std::map<int, Rank> holder_;                         // holder of the state of each stage, if a rank has it
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;

@@ -22,7 +22,12 @@ void World::ReceiveState(Process& p, const StartEffect& start) {
     Problem(
         absl::StrCat(Describe(start.job), " on rank ", start.rank, " is to find a state that is elsewhere"));
   }
-  if (start.Does(Operation::kBeginState)) BeginWeights(p, start.rank, stage, 0);
+  if (start.Does(Operation::kBeginState) && p.copies_epoch == 0) {
+    BeginWeights(p, start.rank, stage, 0);
+  } else if (start.Does(Operation::kBeginState)) {
+    p.weights[here] = p.copies[CopyKey(p.copies_epoch, first_step_, StatePart{stage, 0})];
+    if (p.weights[here].empty()) Problem(absl::StrCat("no copy of stage ", stage, " is there to begin with"));
+  }
   for (const TensorKey& key : start.inputs) {
     if (key.kind != TensorKind::kState) continue;
     const auto came = p.inbox.find(key);

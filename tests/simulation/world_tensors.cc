@@ -29,7 +29,11 @@ void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
   AtOf(p, now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
     if (key.epoch != p.core.epoch()) return;
     Note(Mix(14, value));
-    if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
+    if (key.kind == TensorKind::kCopy) {
+      KeepArrived(p, key, value);
+    } else if (key.kind != TensorKind::kOrder) {
+      p.inbox[key] = value;
+    }
     WorkerEffects effects;
     p.core.OnTensor(now_, key, {now_ - 1}, &effects);
     Carry(p, std::move(effects), nullptr);
@@ -60,6 +64,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
       break;
     case TensorKind::kState:
       value = outputs->state;
+      break;
+    case TensorKind::kCopy:
+      value = CopyToSend(p, e.key);
       break;
     case TensorKind::kOrder:
       break;

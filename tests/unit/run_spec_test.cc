@@ -64,6 +64,32 @@ TEST(RunSpec, Record_OfHashes_IsReadAndWritten) {
   ExpectRefused({With("/record", true), "record", ""});
 }
 
+TEST(RunSpec, Redundancy_OfOnePeer_IsReadAndWritten) {
+  EXPECT_EQ(ParseRunSpec(GptRun())->redundancy, 0);
+  EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("redundancy"));
+  const auto spec = ParseRunSpec(With("/redundancy", {{"peers", 1}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->redundancy, 1);
+  EXPECT_EQ(ParseRunSpec(ToJson(*spec))->redundancy, 1);
+  ExpectRefused({With("/redundancy", {{"peers", 2}}), "redundancy.peers", "1"});
+  ExpectRefused({With("/redundancy", Json::object()), "redundancy.peers", "peers: 1"});
+  ExpectRefused({With("/redundancy", {{"peer", 1}}), "redundancy.peer", "peers"});
+  Json never = With("/redundancy", {{"peers", 1}});
+  never["restarts"] = 0;
+  ExpectRefused({never, "redundancy", "`restarts: 0` never begins again"});
+}
+
+// Only a coordinator knows of copies in memory; their folder has no name.
+TEST(RunSpec, ResumeFromCopies_IsReadAndWritten) {
+  const auto spec = ParseRunSpec(With("/resume", {{"copies", true}, {"step", 2}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->resume.copies);
+  EXPECT_EQ(spec->first_step(), 2);
+  EXPECT_TRUE(ParseRunSpec(ToJson(*spec))->resume.copies);
+  ExpectRefused({With("/resume", {{"copies", true}, {"step", 2}, {"checkpoint", "c"}}), "resume.checkpoint",
+                 "must be a checkpoint's folder"});
+}
+
 TEST(RunSpec, Validate_ReadsDataAndDefaultsToTenPointsOfAllSamples) {
   const Json data = {{"text", {{"path", "/data/held_out.txt"}}}};
   EXPECT_FALSE(ParseRunSpec(GptRun())->validate.any());

@@ -119,6 +119,41 @@ TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
   EXPECT_EQ(m.address, std::string("\0\xff opaque", 9));
 }
 
+TEST(SessionCodec, Copies_RoundTrip_AreEqual) {
+  const std::vector<StatePart> parts = {{0, 0}, {3, 7}};
+  const auto held = std::get<CopiesHeld>(RoundTrip(FromWorker(CopiesHeld{9, 5, 12, parts})));
+  EXPECT_EQ(held.run, 9u);
+  EXPECT_EQ(held.epoch, 5u);
+  EXPECT_EQ(held.step, 12);
+  EXPECT_EQ(held.parts, parts);
+  const auto drop = std::get<DropCopies>(RoundTrip(FromCoordinator(DropCopies{9, 5, 12})));
+  EXPECT_EQ(drop.run, 9u);
+  EXPECT_EQ(drop.epoch, 5u);
+  EXPECT_EQ(drop.step, 12);
+  Assign assign;
+  assign.process_of_rank = {0};
+  assign.copies = true;
+  assign.copies_epoch = 4;
+  assign.kept = {{{0, 0}, 2}, {{3, 7}, 1}};
+  const auto back = std::get<Assign>(RoundTrip(FromCoordinator(assign)));
+  EXPECT_TRUE(back.copies);
+  EXPECT_EQ(back.copies_epoch, 4u);
+  ASSERT_EQ(back.kept.size(), 2u);
+  EXPECT_EQ(back.kept[1].part, (StatePart{3, 7}));
+  EXPECT_EQ(back.kept[1].process, 1);
+}
+
+TEST(SessionCodec, CopiesThatAreNone_AreRefused) {
+  v1::WorkerPayload held;
+  held.mutable_copies_held()->add_stage(1);
+  EXPECT_EQ(wire::Decode(held).status().code(), absl::StatusCode::kInvalidArgument);
+  held.mutable_copies_held()->add_part(1u << 20);
+  EXPECT_EQ(wire::Decode(held).status().code(), absl::StatusCode::kInvalidArgument);
+  v1::CoordinatorPayload assign;
+  assign.mutable_assign()->add_kept_process(1);
+  EXPECT_EQ(wire::Decode(assign).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(SessionCodec, GroupId_RoundTrip_IsEqualBothWays) {
   const GroupId id{9, 5, 3, std::string("\0\xff opaque", 9)};
   for (const GroupId& back :

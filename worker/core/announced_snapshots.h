@@ -10,6 +10,7 @@
 #include <map>
 
 #include "schedules/graph/graph.h"
+#include "schedules/sync/saving.h"
 
 namespace weft {
 
@@ -18,17 +19,14 @@ class AnnouncedSnapshots {
   // Refers to `graph`.
   explicit AnnouncedSnapshots(const Graph& graph) : graph_(graph) {}
 
-  // Returns true if the rank of the update takes the stage into the snapshots of the next step.
-  bool IsSaved(const Job& update) const {
-    return graph_.route() != nullptr || graph_.protocol(update.stage).holder(update.member).saves;
-  }
   bool IsAnnounced(int step) const { return pieces_.count(step) != 0; }
   // Announces the snapshot of the step, of so many stages, or slices of stages, of this process: at least
   // one.
   void Announce(int step, int pieces) { pieces_[step] = pieces; }
   // Returns true if a snapshot is taken behind the job.
   bool IsTakenBehind(const Job& job) const {
-    return job.kind == JobKind::kUpdate && !pieces_.empty() && IsAnnounced(job.step + 1) && IsSaved(job);
+    return job.kind == JobKind::kUpdate && !pieces_.empty() && IsAnnounced(job.step + 1) &&
+           Saves(graph_, job);
   }
   // Notes that one was taken behind the update.
   void NoteTaken(const Job& update) {

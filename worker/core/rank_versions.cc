@@ -70,7 +70,7 @@ void RankVersions::SumMade(const Job& reduce, WorkerEffects* out) {
     ReadByAll(reduce, out);
 }
 
-void RankVersions::Ended(Rank rank, const Job& job, bool snapshot, WorkerEffects* out) {
+void RankVersions::Ended(Rank rank, const Job& job, int snapshots, WorkerEffects* out) {
   OfRank& of_rank = ranks_[run_.PlaceOf(rank)];
   if (const StateRoute* route = run_.graph().route()) {
     of_rank.peak = std::max(of_rank.peak, route->VersionsDuring(job));
@@ -81,7 +81,7 @@ void RankVersions::Ended(Rank rank, const Job& job, bool snapshot, WorkerEffects
     versions_.Read(job, &dropped_);
   } else if (job.kind == JobKind::kUpdate) {
     of_rank.peak = std::max(of_rank.peak, versions_.Publish(job, &dropped_));
-    if (snapshot) versions_.TakeSnapshot(job, &dropped_);
+    for (int i = 0; i < snapshots; ++i) versions_.TakeSnapshot(job, &dropped_);
   }
   Drop(out);
 }

@@ -36,8 +36,8 @@ class RankVersions {
   // Notes that a joint operation has made the sum of the reduce.
   void SumMade(const Job& reduce, WorkerEffects* out);
   // Notes that a job of the rank has ended, and its outputs, new weights among them, have been published.
-  // `snapshot`: the update is one behind which a snapshot is taken.
-  void Ended(Rank rank, const Job& job, bool snapshot, WorkerEffects* out);
+  // `snapshots`: how many of its step are taken behind it.
+  void Ended(Rank rank, const Job& job, int snapshots, WorkerEffects* out);
   // Keeps the versions that a snapshot of the step needs.
   void AddSnapshot(int step);
 

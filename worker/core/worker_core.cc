@@ -16,6 +16,12 @@ std::string WhyRefused(const Assign& assign, LocalRun::Shape* shape) {
     return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
                            assign.process_of_rank.size(), shape->schedule.scheme.ranks);
   }
+  for (const KeptPart& kept : assign.kept) {
+    const int stages = shape->schedule.scheme.stages, ranks = shape->schedule.scheme.ranks;
+    if (kept.part.stage >= stages || kept.part.part >= ranks)
+      return absl::StrFormat("the assignment names part %d of stage %d, which the run does not have",
+                             kept.part.part, kept.part.stage);
+  }
   return UseJointOperations(assign, shape);
 }
 
@@ -73,6 +79,10 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     if (IsLive(validate->run)) out->push_back(ValidateEffect{validate->step});
     return;
   }
+  if (const auto* drop = std::get_if<DropCopies>(&message)) {
+    out->push_back(DropCopiesEffect{drop->run, drop->epoch, drop->step});
+    return;
+  }
   if (const auto* abort = std::get_if<Abort>(&message)) return OnAbort(*abort, out);
 }
 
@@ -94,6 +104,16 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
 
 void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
   if (run_ && !run_->failed()) run_->OnPrepared(now, out);
+}
+
+void WorkerCore::OnResumed(int64_t now, WorkerEffects* out) {
+  if (run_ && !run_->failed()) run_->OnResumed(now, out);
+}
+
+void WorkerCore::OnCopiesMade(int64_t now, int step, const std::string& failure, WorkerEffects* out) {
+  if (!run_ || run_->failed()) return;
+  if (failure.empty()) return run_->OnCopiesMade(step, out);
+  OnFailure(now, {0, absl::StrCat("the copies of step ", step, " could not be made: ", failure)}, out);
 }
 
 void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {

@@ -52,6 +52,8 @@ class WorkerCore {
   // Leaves the run, as Abort does, and what was to follow it.
   void Leave(WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
+  // Notes that the ranks have begun with copies of their state.
+  void OnResumed(int64_t now, WorkerEffects* out);
   void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   // Notes that the device has been given the job. `last` and `activation_bytes` as in JobDone.
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
@@ -66,6 +68,9 @@ class WorkerCore {
   // Take the end of the writing that SnapshotEffect or SaveEffect asked for; `failure` says why it is not on
   // the disk.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
+  // Notes that all copies of the step that this process makes are in its memory; or why one is not, which
+  // fails the run.
+  void OnCopiesMade(int64_t now, int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
   // `validation` is of the present run.
   void OnValidation(Validation validation, WorkerEffects* out);

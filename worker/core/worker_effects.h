@@ -95,8 +95,9 @@ struct StartEffect {
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool overlapped = false;
-  // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1.
-  bool takes_snapshot = false;
+  // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1: for a
+  // checkpoint, and for a copy in memory.
+  bool takes_snapshot = false, takes_copy = false;
 };
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
 // of another process, once its bytes are there, or of this one (process -1).
@@ -118,6 +119,30 @@ struct DropEffect {
 struct SnapshotEffect {
   int step;
   int pieces;
+};
+// Expect so many parts of this process in the copies of the step: each comes with the end of an update that
+// was started with `takes_copy`. When all are in the process's memory, call OnCopiesMade.
+struct CopyEffect {
+  int step;
+  int parts;
+};
+// Make the ranks' stages from the copies of the step,which are all in this process's memory; then call
+// OnResumed.
+struct ResumeEffect {
+  struct Stage {
+    Rank rank;
+    int stage;
+    std::vector<StatePart> parts;  // that it is read from
+  };
+  uint64_t epoch;  // of the attempt that made the copies
+  int step;
+  std::vector<Stage> stages;
+};
+// Of the run's copies keep only those of this epoch, from this step on.
+struct DropCopiesEffect {
+  uint64_t run;
+  uint64_t epoch;
+  int step;
 };
 // Write this process's part of the stages, as it is, into the run's output, since no job will run any more;
 // then call OnSnapshotSaved.
@@ -145,9 +170,10 @@ struct ExitEffect {
   std::string reason;
 };
 
-using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
-                                  PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
-                                  ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
+using WorkerEffect =
+    std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect, PublishEffect, DropEffect,
+                 SnapshotEffect, SaveEffect, SealEffect, ValidateEffect, CopyEffect, ResumeEffect,
+                 DropCopiesEffect, FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 // A wanted tensor that has come from another process.

@@ -6,6 +6,7 @@
 
 #include "base/require.h"
 #include "schedules/dispatch/dispatch.h"
+#include "schedules/sync/saving.h"
 
 namespace weft {
 namespace {
@@ -47,7 +48,10 @@ WorkerRun::WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, i
       intake_(run_.graph()),
       joint_(run_),
       versions_(run_),
-      snapshots_(run_.graph()) {
+      snapshots_(run_.graph()),
+      copies_(run_),
+      versions_kept_for_(run_.first_step()) {
+  if (!assign.kept.empty()) state_ = State::kAwaited;
   AddRanks(now);
 }
 
@@ -105,9 +109,21 @@ void WorkerRun::OnPrepared(int64_t now, WorkerEffects* out) {
     const int jobs = static_cast<int>(r->jobs_per_step) * run_.StepsAtOnce();
     out->push_back(SendEffect{Credit{run, r->rank, r->token, CreditFor(jobs)}});
   }
-  PublishInitialWeights(out);
-  versions_.DropUnread(out);
+  if (state_ == State::kHere) BeginVersions(out);
   UpdateIdle(now);
+}
+
+void WorkerRun::BeginVersions(WorkerEffects* out) {
+  PublishInitialWeights(out);
+  KeepVersionsForCopies();
+  versions_.DropUnread(out);
+}
+
+void WorkerRun::OnResumed(int64_t now, WorkerEffects* out) {
+  state_ = State::kHere;
+  TouchAll();
+  BeginVersions(out);
+  StartJobs(now, out);
 }
 
 void WorkerRun::PublishInitialWeights(WorkerEffects* out) {
@@ -135,6 +151,11 @@ void WorkerRun::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
   LocalRank& rank = RankOf(grant.rank);
   rank.granted = true;
   Touch(rank);
+  if (state_ == State::kAwaited) {
+    state_ = State::kWanted;
+    TouchAll();
+    copies_.Fetch(out);
+  }
   for (const Job& job : grant.jobs) Claim(now, rank, job, out);
   StartJobs(now, out);
 }
@@ -154,6 +175,7 @@ void WorkerRun::Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffect
 
 void WorkerRun::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
                          WorkerEffects* out) {
+  if (key.kind == TensorKind::kCopy) return copies_.Arrived(key, out);
   const std::optional<TensorWants::Want> want = wants_.Take(key);
   if (!want.has_value()) return;
   LocalRank& rank = RankOf(key.consumer);
@@ -211,7 +233,7 @@ void WorkerRun::Consider(JobId id) {
 }
 
 void WorkerRun::StartJobs(int64_t now, WorkerEffects* out) {
-  if (!failed_ && prepared_) {
+  if (!failed_ && prepared_ && state_ == State::kHere) {
     std::sort(touched_.begin(), touched_.end());
     for (const int touched : touched_) {
       while (std::optional<StartEffect> start = TakeJob(now, *ranks_[touched], out))
@@ -272,6 +294,8 @@ StartEffect WorkerRun::MakeStart(LocalRank& rank, JobId id, WorkerEffects* out) 
   start.keeps_version =
       job.kind == JobKind::kUpdate && start.last && versions_.KeepsVersion(job, start.version);
   start.takes_snapshot = start.last && snapshots_.IsTakenBehind(job);
+  start.takes_copy = start.last && copies_.IsTakenBehind(job);
+  if (start.takes_copy) copies_.Expect(job, out);
   return start;
 }
 
@@ -339,7 +363,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   completion.hashes = done.hashes;
   out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
   progress_.End(StepOf(id));
-  LeaveEndedSteps();
+  LeaveEndedSteps(out);
   StartJobs(now, out);
 }
 
@@ -368,7 +392,7 @@ bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::option
   }
   PublishOutputs(job, outputs, out);
   const bool snapshot = snapshots_.IsTakenBehind(job);
-  versions_.Ended(rank.rank, job, snapshot, out);
+  versions_.Ended(rank.rank, job, snapshot + copies_.IsTakenBehind(job), out);
   if (snapshot) snapshots_.NoteTaken(job);
   while (!rank.claimed.empty() && (FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
   return true;
@@ -408,7 +432,7 @@ void WorkerRun::NoteMade(const Job& consumer, int64_t made) {
   if (run_.IsLocal(rank)) RankOf(rank).in_flight.NoteMade(run_.IdOf(consumer), made);
 }
 
-void WorkerRun::LeaveEndedSteps() {
+void WorkerRun::LeaveEndedSteps(WorkerEffects* out) {
   while (progress_.FirstHasEnded()) {
     // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
     for (const auto& r : ranks_) {
@@ -417,7 +441,17 @@ void WorkerRun::LeaveEndedSteps() {
         Touch(*r);
       }
     }
+    copies_.StepEnded(progress_.first_step(), out);
     progress_.LeaveFirst();
+    KeepVersionsForCopies();
+  }
+}
+
+// No update of a step behind these has begun, so nothing that they need has been dropped.
+void WorkerRun::KeepVersionsForCopies() {
+  const int end = progress_.first_step() + run_.StepsAtOnce() + run_.graph().schedule().MaxStaleness() + 1;
+  for (int& step = versions_kept_for_; step <= end; ++step) {
+    if (copies_.AreMade(step)) versions_.AddSnapshot(step);
   }
 }
 
@@ -428,7 +462,7 @@ int WorkerRun::AnnounceSnapshot(int step) {
     const JobId id = MakeJobId(step - 1, i);
     const Job job = JobOf(id);
     if (job.kind != JobKind::kUpdate || !run_.IsLocal(progress_.jobs().RankOf(id)) ||
-        !snapshots_.IsSaved(job))
+        !Saves(run_.graph(), job))
       continue;
     if ((FlagsOf(id) & (kQueued | kDone)) != 0) return -1;
     ++pieces;
@@ -471,6 +505,7 @@ void WorkerRun::TouchAll() {
 IdleCause WorkerRun::CauseOf(const LocalRank& rank) const {
   if (!prepared_ || !rank.granted || finishing_ || failed_ || rank.jobs_remaining == 0)
     return IdleCause::kNoWork;
+  if (state_ != State::kHere) return IdleCause::kRecovery;
   if (!rank.in_flight.idle()) return IdleCause::kDispatch;
   // The device has done the next job's inputs, if it computes nothing, and that is not known yet.
   if (!rank.in_flight.empty() && rank.ready.Next().has_value()) return IdleCause::kDispatch;

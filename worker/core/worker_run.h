@@ -17,8 +17,8 @@
 //
 // Each part of this that has a state of its own is a machine of its own, which this class steps: the inputs
 // that are wanted (tensor_wants.h), gradients in their order (gradient_intake.h), joint operations
-// (joint_operations.h), versions of weights (rank_versions.h), snapshots (announced_snapshots.h), and of each
-// rank its jobs in flight, activations and clock (local_rank.h).
+// (joint_operations.h), versions of weights (rank_versions.h), snapshots (announced_snapshots.h), copies of
+// the state (state_copies.h), and of each rank its jobs in flight, activations and clock (local_rank.h).
 //
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
@@ -51,6 +51,7 @@
 #include "worker/core/local_run.h"
 #include "worker/core/rank_versions.h"
 #include "worker/core/run_preparation.h"
+#include "worker/core/state_copies.h"
 #include "worker/core/tensor_wants.h"
 #include "worker/core/worker_effects.h"
 
@@ -72,6 +73,10 @@ class WorkerRun {
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  // Notes that the ranks have begun with copies of their state; that copies of the step are in this process's
+  // memory.
+  void OnResumed(int64_t now, WorkerEffects* out);
+  void OnCopiesMade(int step, WorkerEffects* out) { copies_.Made(step, out); }
   // Announces a snapshot of the step. Returns how many stages, or slices of stages, of this process are in
   // it; -1 if one of their updates has begun, or the step is not one of the run.
   int AnnounceSnapshot(int step);
@@ -99,6 +104,8 @@ class WorkerRun {
 
   StepProgress::Options ProgressOptions() const;
   void AddRanks(int64_t now);
+  // Hands on what others begin with, and drops what nobody reads.
+  void BeginVersions(WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
   void Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out);
   void InputArrived(JobId id, int microbatch, WorkerEffects* out);
@@ -118,7 +125,9 @@ class WorkerRun {
   void PublishEdge(const Edge& edge, WorkerEffects* out);
   // Notes when an input of a launched job was made on the device.
   void NoteMade(const Job& consumer, int64_t made);
-  void LeaveEndedSteps();
+  void LeaveEndedSteps(WorkerEffects* out);
+  // Keeps the versions of weights that the copies of the next steps need.
+  void KeepVersionsForCopies();
   IdleCause CauseOf(const LocalRank& rank) const;
   void UpdateIdle(int64_t now);
 
@@ -145,9 +154,16 @@ class WorkerRun {
   JointOperations joint_;
   RankVersions versions_;
   AnnouncedSnapshots snapshots_;
+  StateCopies copies_;
+  int versions_kept_for_;  // first step whose copy has not told `versions_` what it needs
   std::vector<std::unique_ptr<LocalRank>> ranks_;  // by place
   std::vector<int> touched_;                       // places of touched ranks
-  bool prepared_ = false, finishing_ = false, failed_ = false, aborted_ = false;
+  bool prepared_ = false;
+  // The way of an attempt that begins with copies: it wants them with its first grant, when all processes
+  // have begun the attempt; until they are here no job starts. Any other attempt has its state when it is
+  // prepared.
+  enum class State : uint8_t { kAwaited, kWanted, kHere } state_ = State::kHere;
+  bool finishing_ = false, failed_ = false, aborted_ = false;
   int running_ = 0;  // jobs in flight
 };
 

@@ -57,6 +57,9 @@ struct StageSnapshot {
   // Flat buffers in host memory: the newest weights, then as StateBuffers names them. Their bytes are there
   // once each one's `ready` has been reached.
   std::vector<Tensor> flats;
+  // The memory of all flats, with room for a head before them (packed_snapshot.h); empty where each has its
+  // own.
+  Tensor block;
 };
 // Returns true once all its bytes are there; the device's failure, if it failed before.
 absl::StatusOr<bool> IsThere(const StageSnapshot& snapshot);

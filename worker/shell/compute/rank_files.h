@@ -13,6 +13,7 @@
 namespace weft {
 
 struct StageSnapshot;  // checkpoint.h
+class KeptStage;       // training_state.h
 
 class RankFiles {
  public:
@@ -29,6 +30,12 @@ class RankFiles {
   // rank's thread does not wait, and its later work on the device does.
   virtual absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int /*stage*/) {
     return absl::UnimplementedError("this device takes no snapshots");
+  }
+
+  // Begins with the state that processes kept in memory, in a run that goes on from there: what the rank
+  // holds of the stage now, or, of one whose state migrates, when its state begins here.
+  virtual absl::Status BeginFrom(int /*stage*/, std::shared_ptr<const KeptStage> /*kept*/) {
+    return absl::UnimplementedError("this device goes on from checkpoints alone");
   }
 
   // Writes version 0 of any stage that was added, whether its weights are here or not.

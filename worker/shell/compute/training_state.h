@@ -66,18 +66,28 @@ absl::Status WriteTrainingState(const std::string& folder, const StageLayout& la
                                 int64_t version, int64_t optimizer_steps, const SlotPointers& newest,
                                 const std::vector<SlotPointers>& buffers);
 
+// The state of one stage from which a run goes on, wherever it is kept.
+class KeptStage {
+ public:
+  virtual ~KeptStage() = default;
+  virtual int64_t optimizer_steps() const = 0;
+
+  // Copy elements [begin, end) of the newest weights' flat buffer, or of another by its name (StateBuffers);
+  // zeros where no parameter lies.
+  virtual void CopyNewest(SliceBounds range, float* out) const = 0;
+  virtual void CopyBuffer(const std::string& name, SliceBounds range, float* out) const = 0;
+};
+
 // One stage of the checkpoint that a run goes on from.
-class SavedStage {
+class SavedStage final : public KeptStage {
  public:
   // Reads the stage's files and checks that they are of run.resume and fit the run.
   static absl::StatusOr<SavedStage> Read(const RunSpec& run, const StateRule& rule, int stage);
 
-  int64_t optimizer_steps() const;
-
-  // Copy elements [begin, end) of the newest weights' flat buffer, or of another by its name (StateBuffers);
-  // zeros where no parameter lies.
-  void CopyNewest(SliceBounds range, float* out) const;
-  void CopyBuffer(const std::string& name, SliceBounds range, float* out) const;
+  // KeptStage.
+  int64_t optimizer_steps() const override;
+  void CopyNewest(SliceBounds range, float* out) const override;
+  void CopyBuffer(const std::string& name, SliceBounds range, float* out) const override;
 
  private:
   StageLayout layout_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "run/run_schedule.h"
+#include "worker/core/state_copies.h"
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/loop/run_shape.h"
@@ -30,6 +31,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       exchange_(transport, seats_, device_work_),
       silence_(options.stall_interval_ns),
       snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }),
+      copies_([this](const SnapshotWriter::Done& done) { CopiesDone(done); }),
       validator_([this](const Validation& validation) { SendValidation(validation); }) {}
 
 bool EffectRunner::has_run() const {
@@ -87,11 +89,25 @@ void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome*
   } else if (auto* start = std::get_if<StartEffect>(&effect)) {
     Start(*start);
   } else if (auto* publish = std::get_if<PublishEffect>(&effect)) {
-    if (absl::Status s = exchange_.Publish(now, *publish, outcome); !s.ok()) Fail(now, s);
+    const bool is_copy = publish->key.kind == TensorKind::kCopy;
+    const absl::Status s = is_copy ? OfferCopy(now, *publish) : exchange_.Publish(now, *publish, outcome);
+    if (!s.ok()) Fail(now, s);
   } else if (auto* drop = std::get_if<DropEffect>(&effect)) {
     seats_.Of(drop->rank)->compute->DropWeights(drop->stage, drop->version);
   } else if (auto* snapshot = std::get_if<SnapshotEffect>(&effect)) {
-    snapshots_.Expect(core_.run_id(), snapshot->step, snapshot->pieces, folders_->Partial(snapshot->step));
+    snapshots_.Expect(core_.run_id(), snapshot->step, snapshot->pieces,
+                      [folder = folders_->Partial(snapshot->step)](const StageSnapshot& piece) {
+                        return WriteSnapshot(folder, piece);
+                      });
+  } else if (auto* copy = std::get_if<CopyEffect>(&effect)) {
+    copies_.Expect(core_.run_id(), copy->step, copy->parts,
+                   [this, run = core_.run_id(), epoch = core_.epoch()](const StageSnapshot& piece) {
+                     return kept_.Put(run, epoch, piece);
+                   });
+  } else if (auto* resume = std::get_if<ResumeEffect>(&effect)) {
+    Resume(now, *resume);
+  } else if (auto* drop_copies = std::get_if<DropCopiesEffect>(&effect)) {
+    kept_.Drop(drop_copies->run, drop_copies->epoch, drop_copies->step);
   } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
     Save(save->step);
   } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
@@ -139,6 +155,7 @@ void EffectRunner::LeaveRun(int64_t now) {
   AssertHeld(mu_);
   if (core_.has_run()) device_work_.RestartGrace(now);
   core_.Leave(&effects_);
+  kept_.Clear();
   Apply(now, nullptr);
 }
 
@@ -152,6 +169,7 @@ bool EffectRunner::PollTransport(int64_t now) {
       Fail(now, e.status, e.peer);
       continue;
     }
+    if (e.key.kind == TensorKind::kCopy) kept_.Put(core_.run_id(), KeyOfCopy(e.key), e.tensor);
     const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
     core_.OnTensor(now, e.key, arrival, &effects_);
     Apply(now, nullptr);
@@ -218,7 +236,8 @@ WorkThreads::Doing EffectRunner::TaskAt(int index) {
   AssertHeld(mu_);
   const Seat& seat = seats_.At(index);
   if (const auto* job = std::get_if<JobTask>(&seat.task)) return {"", job->start.job, job->start.rank};
-  constexpr const char* kWords[] = {"", "", "preparing", "saving the stages", "ending"};
+  constexpr const char* kWords[] = {"",      "", "preparing", "saving the stages", "beginning with copies",
+                                    "ending"};
   static_assert(std::size(kWords) == std::variant_size_v<RankTask>);
   return {kWords[seat.task.index()], std::nullopt, seat.rank};
 }
@@ -242,6 +261,12 @@ void EffectRunner::RunTask(Seat& seat) {
     const absl::Status status = SaveRank(*save, *seat.compute);
     WorkThreads::Lock(mu_);
     TaskEnded(status, &EffectRunner::AllSaved);
+  } else if (auto* resume = std::get_if<ResumeTask>(&task)) {
+    WorkThreads::Unlock(mu_);
+    const absl::Status status = ResumeRank(*resume, *seat.compute);
+    resume->stages.clear();
+    WorkThreads::Lock(mu_);
+    TaskEnded(status, &EffectRunner::AllResumed);
   } else if (auto* end = std::get_if<EndTask>(&task)) {
     WorkThreads::Unlock(mu_);
     end->compute.reset();
@@ -273,7 +298,7 @@ void EffectRunner::Start(StartEffect& effect) {
 void EffectRunner::RunJobTask(JobTask task) {
   const Job job = task.start.job;
   const bool last = task.start.last, overlapped = task.start.overlapped;
-  const bool takes_snapshot = task.start.takes_snapshot;
+  const bool takes_snapshot = task.start.takes_snapshot, takes_copy = task.start.takes_copy;
   const Rank rank = task.start.rank;
   const bool sends_state = task.start.Does(Operation::kSendState);
   Seat* const seat = seats_.Of(rank);
@@ -287,6 +312,7 @@ void EffectRunner::RunJobTask(JobTask task) {
   if (!outcome.status.ok()) Fail(now, outcome.status);
   if (outcome.activation_bytes.has_value())
     seats_.NoteActivationBytes(rank, job.stage, *outcome.activation_bytes);
+  if (takes_copy && outcome.status.ok()) copies_.Write(core_.run_id(), job.step + 1, outcome.snapshot);
   if (takes_snapshot && outcome.status.ok())
     snapshots_.Write(core_.run_id(), job.step + 1, std::move(outcome.snapshot));
   if (outcome.contribution.has_value()) BeginJointOperation(now, rank, job, outcome);
@@ -372,6 +398,30 @@ void EffectRunner::SnapshotDone(const SnapshotWriter::Done& done) {
   Apply(MonotonicNow(), nullptr);
 }
 
+// On the thread of the copies.
+void EffectRunner::CopiesDone(const SnapshotWriter::Done& done) {
+  MutexLock lock(mu_);
+  if (threads_.stopped() || done.run != core_.run_id()) return;
+  const int64_t now = MonotonicNow();
+  core_.OnCopiesMade(now, done.step, done.failure, &effects_);
+  Apply(now, nullptr);
+  threads_.WakeMain();  // for what is sent
+}
+
+KeptCopies::Key EffectRunner::KeyOfCopy(const TensorKey& key) const {
+  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch_ : key.epoch;
+  return {epoch, key.step, {key.stage, key.part}};
+}
+
+absl::Status EffectRunner::OfferCopy(int64_t now, const PublishEffect& effect) {
+  absl::StatusOr<Tensor> copy = kept_.Find(core_.run_id(), KeyOfCopy(effect.key));
+  if (!copy.ok()) return AsDamagedCheckpoint(copy.status());
+  copy->made_ns = now;
+  seats_.Of(effect.key.producer)->bytes_sent[static_cast<int>(TensorKind::kCopy)] += copy->bytes;
+  transport_.Offer(effect.process, effect.key, *std::move(copy));
+  return absl::OkStatus();
+}
+
 // On the validator's thread.
 void EffectRunner::SendValidation(const Validation& validation) {
   MutexLock lock(mu_);
@@ -385,7 +435,13 @@ void EffectRunner::LookAtDevice() {
 }
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
-  return ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
+  std::vector<RankReport> reports = ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
+  if (spec_ != nullptr && spec_->redundancy > 0 && !reports.empty()) {
+    // They are the process's.
+    reports.front().live_bytes["copies"] = kept_.bytes();
+    reports.front().peak_bytes["copies"] = kept_.peak_bytes();
+  }
+  return reports;
 }
 
 void EffectRunner::Prepare(int64_t now, PrepareEffect& effect) {
@@ -418,7 +474,10 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   if (device_.name() == "cpu") {
     if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;
   }
+  run_ = effect.run;
   spec_ = std::shared_ptr<const RunSpec>(effect.run, &run.spec);
+  kept_.BeginRun(a.run);
+  copies_epoch_ = a.copies_epoch;
   folders_ = a.output.empty() ? nullptr
                               : std::make_shared<const CheckpointFolders>(a.output, run, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
@@ -454,6 +513,33 @@ void EffectRunner::AllPrepared(int64_t now) {
   LookAtDevice();
 }
 
+void EffectRunner::Resume(int64_t now, const ResumeEffect& effect) {
+  std::map<Rank, ResumeTask> tasks;
+  for (const ResumeEffect::Stage& s : effect.stages) {
+    ResumeTask& task = tasks[s.rank];
+    task.run = run_;
+    task.stages.push_back({s.stage, {}});
+    for (const StatePart& part : s.parts) {
+      absl::StatusOr<Tensor> copy = kept_.Find(core_.run_id(), {effect.epoch, effect.step, part});
+      if (!copy.ok()) return Fail(now, AsDamagedCheckpoint(copy.status()));
+      task.stages.back().parts.push_back(*std::move(copy));
+    }
+  }
+  if (tasks.empty()) return AllResumed(now);
+  task_status_ = absl::OkStatus();
+  pending_tasks_ = static_cast<int>(tasks.size());
+  for (auto& [rank, task] : tasks) {
+    Seat* seat = seats_.Of(rank);
+    seat->task = std::move(task);
+    threads_.Give(seat->index);
+  }
+}
+
+void EffectRunner::AllResumed(int64_t now) {
+  core_.OnResumed(now, &effects_);
+  Apply(now, nullptr);
+}
+
 // Gives each rank's seat the task to save its stages; the ranks have nothing else to do any more.
 void EffectRunner::Save(int step) {
   saving_step_ = step;
@@ -485,10 +571,11 @@ void EffectRunner::TaskEnded(const absl::Status& status, void (EffectRunner::*al
 
 void EffectRunner::Forget(int64_t now) {
   snapshots_.Cancel();
+  copies_.Cancel();
   if (folders_ != nullptr && spec_->validate.any() && seats_.Of(0) != nullptr)
     validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
   // Copies that the device made for the writer are in the device's memory.
-  const bool written = device_.launch_ahead() > 1 && !snapshots_.idle();
+  const bool written = device_.launch_ahead() > 1 && (!snapshots_.idle() || !copies_.idle());
   forget_when_idle_ = pending_tasks_ > 0 || device_work_.busy() || written;
   if (forget_when_idle_) return;
   prepared_ = joining_ = false;

@@ -2,11 +2,11 @@
 // of it: jobs that end, tensors that arrive, operations of the devices that are over.
 //
 // It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h),
-// tensors (tensor_exchange.h), what a device has been given (device_work.h), its communicators
-// (communicators.h), the states that migrate (state_holders.h), and the threads that write snapshots and
-// validate (snapshot_writer.h, validator.h). What remains here is the life of a run in this process: its
-// ranks are prepared on threads, it joins its communicators, does its jobs, and is forgotten when nothing of
-// it is in progress any more.
+// tensors (tensor_exchange.h), copies of the state (kept_copies.h), what a device has been given
+// (device_work.h), its communicators (communicators.h), the states that migrate (state_holders.h), and the
+// threads that write snapshots and validate (snapshot_writer.h, validator.h). What remains here is the life
+// of a run in this process: its ranks are prepared on threads, it joins its communicators, does its jobs, and
+// is forgotten when nothing of it is in progress any more.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).
@@ -40,6 +40,7 @@
 #include "worker/shell/loop/communicators.h"
 #include "worker/shell/loop/device_work.h"
 #include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/kept_copies.h"
 #include "worker/shell/loop/outbox.h"
 #include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/loop/rank_seats.h"
@@ -94,7 +95,7 @@ class EffectRunner {
   WorkerSnapshot Figures(int64_t now);
 
   // Ends the writer of snapshots (SnapshotWriter::End). Call without the lock.
-  bool EndSnapshots(int64_t until) { return snapshots_.End(until); }
+  bool EndSnapshots(int64_t until) { return snapshots_.End(until) && copies_.End(until); }
   // Starts the time in which the device has to come to an end. False once that is over.
   bool AwaitsDevice(int64_t now);
   // Says which work the device has not done. Requires that there is some.
@@ -132,6 +133,13 @@ class EffectRunner {
   bool IsConnected(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AdmitPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has the ranks begin with copies of the state that this process keeps.
+  void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AllResumed(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Hands a copy to another process.
+  absl::Status OfferCopy(int64_t now, const PublishEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  KeptCopies::Key KeyOfCopy(const TensorKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes that one rank's part of preparing, saving or ending is over; the last one finishes it for the
@@ -160,9 +168,11 @@ class EffectRunner {
   Communicators communicators_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 
-  std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
-  SharedFolders folders_ ABSL_GUARDED_BY(mu_);    // null for a run without output
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);  // processes of the run
+  std::shared_ptr<const ScheduledRun> run_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);  // the run's
+  uint64_t copies_epoch_ ABSL_GUARDED_BY(mu_) = 0;            // of the copies that the attempt begins with
+  SharedFolders folders_ ABSL_GUARDED_BY(mu_);                // null for a run without output
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);              // processes of the run
   int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // number of tasks that are no jobs
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
@@ -175,7 +185,8 @@ class EffectRunner {
   bool failed_ ABSL_GUARDED_BY(mu_) = false, failed_run_ ABSL_GUARDED_BY(mu_) = false;
   WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
   // Last, so that their threads have ended before anything that they call.
-  SnapshotWriter snapshots_;
+  KeptCopies kept_;  // beyond the end of an attempt
+  SnapshotWriter snapshots_, copies_;
   Validator validator_;
 };
 

@@ -24,6 +24,7 @@ std::optional<HashedValue> HashedInput(TensorKind kind) {
     case TensorKind::kOrder:
     case TensorKind::kNorm:
     case TensorKind::kState:
+    case TensorKind::kCopy:
       break;
   }
   return std::nullopt;

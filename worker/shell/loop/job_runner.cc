@@ -198,7 +198,7 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
       return RunReduce(compute, task, outcome);
     case JobKind::kUpdate:
       RunUpdate(compute, task, outcome);
-      if (outcome->status.ok() && task.start.takes_snapshot)
+      if (outcome->status.ok() && (task.start.takes_snapshot || task.start.takes_copy))
         outcome->snapshot = compute.Snapshot(task.start.job.stage);
       return;
   }
@@ -243,6 +243,7 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
       return state;
     case TensorKind::kOrder:
     case TensorKind::kWeights:
+    case TensorKind::kCopy:
       break;
   }
   return {};

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/host_memory.h"
 #include "run/run_memory.h"
+#include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/data/data.h"
 
@@ -68,11 +69,27 @@ absl::Status SaveRank(const SaveTask& task, RankCompute& compute) {
   return absl::OkStatus();
 }
 
+absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute) {
+  const RunSpec& spec = task.run->spec;
+  const std::vector<StateRule> rules = StateRulesOf(*task.run);
+  for (const ResumeTask::Stage& s : task.stages) {
+    auto kept = ReadPackedStage(spec, rules.at(s.stage), s.stage, s.parts);
+    absl::Status status = kept.ok() ? compute.BeginFrom(s.stage, *std::move(kept)) : kept.status();
+    if (!status.ok()) return AsDamagedCheckpoint(std::move(status));
+  }
+  return absl::OkStatus();
+}
+
+// The process's own copies, and as many of another one's: of the newest complete step and of two that are
+// made.
+static int CopiesOf(const RunSpec& spec) { return spec.redundancy > 0 ? 2 * 3 : 0; }
+
 absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {
   int64_t needed = 0;
   for (const PrepareEffect::Stage& s : effect.stages) {
     if (!s.holds_weights) continue;
-    const int copies = 2 + (s.updated_elsewhere ? 0 : OptimizerBuffers(spec.train.optimizer));
+    const int state = 1 + (s.updated_elsewhere ? 0 : OptimizerBuffers(spec.train.optimizer));
+    const int copies = 1 + state + (s.saves ? CopiesOf(spec) * state : 0);
     needed += copies * (CountStage(spec, s.stage).parameters / s.parts);
   }
   const HostMemory memory = ReadHostMemory();

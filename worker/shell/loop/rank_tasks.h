@@ -32,10 +32,19 @@ struct SaveTask {
   std::vector<int> stages;
   std::string folder;
 };
+// Begins with copies of the state that processes kept in memory.
+struct ResumeTask {
+  struct Stage {
+    int stage;
+    std::vector<Tensor> parts;
+  };
+  std::shared_ptr<const ScheduledRun> run;
+  std::vector<Stage> stages;
+};
 struct EndTask {
   std::unique_ptr<RankCompute> compute;  // state of a run that is forgotten
 };
-using RankTask = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, EndTask>;
+using RankTask = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, ResumeTask, EndTask>;
 
 // Makes the rank's compute with its stages, and writes those of the initial checkpoint. Puts the compute into
 // `compute` also where a stage fails.
@@ -43,6 +52,7 @@ absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& 
                          std::unique_ptr<RankCompute>* compute);
 
 absl::Status SaveRank(const SaveTask& task, RankCompute& compute);
+absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute);
 
 // Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the
 // kernel would end this process later, or another one, without a word. It counts the memory that stays, once

@@ -23,7 +23,7 @@ struct SnapshotWriter::State {
   using Key = std::pair<uint64_t, int>;  // run and step
   struct Expected {
     int pieces = 0;
-    std::string folder;
+    Place place;
   };
   struct Task {
     Key key;
@@ -46,7 +46,7 @@ struct SnapshotWriter::State {
 
   void Add(std::shared_ptr<State> self, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Work();
-  absl::Status WritePiece(const Task& task, const std::string& folder, uint64_t cancels);
+  absl::Status WritePiece(const Task& task, const Place& place, uint64_t cancels);
   void Run(Task task);
 };
 
@@ -77,13 +77,12 @@ void SnapshotWriter::State::Work() {
 }
 
 // A device may still have to copy it.
-absl::Status SnapshotWriter::State::WritePiece(const Task& task, const std::string& folder,
-                                               uint64_t cancels) {
+absl::Status SnapshotWriter::State::WritePiece(const Task& task, const Place& place, uint64_t cancels) {
   if (!task.piece.ok()) return task.piece.status();
   while (true) {
     const absl::StatusOr<bool> there = IsThere(**task.piece);
     if (!there.ok()) return there.status();
-    if (*there) return WriteSnapshot(folder, **task.piece);
+    if (*there) return place(**task.piece);
     {
       MutexLock lock(mutex);
       if (stop || cancelled != cancels) return absl::CancelledError("its run is over");
@@ -94,16 +93,16 @@ absl::Status SnapshotWriter::State::WritePiece(const Task& task, const std::stri
 
 void SnapshotWriter::State::Run(Task task) {
   Done report{task.key.first, task.key.second, task.seal != nullptr, ""};
-  std::string folder;
+  Place place;
   uint64_t cancels = 0;
   {
     MutexLock lock(mutex);
     cancels = cancelled;
     const auto found = expected.find(task.key);
     if (task.seal == nullptr && found == expected.end()) return;  // it has failed
-    if (found != expected.end()) folder = found->second.folder;
+    if (found != expected.end()) place = found->second.place;
   }
-  const absl::Status status = task.seal != nullptr ? task.seal() : WritePiece(task, folder, cancels);
+  const absl::Status status = task.seal != nullptr ? task.seal() : WritePiece(task, place, cancels);
   task.piece = std::shared_ptr<const StageSnapshot>();  // its memory
   {
     MutexLock lock(mutex);
@@ -145,14 +144,15 @@ bool SnapshotWriter::End(int64_t until) {
   return true;
 }
 
-void SnapshotWriter::Expect(uint64_t run, int step, int pieces, const std::string& folder) {
+void SnapshotWriter::Expect(uint64_t run, int step, int pieces, Place place) {
   MutexLock lock(state_->mutex);
-  state_->expected[{run, step}] = {pieces, folder};
+  state_->expected[{run, step}] = {pieces, std::move(place)};
 }
 
 void SnapshotWriter::Write(uint64_t run, int step,
                            absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece) {
   MutexLock lock(state_->mutex);
+  if (state_->expected.count({run, step}) == 0) return;
   state_->Add(state_, {{run, step}, std::move(piece), nullptr});
 }
 

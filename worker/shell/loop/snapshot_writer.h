@@ -1,8 +1,9 @@
-// Writes snapshots of stages, and seals checkpoints, on one thread of its own beside the process's work.
+// Writes snapshots of stages to their place, and seals checkpoints, on one thread of its own beside the
+// process's work. A place is a checkpoint's folder, or this process's memory (kept_copies.h).
 //
 // A snapshot of a step is made of pieces, one for each stage or slice that this process saves. They come as
-// the ranks' updates end, and are written in the order in which they came. When all pieces of a step are on
-// the disk, or one cannot be, that is reported to the owner once; pieces that come after a failure are
+// the ranks' updates end, and are written in the order in which they came. When all pieces of a step are in
+// their place, or one cannot be, that is reported to the owner once; pieces that come after a failure are
 // dropped. The coordinator decides how many snapshots there may be at a time
 // (coordinator/core/checkpoints.h), which bounds the queue.
 //
@@ -39,8 +40,11 @@ class SnapshotWriter {
   // thread for longer, which is then left to itself. Nothing may be written afterwards.
   bool End(int64_t until);
 
-  // Announces so many pieces of the step, to be written into `folder`.
-  void Expect(uint64_t run, int step, int pieces, const std::string& folder);
+  // Writes a piece to its place. Its bytes are there.
+  using Place = std::function<absl::Status(const StageSnapshot& piece)>;
+  // Announces so many pieces of the step.
+  void Expect(uint64_t run, int step, int pieces, Place place);
+  // Writes a piece of a step that was announced and has not failed; drops any other.
   void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
   void Seal(uint64_t run, int step, std::function<absl::Status()> work);
 

@@ -10,7 +10,8 @@ namespace weft {
 TensorArrival TensorExchange::TakeArrived(const TensorKey& key, Tensor tensor) {
   CountReceived(key, tensor.bytes);
   const TensorArrival arrival{tensor.made_ns, static_cast<int64_t>(tensor.bytes)};
-  if (key.kind != TensorKind::kOrder && seats_.Of(key.consumer) != nullptr) inbox_[key] = std::move(tensor);
+  const bool is_input = key.kind != TensorKind::kOrder && key.kind != TensorKind::kCopy;
+  if (is_input && seats_.Of(key.consumer) != nullptr) inbox_[key] = std::move(tensor);
   return arrival;
 }
 

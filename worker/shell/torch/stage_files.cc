@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/torch/torch_guard.h"
 #include "worker/shell/torch/torch_layers.h"
@@ -42,6 +43,8 @@ absl::Status StageFiles::Fill(const Tensor& flat, const std::function<void(float
 }
 
 absl::Status StageFiles::Begin(HeldStage* stage) {
+  const bool comes_later = run_.spec.resume.copies && kept_.count(stage->layout().stage) == 0;
+  if (comes_later) return absl::OkStatus();
   if (stage->role().holding != StageRole::Holding::kInstalled) {
     if (absl::Status s = stage->optimizer().Begin(); !s.ok()) return s;
   }
@@ -79,21 +82,27 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
   return absl::OkStatus();
 }
 
-// Holds the versions of the checkpoint that the run goes on from: every version that its first steps may
-// read.
 absl::Status StageFiles::Restore(HeldStage* stage) {
   const StateRule& rule = rules_.at(stage->layout().stage);
+  if (run_.spec.resume.copies) {
+    const std::shared_ptr<const KeptStage> kept = std::exchange(kept_[stage->layout().stage], nullptr);
+    return RestoreFrom(*kept, rule, stage);
+  }
   const absl::StatusOr<SavedStage> saved = SavedStage::Read(run_.spec, rule, stage->layout().stage);
-  if (!saved.ok()) return saved.status();
+  return saved.ok() ? RestoreFrom(*saved, rule, stage) : saved.status();
+}
+
+// Holds the versions that the run goes on from: every version that its first steps may read.
+absl::Status StageFiles::RestoreFrom(const KeptStage& kept, const StateRule& rule, HeldStage* stage) {
   const int newest = run_.spec.first_step(), oldest = static_cast<int>(rule.OldestRead(newest));
   for (int version = oldest; version <= newest; ++version) {
     absl::StatusOr<std::shared_ptr<StageWeights>> weights = stage->NewVersion();
     if (!weights.ok()) return weights.status();
     absl::Status loaded = Fill((*weights)->memory(), [&](float* flat) {
       if (version == newest) {
-        saved->CopyNewest(stage->held(), flat);
+        kept.CopyNewest(stage->held(), flat);
       } else {
-        saved->CopyBuffer(absl::StrCat("version", version), stage->held(), flat);
+        kept.CopyBuffer(absl::StrCat("version", version), stage->held(), flat);
       }
     });
     if (!loaded.ok()) return loaded;
@@ -108,10 +117,10 @@ absl::Status StageFiles::Restore(HeldStage* stage) {
   const std::vector<Tensor>& buffers = stage->optimizer().buffers();
   for (size_t i = 0; i < buffers.size(); ++i) {
     absl::Status loaded =
-        Fill(buffers[i], [&](float* flat) { saved->CopyBuffer(names[i], stage->held(), flat); });
+        Fill(buffers[i], [&](float* flat) { kept.CopyBuffer(names[i], stage->held(), flat); });
     if (!loaded.ok()) return loaded;
   }
-  stage->optimizer().Resume(saved->optimizer_steps());
+  stage->optimizer().Resume(kept.optimizer_steps());
   return absl::OkStatus();
 }
 
@@ -128,16 +137,11 @@ absl::StatusOr<Tensor> StageFiles::ReadOut(const Tensor& flat) {
 // Copies a buffer behind the job's work. A device with memory of its own makes the copy beside the job, and
 // does nothing more on the rank's own stream before: the next update writes over the copied memory.
 absl::StatusOr<Tensor> StageFiles::CopyBehindJob(const Tensor& flat) {
-  if (!device_.is_host()) {
-    absl::StatusOr<Tensor> copy = device_.ToHost(flat, HostUse::kOffload);
-    if (!copy.ok()) return copy;
-    Tensor copied = flat;
-    copied.ready = copy->ready;
-    device_.Await(std::move(copied));
-    return copy;
-  }
-  absl::StatusOr<Tensor> copy = NewOutside(flat);
-  if (copy.ok()) device_.math().Copy(copy->data, flat.data, flat.bytes);
+  absl::StatusOr<Tensor> copy = device_.ToHost(flat, HostUse::kOffload);
+  if (!copy.ok()) return copy;
+  Tensor copied = flat;
+  copied.ready = copy->ready;
+  device_.Await(std::move(copied));
   return copy;
 }
 
@@ -162,8 +166,8 @@ absl::StatusOr<std::vector<Tensor>> StageFiles::BuffersOf(const HeldStage& stage
   return flats;
 }
 
-absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::TakeSnapshot(const HeldStage& stage,
-                                                                              const ReadBuffer& read) {
+absl::StatusOr<std::shared_ptr<StageSnapshot>> StageFiles::TakeSnapshot(const HeldStage& stage,
+                                                                        const ReadBuffer& read) {
   if (stage.role().holding == StageRole::Holding::kInstalled) {
     return absl::FailedPreconditionError(
         absl::StrFormat("stage %d is saved by the rank that updates it, with the optimizer's state; this one "
@@ -188,7 +192,26 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::TakeSnapshot(co
 }
 
 absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const HeldStage& stage) {
-  return TakeSnapshot(stage, [this](const Tensor& flat) { return CopyBehindJob(flat); });
+  if (!device_.is_host())
+    return TakeSnapshot(stage, [this](const Tensor& flat) { return CopyBehindJob(flat); });
+  const absl::StatusOr<std::vector<Tensor>> flats = BuffersOf(stage, rules_.at(stage.layout().stage));
+  if (!flats.ok()) return flats.status();
+  size_t bytes = 0;
+  for (const Tensor& flat : *flats) bytes += flat.bytes;
+  const absl::StatusOr<Tensor> block = NewSnapshotBlock(bytes);  // can be sent as it is
+  if (!block.ok()) return block.status();
+  char* next = static_cast<char*>(block->data) + kSnapshotHeadBytes;
+  auto snapshot = TakeSnapshot(stage, [&](const Tensor& flat) -> absl::StatusOr<Tensor> {
+    Tensor copy = flat;
+    copy.data = std::exchange(next, next + flat.bytes);
+    copy.owner = block->owner;
+    copy.place = MemoryPlace::kHost;
+    copy.ready = nullptr;
+    device_.math().Copy(copy.data, flat.data, flat.bytes);
+    return copy;
+  });
+  if (snapshot.ok()) (*snapshot)->block = *block;
+  return snapshot;
 }
 
 absl::Status StageFiles::Save(const HeldStage& stage, const std::string& folder) {

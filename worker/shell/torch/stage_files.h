@@ -20,8 +20,10 @@
 #define WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,8 +44,10 @@ class StageFiles {
       : run_(run), device_(device), rules_(StateRulesOf(run)) {}
 
   // Makes the state that the rank holds of the stage when the run begins: weights, and, unless another rank
-  // updates them, the optimizer's state.
+  // updates them, the optimizer's state. Nothing yet where it is to come from memory.
   absl::Status Begin(HeldStage* stage);
+  // Keeps the state that was in memory for the stage's Begin.
+  void Keep(int stage, std::shared_ptr<const KeptStage> kept) { kept_[stage] = std::move(kept); }
 
   // Do as RankFiles's methods.
   absl::Status Save(const HeldStage& stage, const std::string& folder);
@@ -56,16 +60,17 @@ class StageFiles {
 
   absl::Status MakeInitial(const HeldStage& stage, StageWeights& weights);
   absl::Status Restore(HeldStage* stage);
+  absl::Status RestoreFrom(const KeptStage& kept, const StateRule& rule, HeldStage* stage);
   absl::Status Fill(const Tensor& flat, const std::function<void(float*)>& write);
   absl::StatusOr<Tensor> ReadOut(const Tensor& flat);
   absl::StatusOr<Tensor> CopyBehindJob(const Tensor& flat);
   absl::StatusOr<std::vector<Tensor>> BuffersOf(const HeldStage& stage, const StateRule& rule) const;
-  absl::StatusOr<std::shared_ptr<const StageSnapshot>> TakeSnapshot(const HeldStage& stage,
-                                                                    const ReadBuffer& read);
+  absl::StatusOr<std::shared_ptr<StageSnapshot>> TakeSnapshot(const HeldStage& stage, const ReadBuffer& read);
 
   const ScheduledRun& run_;
   RankDevice& device_;
   const std::vector<StateRule> rules_;  // by stage
+  std::map<int, std::shared_ptr<const KeptStage>> kept_;
 };
 
 }  // namespace weft

@@ -90,6 +90,7 @@ class TorchRank final : public RankCompute {
   absl::Status Save(int stage, const std::string& folder) override;
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage) override;
   absl::Status SaveInitial(int stage, const std::string& folder) override;
+  absl::Status BeginFrom(int stage, std::shared_ptr<const KeptStage> kept) override;
 
  private:
   struct Stage {

@@ -1,0 +1,78 @@
+// Follows which processes keep which parts of a run's state in memory, and finds the newest step from which
+// the run can go on without a checkpoint.
+//
+// Behind each step every process keeps what its ranks save, and so does its peer
+// (worker/core/state_copies.h). A step is complete when each of its parts is in two processes: then older
+// copies may go, and no loss of one process takes it away. To begin an attempt with it, one living process
+// for each part is enough. Until the next step is complete no process gets far ahead (hold), which bounds the
+// copies.
+//
+// Run (run.h) owns it, for all of its attempts: copies outlive the attempt that made them. Invariants: copies
+// of different epochs are never mixed; what is reported of an epoch that is not the present one changes
+// nothing, but for copies that are known. Pure; one thread.
+#ifndef WEFT_COORDINATOR_CORE_RUN_COPIES_H_
+#define WEFT_COORDINATOR_CORE_RUN_COPIES_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/events.h"
+#include "schedules/graph/graph.h"
+
+namespace weft {
+
+class RunCopies {
+ public:
+  // A step with which an attempt can begin, and a process for each part of its state.
+  struct Beginning {
+    int32_t step = 0;
+    uint64_t epoch = 0;
+    ReductionMode reduction = ReductionMode::kOrdered;
+    std::map<StatePart, SessionId> keepers;
+  };
+
+  // Begins an attempt on several processes, with copies or without. `graph` outlives it.
+  void Begin(const Graph& graph, ReductionMode reduction, uint64_t epoch, int32_t first_step);
+  // Ends the attempt. What is known of copies stays.
+  void End() { graph_ = nullptr; }
+
+  // Takes what a process keeps. Returns false for copies of another attempt that are not known.
+  bool Take(SessionId from, const CopiesHeld& m);
+  // Returns the newest complete step of the attempt, if that has changed since the last call: older copies
+  // may go.
+  std::optional<int32_t> TakeComplete();
+  // Returns the step from which on no job may be granted yet; INT32_MAX in an attempt that makes no copies.
+  int32_t hold() const;
+  // Returns the newest step up to `most` of which the processes that may serve keep every part.
+  std::optional<Beginning> Newest(int32_t most, const std::set<SessionId>* may_serve = nullptr) const;
+
+  // Notes that a process is lost with all that it kept.
+  void Lose(SessionId session);
+  // Forgets the copies of the step, which proved to be damaged or gone.
+  void Forget(int32_t step);
+  // Returns the processes that keep any.
+  std::set<SessionId> Keepers() const;
+
+ private:
+  struct Step {
+    ReductionMode reduction = ReductionMode::kOrdered;
+    std::map<StatePart, std::set<SessionId>> keepers;  // of each part of the state
+  };
+  using Key = std::pair<uint64_t, int32_t>;  // epoch and step
+
+  const Graph* graph_ = nullptr;  // null where no attempt makes copies
+  ReductionMode reduction_ = ReductionMode::kOrdered;
+  uint64_t epoch_ = 0;
+  int32_t complete_ =
+      0;  // newest step of the attempt that is complete; before there is one, the last without copies
+  bool changed_ = false;
+  std::map<Key, Step> steps_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_COPIES_H_
