@@ -242,6 +242,7 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
       continue;
     }
     ++out.counts.completions[static_cast<int>(m.jobs[i].job.kind)];
+    suspects_.Done(m.jobs[i].job);
     first_start_ns_ = std::min(first_start_ns_, m.jobs[i].start_ns);
     if (kept != i) m.jobs[kept] = m.jobs[i];
     ++kept;
@@ -387,16 +388,36 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (relocates_ && checkpoints()->stop_sealed()) EndStopped(out);
 }
 
-// A process's own report before it ends is a better cause than its end.
-void Run::Lose(StepEffects& out, SessionId session, const std::string& reason) {
+void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote) {
   RunMember& member = *members_.Find(session);
   member.alive = false;
   if (member.finished) return;  // it has done its part
   if (HasResults()) return FinishWithout(out, member, reason);
-  const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
-  if (!blaming()) return EndAttempt(lost);
-  EndAttempt(failure_.session == session ? absl::StrCat(failure_.what, " (then it was lost: ", reason, ")")
-                                         : absl::StrCat(lost, " (then ", failure_.what, ")"));
+  EndForLoss(member, reason, wrote);
+}
+
+// A process's own report before it ends is a better cause than its end.
+void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {
+  std::string lost = absl::StrCat(member.label, " was lost: ", reason);
+  if (failure_.session == member.session) {
+    lost = absl::StrCat(failure_.what, " (then it was lost: ", reason, ")");
+  } else if (blaming()) {
+    absl::StrAppend(&lost, " (then ", failure_.what, ")");
+  }
+  if (ending_.has_value() || attempt_ == nullptr) return EndAttempt(lost);
+  suspects_.Lost({member.label, reason, wrote}, JobsInHand(member));
+  attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses) ? Fail(suspects_.Describe())
+                                                                        : EndAttempt(lost);
+}
+
+std::vector<Job> Run::JobsInHand(const RunMember& member) const {
+  std::vector<Job> jobs;
+  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
+    if (&members_.MemberOf(rank) != &member) continue;
+    const std::vector<Job> of_rank = attempt_->queue().InHand(rank);
+    jobs.insert(jobs.end(), of_rank.begin(), of_rank.end());
+  }
+  return jobs;
 }
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.

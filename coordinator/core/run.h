@@ -33,6 +33,7 @@
 #include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
+#include "coordinator/core/suspect_jobs.h"
 #include "coordinator/core/work_queue.h"
 #include "coordinator/core/worker_table.h"
 #include "proto/session/link_clock.h"
@@ -86,8 +87,11 @@ class Run {
   void Take(StepEffects& out, SessionId from, const CheckpointSealed& m);
   void Take(StepEffects& out, SessionId from, Validation& m);
 
-  // Takes the loss of a member's process for good.
-  void Lose(StepEffects& out, SessionId session, const std::string& reason);
+  // Takes the loss of a member's process for good. `wrote`: as in WorkerExited.
+  void Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote = {});
+  // Ends the attempt for the loss of a member's process, which explains a failure that was reported before.
+  // Fails the run if the loss shows that a job is poison.
+  void EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote = {});
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
   // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
@@ -135,6 +139,7 @@ class Run {
   void End(RunState state, const std::string& reason);
   void FinishIfAllHave();
   bool HasResults() const;
+  std::vector<Job> JobsInHand(const RunMember& member) const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   // Returns the step behind the newest checkpoint, or the first one of the run.
   int32_t FirstStepOfAttempt() const;
@@ -170,6 +175,7 @@ class Run {
 
   RunMembers members_;
   RunAttempts attempts_;
+  SuspectJobs suspects_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
 

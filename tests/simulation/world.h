@@ -27,7 +27,17 @@
 #include <memory>
 #include <string>
 
+#include "schedules/job.h"
+
 namespace weft {
+
+// A job of the run that goes wrong each time that it starts, `times` times at most.
+struct BadJob {
+  // kDeadly: its process dies of it. kNone: there is no such job.
+  enum class Kind { kNone, kDeadly } kind = Kind::kNone;
+  Job job;
+  int times = INT32_MAX;
+};
 
 struct WorldOptions {
   uint64_t seed = 1;
@@ -59,6 +69,7 @@ struct WorldOptions {
   int64_t expand_ns = 5'000'000'000;  // CoreOptions::expand_ns
   int leaves = 0;                     // processes that ask to leave, each replaced a little later
   int64_t kill_within_ns = 0;         // of all of these
+  BadJob bad_job;
   // Above 1, jobs are done by a device that is given so many of a rank ahead.
   int launch_ahead = 1;
 };
@@ -75,6 +86,7 @@ struct WorldResult {
   int restarts = 0;      // times that the run began again
   int resumed = 0;       // of these, from a checkpoint that it had made
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
+  std::string failure;   // reason why the run failed, where it has a bad job
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

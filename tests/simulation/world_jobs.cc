@@ -8,8 +8,17 @@
 
 namespace weft {
 
+bool World::GoesWrong(Process& p, const StartEffect& start) {
+  const BadJob& bad = options_.bad_job;
+  if (bad.kind == BadJob::Kind::kNone || start.job != bad.job || bad_starts_ >= bad.times) return false;
+  ++bad_starts_;
+  Kill(p);
+  return true;
+}
+
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
+  if (GoesWrong(p, start)) return;
   if (start.has_state) ReceiveState(p, start);
   CountActivationBytes(start, /*ended=*/false);
   if (!start.overlapped) {

@@ -121,7 +121,10 @@ class World {
 
   void StartProcess(int number);
   void Join(Process& p);
-  void Kill();
+  void KillAny();
+  void Kill(Process& p);
+  // Returns true if it is the bad job, which goes wrong then: nothing comes of it.
+  bool GoesWrong(Process& p, const StartEffect& start);
   void Leave();
   void Exit(Process& p);
   void Replace(Process& p, int64_t time);
@@ -217,6 +220,7 @@ class World {
   // States on their way, by the value that stands for them in messages.
   std::map<Value, State> moving_;
   std::map<int, Rank> holder_;  // holder of the state of each stage, if a rank has it
+  int bad_starts_ = 0;          // of the bad job
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;

@@ -1,6 +1,8 @@
 #include "tests/testgpu/testgpu_rank.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -247,6 +249,11 @@ absl::Status TestRank::EndOf(JobUnderWay& job) {
   if (options_.injection != nullptr && ++options_.injection->jobs == options_.injection->failing_job) {
     status = absl::InternalError(
         absl::StrFormat("%s: testgpu: kernel error, as was asked for", Describe(job.job)));
+  }
+  if (options_.injection != nullptr && Describe(job.job) == options_.injection->deadly_job) {
+    std::fprintf(stderr, "testgpu: takes up %s\ntestgpu: dies of it, as was asked for\n",
+                 options_.injection->deadly_job.c_str());
+    std::abort();
   }
   if (job.loss != nullptr) figures.loss = static_cast<double>(*memory.Mirror(job.loss));
   for (const Tensor& limbs : job.squares) {

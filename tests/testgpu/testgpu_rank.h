@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tests/testgpu/device_queue.h"
 #include "tests/testgpu/mirror_math.h"
@@ -20,6 +21,7 @@ namespace weft::testgpu {
 // The faults on purpose; 0 for none.
 struct Injection {
   int64_t failing_job = 0;  // number of the failing job in the process
+  std::string deadly_job;   // words of the job that ends its process (schedules/job.h)
   std::atomic<int64_t> jobs{0};
 };
 
