@@ -184,6 +184,7 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::str
   assign.reduction_mode = attempt_->reduction();
   assign.reduction = info_.reduction;
   assign.run_id = run_id_;
+  assign.examined_step = info_.non_finite_step;
   return assign;
 }
 
@@ -312,7 +313,23 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
     info_.checkpoint_step = attempts_.checkpoint_step();
     return End(RunState::kWaiting, failed);
   }
+  if (m.non_finite_step >= 0) {
+    ++info_.non_finite_steps;
+    ++out.counts.non_finite_steps;
+    if (MakesOnceMore(m.non_finite_step))
+      return EndToRelocate(
+          absl::StrCat(failed, "; no stage keeps the step's update, and it is made once more"));
+    absl::StrAppend(&failed, info_.non_finite_step == m.non_finite_step ? "; the step was made twice" : "");
+  }
   failure_ = {std::move(failed), from, m.link_to >= 0, out.now + options_.blame_ns};
+}
+
+// Returns true if a step whose numbers are not finite is made again, and notes that. Each step is, once; and
+// none before one that was.
+bool Run::MakesOnceMore(int32_t step) {
+  if (attempts_.allowed() == 0 || !stop_reason_.empty() || step <= info_.non_finite_step) return false;
+  info_.non_finite_step = step;
+  return true;
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {

@@ -4,14 +4,16 @@
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
 // begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h). So
-// does a run whose coordinator was started again, once its workers have come back or had their time to.
+// does a run whose coordinator was started again, once its workers have come back or had their time to. A run
+// of which a job ends each process that takes it fails (suspect_jobs.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
 //   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited. A
 //      run that waits for its turn has none: others have theirs.
 //   3. A failure that a process reports waits `blame_ns` for the death of another process, which may be its
-//      cause and is not known yet. Until then the run grants nothing.
+//      cause and is not known yet. Until then the run grants nothing. A number that is not finite waits for
+//      nothing: its step is made again, once.
 //   4. A run that wishes to end takes nothing more: its owner closes it before the next message.
 //
 // Closed, it keeps its RunInfo and what tells a repeated submission. Refers to the options, which outlive it;
@@ -137,6 +139,7 @@ class Run {
   std::string BeginsAgainAt(int32_t step) const;
   RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
+  bool MakesOnceMore(int32_t step);
   void FinishIfAllHave();
   bool HasResults() const;
   std::vector<Job> JobsInHand(const RunMember& member) const;

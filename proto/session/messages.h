@@ -138,6 +138,9 @@ struct Failed {
   // The step of the checkpoint with which the attempt began, if that is damaged or gone; -1 for any other
   // cause.
   int32_t damaged_checkpoint = -1;
+  // The step of a loss, gradient or weight that is infinite or not a number, where the run does not go on
+  // with such; -1 for any other cause.
+  int32_t non_finite_step = -1;
 };
 
 struct Finished {
@@ -233,6 +236,9 @@ struct Assign {
   // The id that tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" if
   // unknown. With the epoch it names the attempt.
   std::string run_id;
+  // Step that an attempt before gave up for a number that is not finite: the gradients of its micro-batches
+  // are checked one by one; -1 for none.
+  int32_t examined_step = -1;
 };
 
 // Grants jobs of one rank, in the order in which the schedule is expected to start them.

@@ -43,6 +43,7 @@ std::string AssignWords(const Assign& m) {
     absl::StrAppend(&words, " rank ", lease.rank, " under ", TokenWords(lease.token));
   absl::StrAppend(&words, ", processes of the ranks: ", Numbers(m.process_of_rank));
   if (m.reduction_mode == ReductionMode::kFast) words += ", with collectives";
+  if (m.examined_step >= 0) absl::StrAppend(&words, ", examine step ", m.examined_step);
   return words;
 }
 
@@ -195,7 +196,8 @@ std::string MessageWords(const FromWorker& message) {
           [](const Failed& m) {
             return absl::StrCat(
                 "run ", m.run, Because(m.reason),
-                m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint));
+                m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint),
+                m.non_finite_step < 0 ? "" : absl::StrCat(", not finite in step ", m.non_finite_step));
           },
           [](const Leaving& m) { return m.reason; },
           [](const Finished& m) { return absl::StrCat("run ", m.run); },

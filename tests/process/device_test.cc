@@ -276,6 +276,24 @@ TEST_F(DeviceProcess, PoisonJob_IsQuarantinedWithTheLastWordsOfItsProcesses) {
   EXPECT_EQ(parts.size(), 4u) << "each of three deaths: " << result.err;
 }
 
+// A loss is not a number, once. The step is made again, and nothing else is different.
+TEST_F(DeviceProcess, LossThatIsNanOnce_EndsWithTheReferencesBits) {
+  if (!IsTestGpu()) GTEST_SKIP() << "makes a number wrong on purpose";
+  for (const char* const checkpoint : {"checkpoint: {every: 2}\n", ""}) {
+    SCOPED_TRACE(checkpoint);
+    const std::string run = Gpt(6).Under("1f1b") + checkpoint;
+    const Trained want = Reference(run, "cpu");
+    const std::string file = folder_.Write("nan", "forward (step 3, stage 3, micro-batch 2)\n");
+    const Variables nan(Values{{"WEFT_TESTGPU_NAN_FILE", file}});
+    const Trained got = Train(run, {"--device", DeviceName(), "--processes", "2"});
+    EXPECT_EQ(got.weights, want.weights) << "trained weights differ";
+    EXPECT_EQ(got.losses, want.losses);
+    const Json summary = Json::parse(ReadWholeFile(folder_ / "out/summary.json"));
+    EXPECT_EQ(summary["non_finite_steps"], 1);
+    EXPECT_EQ(summary["restarts"], 1);
+  }
+}
+
 TEST_F(DeviceProcess, KilledWhilePeersHoldItsMemory_EndsAndIsNamed) {
   for (const char* schedule : {"1f1b", "fsdp"}) {
     SCOPED_TRACE(schedule);

@@ -399,6 +399,25 @@ TEST(SimulatedWorld, PoisonJob_IsQuarantinedBehindThreeProcesses) {
   }
 }
 
+// A number is not finite, once: the step is made again, and the run ends as the undisturbed one. Where it
+// comes again, the run fails with the words of the job.
+TEST(SimulatedWorld, NumberThatIsNotFinite_GivesTheStepUpOnAllStagesAndMakesItOnceMore) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : 200); ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.snapshot_every = static_cast<int>(seed % 3);
+    if (seed % 5 == 0) options.launch_ahead = 3;
+    options.bad_job = {BadJob::Kind::kNonFinite, DrawJob(seed, options), seed % 4 == 0 ? 2 : 1};
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    ASSERT_EQ(result.restarts, 1) << Text(options);
+    ASSERT_EQ(result.failure.find(Describe(options.bad_job.job) + " is nan; the step was made twice") !=
+                  std::string::npos,
+              seed % 4 == 0)
+        << Text(options) << ": " << result.failure;
+  }
+}
+
 // Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.
 TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
   const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {

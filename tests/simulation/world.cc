@@ -76,7 +76,7 @@ World::World(const WorldOptions& options)
   auto plan = MakeRunPlan("world", options.family, schedule, options.steps, options.first_step,
                           ReductionMode::kOrdered, rule);
   auto restartable = std::make_shared<RunPlan>(**plan);
-  restartable->restarts = options.bad_job.kind == BadJob::Kind::kDeadly ? 100 : options.kills;
+  restartable->restarts = options.bad_job.kind != BadJob::Kind::kNone ? 100 : options.kills;
   restartable->resumed_spec = [](const std::string&, int32_t step) { return absl::StrCat(step); };
   plan_ = submitted_ = std::move(restartable);
   plain_ = PlainLoop(plan_->graph, options.steps);
@@ -245,7 +245,8 @@ void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
 void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendEffect>(&effect)) {
-      if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
+      const auto* failed = std::get_if<Failed>(&send->message);
+      if (failed != nullptr && failed->non_finite_step < 0) Problem(failed->reason);
       if (absl::Status s = p.session.worker_end.Send(std::move(send->message)); !s.ok())
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {

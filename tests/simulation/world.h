@@ -33,8 +33,9 @@ namespace weft {
 
 // A job of the run that goes wrong each time that it starts, `times` times at most.
 struct BadJob {
-  // kDeadly: its process dies of it. kNone: there is no such job.
-  enum class Kind { kNone, kDeadly } kind = Kind::kNone;
+  // kDeadly: its process dies of it. kNonFinite: its process reports a number that is not finite. kNone:
+  // there is no such job.
+  enum class Kind { kNone, kDeadly, kNonFinite } kind = Kind::kNone;
   Job job;
   int times = INT32_MAX;
 };

@@ -12,8 +12,17 @@ bool World::GoesWrong(Process& p, const StartEffect& start) {
   const BadJob& bad = options_.bad_job;
   if (bad.kind == BadJob::Kind::kNone || start.job != bad.job || bad_starts_ >= bad.times) return false;
   ++bad_starts_;
-  Kill(p);
-  return true;
+  if (bad.kind == BadJob::Kind::kDeadly) {
+    Kill(p);
+    return true;
+  }
+  // The job ends as any other, and nothing comes of it.
+  WorkerEffects effects;
+  p.core.OnFailure(now_, Failed{0, absl::StrCat(Describe(bad.job), " is nan"), -1, -1, bad.job.step},
+                   &effects);
+  Carry(p, std::move(effects), nullptr);
+  Pump(p);
+  return false;
 }
 
 void World::StartJob(Process& p, const StartEffect& start) {

@@ -915,6 +915,48 @@ TEST_F(PoisonTest, ProcessesLostWhileTheyPrepare_AccuseNoJob) {
   EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting);
 }
 
+TEST_F(CoreTest, NumberThatIsNotFinite_StepIsMadeOnceMoreAndThenFailsTheRun) {
+  restarts = 1;
+  uint64_t run = Running();
+  for (const int32_t step : {0, 1}) {
+    Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, step});
+    EXPECT_EQ(run_info.state, RunState::kWaiting) << "each step is made once more, and it is no loss";
+    EXPECT_THAT(run_info.restart_reason,
+                HasSubstr("no stage keeps the step's update, and it is made once more"));
+    for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+    for (const SessionId s : {1, 2}) {
+      lease[s] = Heard<Assign>(s)->leases[0];
+      Say(s, Prepared{run});
+    }
+  }
+  Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, 1});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("the loss is nan; the step was made twice"));
+  EXPECT_EQ(run_info.non_finite_steps, 3);
+  EXPECT_EQ(core->probe().non_finite_steps, 3u);
+}
+
+TEST_F(CoreTest, NumberThatIsNotFinite_WithoutRestarts_FailsTheRun) {
+  const uint64_t run = Running();
+  Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, 0});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+}
+
+// The next attempt looks at the micro-batches of that step.
+TEST_F(CoreTest, StepThatIsMadeOnceMore_IsExamined) {
+  restarts = 1;
+  Join(1);
+  const uint64_t run = Submit(1);
+  EXPECT_EQ(Heard<Assign>(1)->examined_step, -1);
+  Say(1, Failed{run, "update (..): the gradient is not finite", -1, -1, 1});
+  Say(1, Forgotten{run});
+  EXPECT_EQ(Heard<Assign>(1)->examined_step, 1);
+}
+
 TEST_F(CoreTest, LastProcessLost_RunWaitsForAnother) {
   restarts = 1;
   Join(1);
