@@ -149,6 +149,9 @@ struct RunSpec {
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;
+  // The step of which the gradient of each micro-batch is checked, because one was not finite before; -1 for
+  // none. Not in the file.
+  int examined_step = -1;
   int until = 0;  // step before which the run ends; 0 to make all
 
   // Return the bounds of the steps: the run makes those from first_step() on and ends before end_step().

@@ -312,7 +312,7 @@ absl::Status LocalTraining::Watch() {
       if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {
         return absl::InvalidArgumentError(absl::StripPrefix(ended.last_line, kWorkerSays));
       }
-      server_->WorkerExited(ended.pid, ended.how);
+      server_->WorkerExited({ended.pid, ended.how, ended.wrote});
       Replace(ended, run);
     }
     for (const std::string& device : workers_.TakeDevices()) {

@@ -22,10 +22,20 @@ bool IsInformation(absl::string_view line) {
          absl::StrContains(line, " info weft-worker: ");
 }
 
-std::string LastLine(absl::string_view text) {
-  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-  const auto last = std::find_if_not(lines.rbegin(), lines.rend(), IsInformation);
-  return last == lines.rend() ? "" : std::string(last->substr(0, 2000));
+// Returns the lines that are more than information.
+std::vector<absl::string_view> Words(absl::string_view text) {
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
+  lines.erase(std::remove_if(lines.begin(), lines.end(), IsInformation), lines.end());
+  return lines;
+}
+
+// Returns up to five of the lines before the last, "a | b".
+std::string EarlierWords(const std::vector<absl::string_view>& lines) {
+  constexpr size_t kLines = 5, kBytes = 400;
+  std::vector<absl::string_view> earlier;
+  for (size_t i = lines.size() - std::min(lines.size(), kLines + 1); i + 1 < lines.size(); ++i)
+    earlier.push_back(lines[i].substr(0, kBytes));
+  return absl::StrJoin(earlier, " | ");
 }
 
 // Returns a hint about memory: the kernel tells nothing to a process that it kills for want of memory, but
@@ -87,10 +97,12 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     process.Poll();
     if (!process.ended() || reported_[i]) continue;
     reported_[i] = true;
-    const std::string words = LastLine(process.last_words());
-    ended.push_back({numbers_[i], process.pid(), process.code(), words,
+    const std::vector<absl::string_view> words = Words(process.last_words());
+    const std::string last = words.empty() ? "" : std::string(words.back().substr(0, 2000));
+    ended.push_back({numbers_[i], process.pid(), process.code(), last,
                      absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
-                                  words.empty() ? "" : ": ", words)});
+                                  last.empty() ? "" : ": ", last),
+                     EarlierWords(words)});
   }
   return ended;
 }
@@ -142,8 +154,7 @@ std::string WorkerProcesses::LastWords() const {
   for (size_t i = 0; i < processes_.size(); ++i) {
     const ChildProcess& process = *processes_[i];
     if (any_failed && !failed(processes_[i])) continue;
-    std::vector<absl::string_view> lines = absl::StrSplit(process.last_words(), '\n', absl::SkipWhitespace());
-    lines.erase(std::remove_if(lines.begin(), lines.end(), IsInformation), lines.end());
+    const std::vector<absl::string_view> lines = Words(process.last_words());
     if (lines.empty()) continue;
     absl::StrAppend(&out, "---- last words of process ", numbers_[i], " (pid ", process.pid(), "), which ",
                     process.ended() ? process.Ending() : "still runs", "\n", absl::StrJoin(lines, "\n"),

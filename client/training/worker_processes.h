@@ -43,6 +43,7 @@ class WorkerProcesses {
     // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the kernel has killed
     // processes for want of memory meanwhile.
     std::string how;
+    std::string wrote;  // lines before `last_line` that are more than information, "a | b"
   };
   // Returns the processes that ended since the last call.
   std::vector<Ended> Poll();

@@ -158,7 +158,8 @@ void CoordinatorCore::On(SessionClosed& e) {
 }
 
 void CoordinatorCore::On(WorkerExited& e) {
-  if (Worker* w = sessions_.workers().FindByPid(e.pid)) return Lose(*w, WorkerChange::Kind::kLost, e.reason);
+  if (Worker* w = sessions_.workers().FindByPid(e.pid))
+    return Lose(*w, WorkerChange::Kind::kLost, e.reason, e.wrote);
   if (!options_.fixed_workers) return;
   const std::vector<uint64_t> live = runs_.live();
   for (const uint64_t id : live) {
@@ -178,12 +179,13 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
   sessions_.workers().Remove(session);
 }
 
-void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
+void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason,
+                           const std::string& wrote) {
   const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
   for (const uint64_t id : runs_.live()) runs_.Find(id)->LoseCopies(lost.session);
   Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
   if (run == nullptr || IsFinal(run->state())) return;
-  run->Lose(out_, lost.session, reason);
+  run->Lose(out_, lost.session, reason, wrote);
   Settle(*run);
 }
 
@@ -267,8 +269,7 @@ void CoordinatorCore::EndBlame(Run& run) {
   for (const RunMember& m : run.members().all()) {
     const Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || !w->broken || m.session == run.first_failure().session) continue;
-    return run.EndAttempt(
-        absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure().what, ")"));
+    return run.EndForLoss(m, w->broken_reason);
   }
   run.first_failure().is_link ? run.EndAttempt(run.first_failure().what) : run.Fail(run.first_failure().what);
 }

@@ -111,7 +111,9 @@ class CoordinatorCore {
   Effects EndStep();
 
   // Removes a worker that is gone for good, and tells its run. `worker` is dead after this.
-  void Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason);
+  // `wrote`: as in WorkerExited.
+  void Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason,
+            const std::string& wrote = {});
   // Ends a session that broke the rules or never greeted.
   void Refuse(SessionId session, const absl::Status& status);
 

@@ -30,6 +30,8 @@ struct CoreOptions {
   // Time that a run goes on with fewer processes than it wants before it takes free ones in, once for each
   // time that it has begun again.
   int64_t expand_ns = 5'000'000'000;
+  // Losses in a row with the same job in hand that make it poison (suspect_jobs.h).
+  int32_t poison_losses = 3;
   int64_t blame_ns = 1'000'000'000;    // time that a reported failure waits for its cause (run.h)
   int64_t ending_ns = 10'000'000'000;  // time for Forgotten after Abort; then the worker is reported as late
 

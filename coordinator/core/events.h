@@ -71,7 +71,8 @@ struct SessionClosed {
 // Reports the end of a worker process of this machine; sent by the owner of the processes.
 struct WorkerExited {
   int64_t pid = 0;
-  std::string reason;  // "killed by signal 9", "exited with code 1: <last words>"
+  std::string reason;      // "killed by signal 9", "exited with code 1: <last line>"
+  std::string wrote = {};  // last lines of its standard error before that one, "a | b"
 };
 // Ends the coordinator: every run that has not ended fails, every worker is told to shut down.
 struct StopAll {

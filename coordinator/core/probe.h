@@ -22,6 +22,7 @@ struct Probe {
   uint64_t steps = 0;
   uint64_t messages_received = 0, messages_sent = 0;
   uint64_t workers_lost = 0;
+  uint64_t non_finite_steps = 0;                  // steps given up for a number that is not finite
   uint64_t restarts = 0;                          // runs that began again behind a loss
   RecoveryTimes recovery_ns = {};                 // times of the restarts that led to a new step
   std::array<uint64_t, kRunStates> runs_ended{};  // by final state

@@ -227,6 +227,7 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::str
     for (const auto& [part, session] : beginning.copies->keepers)
       assign.kept.push_back({part, members_.at(members_.NumberOf(session)).process});
   }
+  assign.examined_step = info_.non_finite_step;
   return assign;
 }
 
@@ -285,6 +286,7 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
       continue;
     }
     ++out.counts.completions[static_cast<int>(m.jobs[i].job.kind)];
+    suspects_.Done(m.jobs[i].job);
     first_start_ns_ = std::min(first_start_ns_, m.jobs[i].start_ns);
     if (kept != i) m.jobs[kept] = m.jobs[i];
     ++kept;
@@ -358,7 +360,23 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
     info_.checkpoint_step = attempts_.checkpoint_step();
     return End(RunState::kWaiting, failed);
   }
+  if (m.non_finite_step >= 0) {
+    ++info_.non_finite_steps;
+    ++out.counts.non_finite_steps;
+    if (MakesOnceMore(m.non_finite_step))
+      return EndToRelocate(
+          absl::StrCat(failed, "; no stage keeps the step's update, and it is made once more"));
+    absl::StrAppend(&failed, info_.non_finite_step == m.non_finite_step ? "; the step was made twice" : "");
+  }
   failure_ = {std::move(failed), from, m.link_to >= 0, out.now + options_.blame_ns};
+}
+
+// Returns true if a step whose numbers are not finite is made again, and notes that. Each step is, once; and
+// none before one that was.
+bool Run::MakesOnceMore(int32_t step) {
+  if (attempts_.allowed() == 0 || !stop_reason_.empty() || step <= info_.non_finite_step) return false;
+  info_.non_finite_step = step;
+  return true;
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {
@@ -448,16 +466,36 @@ void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
   attempt_->MayGrantAll();
 }
 
-// A process's own report before it ends is a better cause than its end.
-void Run::Lose(StepEffects& out, SessionId session, const std::string& reason) {
+void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote) {
   RunMember& member = *members_.Find(session);
   member.alive = false;
   if (member.finished) return;  // it has done its part
   if (HasResults()) return FinishWithout(out, member, reason);
-  const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
-  if (!blaming()) return EndAttempt(lost);
-  EndAttempt(failure_.session == session ? absl::StrCat(failure_.what, " (then it was lost: ", reason, ")")
-                                         : absl::StrCat(lost, " (then ", failure_.what, ")"));
+  EndForLoss(member, reason, wrote);
+}
+
+// A process's own report before it ends is a better cause than its end.
+void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {
+  std::string lost = absl::StrCat(member.label, " was lost: ", reason);
+  if (failure_.session == member.session) {
+    lost = absl::StrCat(failure_.what, " (then it was lost: ", reason, ")");
+  } else if (blaming()) {
+    absl::StrAppend(&lost, " (then ", failure_.what, ")");
+  }
+  if (ending_.has_value() || attempt_ == nullptr) return EndAttempt(lost);
+  suspects_.Lost({member.label, reason, wrote}, JobsInHand(member));
+  attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses) ? Fail(suspects_.Describe())
+                                                                        : EndAttempt(lost);
+}
+
+std::vector<Job> Run::JobsInHand(const RunMember& member) const {
+  std::vector<Job> jobs;
+  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
+    if (&members_.MemberOf(rank) != &member) continue;
+    const std::vector<Job> of_rank = attempt_->queue().InHand(rank);
+    jobs.insert(jobs.end(), of_rank.begin(), of_rank.end());
+  }
+  return jobs;
 }
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.

@@ -5,14 +5,16 @@
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
 // begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h) or
 // from copies that its processes keep (run_copies.h). So does a run whose coordinator was started again, once
-// its workers have come back or had their time to.
+// its workers have come back or had their time to. A run of which a job ends each process that takes it fails
+// (suspect_jobs.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
 //   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited. A
 //      run that waits for its turn has none: others have theirs.
 //   3. A failure that a process reports waits `blame_ns` for the death of another process, which may be its
-//      cause and is not known yet. Until then the run grants nothing.
+//      cause and is not known yet. Until then the run grants nothing. A number that is not finite waits for
+//      nothing: its step is made again, once.
 //   4. A run that wishes to end takes nothing more: its owner closes it before the next message.
 //
 // Closed, it keeps its RunInfo and what tells a repeated submission. Refers to the options, which outlive it;
@@ -36,6 +38,7 @@
 #include "coordinator/core/run_copies.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
+#include "coordinator/core/suspect_jobs.h"
 #include "coordinator/core/work_queue.h"
 #include "coordinator/core/worker_table.h"
 #include "proto/session/link_clock.h"
@@ -93,8 +96,11 @@ class Run {
 
   // Notes that a process is gone, with all that it kept of any run's state.
   void LoseCopies(SessionId session) { copies_.Lose(session); }
-  // Takes the loss of a member's process for good.
-  void Lose(StepEffects& out, SessionId session, const std::string& reason);
+  // Takes the loss of a member's process for good. `wrote`: as in WorkerExited.
+  void Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote = {});
+  // Ends the attempt for the loss of a member's process, which explains a failure that was reported before.
+  // Fails the run if the loss shows that a job is poison.
+  void EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote = {});
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
   // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
@@ -151,8 +157,10 @@ class Run {
   void SayBeginning(const Beginning& beginning);
   RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
+  bool MakesOnceMore(int32_t step);
   void FinishIfAllHave();
   bool HasResults() const;
+  std::vector<Job> JobsInHand(const RunMember& member) const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   // Drops what belongs to one attempt.
   void DropAttempt();
@@ -188,6 +196,7 @@ class Run {
   RunMembers members_;
   RunAttempts attempts_;
   RunCopies copies_;
+  SuspectJobs suspects_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
 

@@ -177,6 +177,18 @@ void WorkQueue::TakeEndedSteps(std::vector<EndedStep>* steps) {
   ended_.clear();
 }
 
+std::vector<Job> WorkQueue::InHand(Rank rank) const {
+  std::vector<Job> jobs;
+  const RankState& r = ranks_[rank];
+  for (int32_t number = steps_done(); number < reached_end() && !r.order.empty(); ++number) {
+    const StepProgress::Step& step = progress_.At(number);
+    for (const int32_t index : r.order[progress_.jobs().PhaseOf(number)]) {
+      if (step.state[index] == kClaimed) jobs.push_back(progress_.jobs().JobOf(MakeJobId(number, index)));
+    }
+  }
+  return jobs;
+}
+
 std::vector<WorkQueue::Awaited> WorkQueue::AwaitedJobs(size_t most) const {
   std::vector<Awaited> awaited;
   std::vector<bool> seen(ranks_.size(), false);

@@ -80,6 +80,9 @@ class WorkQueue {
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
 
+  // Returns the jobs that are granted to the rank and not done, in claim order.
+  std::vector<Job> InHand(Rank rank) const;
+
   // A job that everything waits for: its predecessors are all done, and it is not. AwaitedJobs returns at
   // most one for each rank, oldest step first.
   struct Awaited {

@@ -41,6 +41,7 @@ TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int pro
   results.reports = run.reports;
   results.reduction = run.reduction;
   results.restarts = run.restarts;
+  results.non_finite_steps = run.non_finite_steps;
   results.jobs = recorder.LastJobs();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();

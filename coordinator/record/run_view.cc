@@ -183,6 +183,7 @@ Json RunJson(const RunInfo& run) {
                {"started", Seconds(run.started_ns)},
                {"ended", Seconds(run.ended_ns)}};
   if (run.restarts > 0) json["restarts"] = run.restarts;
+  if (run.non_finite_steps > 0) json["non_finite_steps"] = run.non_finite_steps;
   if (!run.restart_reason.empty()) {
     json["restart_reason"] = run.restart_reason;
     for (int p = 0; run.recovery_ns.has_value() && p < kRecoveryPhases; ++p)
@@ -276,6 +277,10 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   }
   if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
   if (run.restarts > 0) line("restarts   ", absl::StrCat(run.restarts, "; the last: ", run.restart_reason));
+  if (run.non_finite_steps > 0) {
+    line("given up   ", absl::StrCat(run.non_finite_steps, run.non_finite_steps == 1 ? " step" : " steps",
+                                     " with a number that was not finite; the last: ", run.non_finite_step));
+  }
   if (run.recovery_ns.has_value()) line("recovery   ", RecoveryText(*run.recovery_ns));
   if (run.restarts == 0 && !run.restart_reason.empty()) line("resumed    ", run.restart_reason);
   absl::StrAppend(&out, "time       ", Duration(run, now_ns), "\n");

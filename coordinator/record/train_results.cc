@@ -140,7 +140,12 @@ std::string TroubleText(const TrainResults& r) {
   std::string out;
   if (r.restarts > 0) {
     absl::StrAppend(&out, "restarts     ", r.restarts,
-                    ": a process or a data link was lost, or a process left or came back\n");
+                    ": a process or a data link was lost, or a process left or came back",
+                    r.non_finite_steps > 0 ? ", or a number was not finite\n" : "\n");
+  }
+  if (r.non_finite_steps > 0) {
+    absl::StrAppend(&out, "given up     ", r.non_finite_steps, r.non_finite_steps == 1 ? " step" : " steps",
+                    " with a number that was not finite, and made again\n");
   }
   if (r.skipped_steps > 0) {
     absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",
@@ -195,6 +200,7 @@ Json SummaryJson(const TrainResults& r) {
   json["first_step"] = r.spec.first_step();
   json["steps"] = r.step_seconds.size();
   if (!r.reference) json["restarts"] = r.restarts;
+  if (r.non_finite_steps > 0) json["non_finite_steps"] = r.non_finite_steps;
   if (r.spec.train.non_finite == NonFinite::kSkip) json["skipped_steps"] = r.skipped_steps;
   if (r.validation.has_value()) {
     json["validation_step"] = r.validation->step;

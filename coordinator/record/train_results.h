@@ -37,6 +37,7 @@ struct TrainResults {
   double first_loss = 0, final_loss = 0;
   std::optional<Validation> validation;  // the last
   int restarts = 0;                      // times that the run began again: for a loss, or for other processes
+  int non_finite_steps = 0;              // steps given up for a number that is not finite
   int skipped_steps = 0;                 // of these (train.non_finite: skip)
   double seconds = 0;                    // from the start of the first job to the end of the last step
   Prediction predicted;

@@ -39,6 +39,10 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       restarts_(m->AddCounter("weft_run_restarts_total",
                               "Runs that began again from their newest checkpoint because they lost a "
                               "worker process or a data link.")),
+      non_finite_(
+          m->AddCounter("weft_non_finite_steps_total",
+                        "Steps that were given up on all stages because a loss, gradient or weight was "
+                        "infinite or not a number.")),
       resumed_(m->AddCounter("weft_sessions_resumed_total",
                              "Connections that replaced a broken connection of a session.")) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
@@ -98,6 +102,7 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   sent_.RaiseTo(static_cast<double>(probe.messages_sent));
   lost_.RaiseTo(static_cast<double>(probe.workers_lost));
   restarts_.RaiseTo(static_cast<double>(probe.restarts));
+  non_finite_.RaiseTo(static_cast<double>(probe.non_finite_steps));
   for (int p = 0; p < kRecoveryPhases; ++p)
     recovery_[p].RaiseTo(static_cast<double>(probe.recovery_ns[p]) * 1e-9);
   resumed_.RaiseTo(static_cast<double>(sessions_resumed));

@@ -26,7 +26,8 @@ class CoordinatorMetrics {
   void Export(const Probe& probe, uint64_t sessions_resumed);
 
   Gauge epoch_, loss_, gradient_norm_, last_step_;
-  Counter steps_, fenced_, duplicates_, violations_, grants_, received_, sent_, lost_, restarts_, resumed_;
+  Counter steps_, fenced_, duplicates_, violations_, grants_, received_, sent_, lost_, restarts_, non_finite_,
+      resumed_;
   std::vector<Gauge> jobs_;         // blocked, ready, claimed, done
   std::vector<Counter> completed_;  // by kind
   std::vector<Counter> recovery_;   // by phase

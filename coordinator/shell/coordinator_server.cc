@@ -89,8 +89,8 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     return Ask<absl::StatusOr<RunInfo>>(Over(), [&](auto answer) { answer(loop_->core().GetRun(run)); });
   }
 
-  void WorkerExited(int64_t pid, const std::string& reason) override {
-    loop_->Post([this, pid, reason] { loop_->Add(weft::WorkerExited{pid, reason}); });
+  void WorkerExited(const weft::WorkerExited& exited) override {
+    loop_->Post([this, exited] { loop_->Add(exited); });
   }
 
   std::string Problem() const override {

@@ -44,7 +44,7 @@ class CoordinatorServer {
   virtual std::string Problem() const = 0;
 
   // Tells the server, for an owner of worker processes, that a process has ended, and how.
-  virtual void WorkerExited(int64_t pid, const std::string& reason) = 0;
+  virtual void WorkerExited(const weft::WorkerExited& exited) = 0;
 
   // Fails the runs that have not ended, tells every worker to shut down, waits a moment for that to be heard,
   // and ends. With a store it leaves runs and workers as they are, and waits a moment for what it has decided

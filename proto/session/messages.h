@@ -143,6 +143,9 @@ struct Failed {
   // The step of the checkpoint, or of the copies, with which the attempt began, if they are damaged or gone;
   // -1 for any other cause.
   int32_t damaged_checkpoint = -1;
+  // The step of a loss, gradient or weight that is infinite or not a number, where the run does not go on
+  // with such; -1 for any other cause.
+  int32_t non_finite_step = -1;
 };
 
 struct Finished {
@@ -266,6 +269,9 @@ struct Assign {
   // In an attempt that begins with copies: the epoch of the attempt that made them, and the processes that keep them.
   uint64_t copies_epoch = 0;
   std::vector<KeptPart> kept;
+  // Step that an attempt before gave up for a number that is not finite: the gradients of its micro-batches
+  // are checked one by one; -1 for none.
+  int32_t examined_step = -1;
 };
 
 // Grants jobs of one rank, in the order in which the schedule is expected to start them.

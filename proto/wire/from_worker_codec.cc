@@ -43,6 +43,8 @@ struct WorkerEncoder {
     if (m.link_to >= 0) out->mutable_failed()->set_link_to(static_cast<uint32_t>(m.link_to));
     if (m.damaged_checkpoint >= 0)
       out->mutable_failed()->set_damaged_checkpoint(static_cast<uint32_t>(m.damaged_checkpoint));
+    if (m.non_finite_step >= 0)
+      out->mutable_failed()->set_non_finite_step(static_cast<uint32_t>(m.non_finite_step));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
@@ -254,6 +256,8 @@ absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   }
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.damaged_checkpoint", in.damaged_checkpoint(), kMaxSteps));
   if (in.has_damaged_checkpoint()) m.damaged_checkpoint = static_cast<int32_t>(in.damaged_checkpoint());
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.non_finite_step", in.non_finite_step(), kMaxSteps));
+  if (in.has_non_finite_step()) m.non_finite_step = static_cast<int32_t>(in.non_finite_step());
   return m;
 }
 

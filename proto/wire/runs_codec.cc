@@ -43,6 +43,10 @@ absl::Status TakeRestarts(const v1::Run& in, RunInfo* run) {
   run->restarts = static_cast<int32_t>(in.restarts());
   run->restart_step = static_cast<int32_t>(in.restart_step());
   run->restart_reason = in.restart_reason();
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.non_finite_steps", in.non_finite_steps(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.non_finite_step", in.non_finite_step(), kMaxSteps));
+  run->non_finite_steps = static_cast<int32_t>(in.non_finite_steps());
+  if (in.has_non_finite_step()) run->non_finite_step = static_cast<int32_t>(in.non_finite_step());
   if (in.recovery_ns().empty()) return absl::OkStatus();
   if (in.recovery_ns_size() != kRecoveryPhases)
     return absl::InvalidArgumentError(absl::StrCat("run.recovery_ns has ", in.recovery_ns_size(),
@@ -124,6 +128,8 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_restarts(run.restarts);
   out->set_restart_step(run.restart_step);
   out->set_restart_reason(PlainText(run.restart_reason, kMaxTextBytes));
+  out->set_non_finite_steps(run.non_finite_steps);
+  if (run.non_finite_step >= 0) out->set_non_finite_step(run.non_finite_step);
   if (run.recovery_ns.has_value())
     out->mutable_recovery_ns()->Add(run.recovery_ns->begin(), run.recovery_ns->end());
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -228,6 +229,30 @@ TEST_F(NonFiniteValues, ASummedGradient_FailsItsUpdateAndNamesTheParameter) {
   }
 }
 
+// In a step that is made again for such a number, the backward of the micro-batch finds it.
+TEST_F(NonFiniteValues, AGradientInAnExaminedStep_FailsItsBackward) {
+  RunSpec run = Run("adamw", 2, Numbers(0, kBatch), -1);
+  PlainMemory memory;
+  for (const int examined : {-1, 0}) {
+    run.examined_step = examined;
+    const auto rank = Require(cpu_.CreateRank(*ScheduledRun::Make(run), 0, memory));
+    Require(rank->AddStage(0, StageRole::Whole()));
+    const ForwardResult forward = Require(rank->Forward(Job::Compute(0, 0, 1, JobKind::kForward), {}, {}, 0));
+    Tensor gradient = forward.activation;
+    std::vector<float> values(gradient.bytes / sizeof(float), 1.0f);
+    values[0] = INFINITY;
+    gradient.data = values.data();
+    const auto made =
+        rank->Backward(Job::Compute(0, 0, 1, JobKind::kBackward), {gradient}, {}, 0, /*hand_out=*/false);
+    EXPECT_EQ(made.ok(), examined < 0) << "else the update finds it";
+    EXPECT_EQ(IsNonFinite(made.status()), examined == 0);
+    EXPECT_THAT(
+        std::string(made.status().message()),
+        HasSubstr(examined < 0 ? ""
+                               : "backward (step 0, stage 0, micro-batch 1): the gradient of stage 0 is"));
+  }
+}
+
 // An update can still make weights that are not finite of a finite gradient.
 TEST_F(NonFiniteValues, AnUpdateThatOverflows_Fails) {
   RunSpec run = Run("sgd", 2, Numbers(0, kBatch), -1);
@@ -248,6 +273,23 @@ TEST_F(NonFiniteValues, SkippingOnADeviceOfOwnMemory_IsRefusedInWords) {
   const absl::Status refused =
       DeviceNamed("testgpu").CreateRank(*ScheduledRun::Make(run), 0, memory).status();
   EXPECT_THAT(std::string(refused.message()), HasSubstr("train.non_finite: skip works on the CPU only"));
+}
+
+TEST(CheckExamined, NumberThatIsNotFinite_IsFoundInThatStepAlone) {
+  RunSpec run;
+  StageLayout layout;
+  layout.stage = 2;
+  const std::vector<float> values = {1, -2, std::numeric_limits<float>::infinity()};
+  const std::vector<FlatPiece> pieces = {{0, 2, values.data()}, {2, 0, nullptr}, {2, 1, values.data() + 2}};
+  EXPECT_TRUE(CheckExamined(run, layout, 3, pieces).ok());
+  run.examined_step = 3;
+  EXPECT_TRUE(CheckExamined(run, layout, 4, pieces).ok());
+  EXPECT_TRUE(CheckExamined(run, layout, 3, {pieces[0], pieces[1]}).ok());
+  const absl::Status found = CheckExamined(run, layout, 3, pieces);
+  EXPECT_TRUE(IsNonFinite(found));
+  EXPECT_THAT(std::string(found.message()), HasSubstr("the gradient of stage 2 is not finite"));
+  run.train.non_finite = NonFinite::kSkip;
+  EXPECT_TRUE(CheckExamined(run, layout, 3, pieces).ok()) << "the step is left out";
 }
 
 TEST(CheckFigures, OfADevice_AreJudgedByTheRunsChoice) {

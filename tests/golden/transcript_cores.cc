@@ -294,11 +294,9 @@ void TranscriptCores::Forget(Worker& w) {
     it = it->second == w.process ? wanted_.erase(it) : std::next(it);
 }
 
-void TranscriptCores::Fail(Worker& w, const std::string& reason, int32_t damaged_checkpoint) {
-  page_->Head(Topic::kRuns, absl::StrCat(w.name, " fails: ", reason));
-  Ask(w, [&](WorkerCore& c, WorkerEffects* out) {
-    c.OnFailure(now_, Failed{0, reason, -1, damaged_checkpoint}, out);
-  });
+void TranscriptCores::Fail(Worker& w, const Failed& failure) {
+  page_->Head(Topic::kRuns, absl::StrCat(w.name, " fails: ", failure.reason));
+  Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnFailure(now_, failure, out); });
 }
 
 void TranscriptCores::Break(Worker& w, const std::string& reason) {

@@ -48,7 +48,7 @@ class TranscriptCores {
 
   // Sends a message that the worker's core did not make.
   void Send(Worker& w, FromWorker message);
-  void Fail(Worker& w, const std::string& reason, int32_t damaged_checkpoint = -1);
+  void Fail(Worker& w, const Failed& failure);
   void Break(Worker& w, const std::string& reason);
   void Resume(Worker& w);
 

@@ -78,6 +78,13 @@ absl::StatusOr<std::vector<Job>> JobsOf(const TranscriptCommand& c) {
   return jobs;
 }
 
+Failed FailureOf(const TranscriptCommand& c, uint64_t run) {
+  Failed failure{run, c.Value("reason")};
+  failure.damaged_checkpoint = static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1));
+  failure.non_finite_step = static_cast<int32_t>(NumberOf(c, "non_finite_step", -1));
+  return failure;
+}
+
 }  // namespace
 
 std::string TranscriptDriver::Do(const TranscriptCommand& command) {
@@ -243,8 +250,7 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Credit") return Credit{run, rank, token, static_cast<int32_t>(NumberOf(c, "credit", 0))};
   if (name == "Report") return Report{run, {}};
   if (name == "Leaving") return Leaving{c.Value("reason")};
-  if (name == "Failed")
-    return Failed{run, c.Value("reason"), -1, static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1))};
+  if (name == "Failed") return FailureOf(c, run);
   if (name == "Finished") return Finished{run, {}};
   if (name == "Forgotten") return Forgotten{run};
   if (name == "Stalled") return Stalled{run, c.Value("reason")};
@@ -295,7 +301,7 @@ absl::Status TranscriptDriver::Lose(const Command& c) {
   TranscriptCores::Worker& w = **worker;
   const std::string reason = c.Value("reason");
   if (c.name == "fail") {
-    cores_.Fail(w, reason, static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1)));
+    cores_.Fail(w, FailureOf(c, 0));
   } else if (c.name == "break") {
     cores_.Break(w, reason);
   } else if (c.name == "resume") {

@@ -45,6 +45,7 @@ std::string AssignWords(const Assign& m) {
   if (m.reduction_mode == ReductionMode::kFast) words += ", with collectives";
   if (m.copies) words += ", makes copies";
   if (!m.kept.empty()) absl::StrAppend(&words, ", begins with copies of epoch ", m.copies_epoch);
+  if (m.examined_step >= 0) absl::StrAppend(&words, ", examine step ", m.examined_step);
   return words;
 }
 
@@ -199,7 +200,8 @@ std::string MessageWords(const FromWorker& message) {
           [](const Failed& m) {
             return absl::StrCat(
                 "run ", m.run, Because(m.reason),
-                m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint));
+                m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint),
+                m.non_finite_step < 0 ? "" : absl::StrCat(", not finite in step ", m.non_finite_step));
           },
           [](const Leaving& m) { return m.reason; },
           [](const Finished& m) { return absl::StrCat("run ", m.run); },

@@ -192,7 +192,7 @@ TEST_P(CoordinatorServerTest, Run_OwnerTellsExit_ReasonIsTold) {
   ScriptedWorker a(WorkerOptions(0)), b(dying);
   const uint64_t run = Submit("1f1b", 2);
   ASSERT_TRUE(heard_.WaitForState(run, RunState::kRunning));
-  server_->WorkerExited(1001, "killed by signal 9");
+  server_->WorkerExited({1001, "killed by signal 9"});
   const RunInfo info = heard_.WaitForEnd(run);
   EXPECT_EQ(info.state, RunState::kFailed);
   EXPECT_THAT(info.reason, HasSubstr("pid 1001 on host test) was lost: killed by signal 9"));

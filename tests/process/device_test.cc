@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -251,6 +252,45 @@ TEST_F(DeviceProcess, KernelError_NamesTheJob) {
     EXPECT_FALSE(result.timed_out);
     EXPECT_EQ(result.code, 1);
     EXPECT_THAT(result.err, ::testing::ContainsRegex("step [0-9]+.*kernel error, as was asked for"));
+  }
+}
+
+// A job ends each process that takes it. The run is given up after three of them, and says all that is known.
+TEST_F(DeviceProcess, PoisonJob_IsQuarantinedWithTheLastWordsOfItsProcesses) {
+  if (!IsTestGpu()) GTEST_SKIP() << "kills processes on purpose";
+  const std::string job = "backward (step 4, stage 2, micro-batch 1)";
+  const Variables deadly(Values{{"WEFT_TESTGPU_DEADLY_JOB", job}});
+  const std::string run = Gpt(1000000).Under("1f1b") + "restarts: 10\ncheckpoint: {every: 2}\n";
+  const CommandResult result = Command::Run({"weft", "train", folder_.Write("run.yaml", run), "--out",
+                                             folder_ / "out", "--processes", "2", "--device", DeviceName()},
+                                            kSeconds);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("quarantined: 3 processes in a row were lost with the same job"),
+                                HasSubstr(job), HasSubstr("failed after 4 of 1000000 steps"),
+                                HasSubstr("goes on from its checkpoint of step 2")));
+  const std::string death = absl::StrCat(
+      "was killed by SIGABRT: testgpu: dies of it, as was asked for (before that it wrote: "
+      "testgpu: takes up ",
+      job, ")");
+  const std::vector<std::string> parts = absl::StrSplit(result.err, death);
+  EXPECT_EQ(parts.size(), 4u) << "each of three deaths: " << result.err;
+}
+
+// A loss is not a number, once. The step is made again, and nothing else is different.
+TEST_F(DeviceProcess, LossThatIsNanOnce_EndsWithTheReferencesBits) {
+  if (!IsTestGpu()) GTEST_SKIP() << "makes a number wrong on purpose";
+  for (const char* const checkpoint : {"checkpoint: {every: 2}\n", ""}) {
+    SCOPED_TRACE(checkpoint);
+    const std::string run = Gpt(6).Under("1f1b") + checkpoint;
+    const Trained want = Reference(run, "cpu");
+    const std::string file = folder_.Write("nan", "forward (step 3, stage 3, micro-batch 2)\n");
+    const Variables nan(Values{{"WEFT_TESTGPU_NAN_FILE", file}});
+    const Trained got = Train(run, {"--device", DeviceName(), "--processes", "2"});
+    EXPECT_EQ(got.weights, want.weights) << "trained weights differ";
+    EXPECT_EQ(got.losses, want.losses);
+    const Json summary = Json::parse(ReadWholeFile(folder_ / "out/summary.json"));
+    EXPECT_EQ(summary["non_finite_steps"], 1);
+    EXPECT_EQ(summary["restarts"], 1);
   }
 }
 

@@ -76,8 +76,32 @@ TEST_F(NonFinite, ByDefault_TheRunEndsAndNamesStepStageAndMicrobatch) {
     EXPECT_EQ(run.result.code, 1);
     EXPECT_THAT(run.result.err, AllOf(HasSubstr("forward (step 5, stage 3, micro-batch 3): the loss is nan"),
                                       HasSubstr("failed after 4 of 7 steps"), HasSubstr("train.non_finite")));
+    if (flag != "--reference") {
+      EXPECT_THAT(run.result.err,
+                  AllOf(HasSubstr("no stage keeps the step's update, and it is made once more; "
+                                  "the run begins again with step 1"),
+                        HasSubstr("; the step was made twice")));
+    }
     EXPECT_THAT(ReadWholeFile(folder_ / "out/steps.jsonl"), Not(HasSubstr("null")));
   }
+}
+
+// The weights grow by a factor of a million a step.
+TEST_F(NonFinite, LearningRateThatIsTooLarge_FailsBehindTheSecondTryWithStepAndStage) {
+  const TrainedRun run = TrainSmallRun(folder_,
+                                       {{"train",
+                                         "{steps: 30, batch: 16, microbatches: 4, seed: 1, optimizer: "
+                                         "{sgd: {lr: 1000, weight_decay: 1000}}}"},
+                                        {"schedule", "{lpp: {groups: 2, ranks: 2}}"},
+                                        {"checkpoint", "{every: 1}"}},
+                                       {"--processes=2"});
+  EXPECT_EQ(run.result.code, 1);
+  EXPECT_THAT(
+      run.result.err,
+      AllOf(HasSubstr("no stage keeps the step's update, and it is made once more; the run goes on from"),
+            HasSubstr("; the step was made twice"),
+            ::testing::ContainsRegex("the run failed after .*: (forward|backward|update) "
+                                     "\\(step [0-9]+, stage [0-9]+, ")));
 }
 
 TEST_F(NonFinite, Skip_LeavesTheStepOutOfAllStagesUnderEverySchedule) {

@@ -415,6 +415,51 @@ TEST(SimulatedWorld, OneProcessKilledWithRedundancy_MakesTheStepUnderWayAgain) {
   EXPECT_LE(all.steps_again, 1);
 }
 
+// Draws a forward or backward of the run from the seed.
+Job DrawJob(uint64_t seed, const WorldOptions& options) {
+  const auto below = [&seed](int n) {
+    seed = seed * 6364136223846793005 + 1442695040888963407;
+    return static_cast<int>((seed >> 33) % n);
+  };
+  return Job::Compute(options.first_step + below(options.steps - options.first_step), below(options.stages),
+                      below(options.microbatches), JobKind::kForward);
+}
+
+// A job ends each process that takes it. The run fails, names the job, and spends three processes on it.
+TEST(SimulatedWorld, PoisonJob_IsQuarantinedBehindThreeProcesses) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : 150); ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.snapshot_every = static_cast<int>(seed % 3);
+    options.expand_ns = 10'000'000;
+    options.bad_job = {BadJob::Kind::kDeadly, DrawJob(seed, options)};
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    ASSERT_NE(result.failure.find("quarantined: 3 processes in a row"), std::string::npos)
+        << Text(options) << ": " << result.failure;
+    ASSERT_EQ(result.restarts, 2) << Text(options);
+  }
+}
+
+// A number is not finite, once: the step is made again, and the run ends as the undisturbed one. Where it
+// comes again, the run fails with the words of the job.
+TEST(SimulatedWorld, NumberThatIsNotFinite_GivesTheStepUpOnAllStagesAndMakesItOnceMore) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : 200); ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.snapshot_every = static_cast<int>(seed % 3);
+    if (seed % 5 == 0) options.launch_ahead = 3;
+    options.bad_job = {BadJob::Kind::kNonFinite, DrawJob(seed, options), seed % 4 == 0 ? 2 : 1};
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    ASSERT_EQ(result.restarts, 1) << Text(options);
+    ASSERT_EQ(result.failure.find(Describe(options.bad_job.job) + " is nan; the step was made twice") !=
+                  std::string::npos,
+              seed % 4 == 0)
+        << Text(options) << ": " << result.failure;
+  }
+}
+
 // Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.
 TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
   const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {

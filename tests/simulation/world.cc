@@ -76,7 +76,7 @@ World::World(const WorldOptions& options)
   auto plan = MakeRunPlan("world", options.family, schedule, options.steps, options.first_step,
                           ReductionMode::kOrdered, rule);
   auto restartable = std::make_shared<RunPlan>(**plan);
-  restartable->restarts = options.kills;
+  restartable->restarts = options.bad_job.kind != BadJob::Kind::kNone ? 100 : options.kills;
   restartable->redundancy = options.redundancy ? 1 : 0;
   restartable->resumed_spec = [](const std::string&, int32_t step) { return absl::StrCat(step); };
   plan_ = submitted_ = std::move(restartable);
@@ -116,12 +116,15 @@ void World::Join(Process& p) {
   Pump(p);
 }
 
-// Kills a process: what it holds, and what it would have done, is gone. Its owner reports the end, and starts
-// another.
-void World::Kill() {
+void World::KillAny() {
   if (finished_) return;
   Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
-  if (p.dead) return;
+  if (!p.dead) Kill(p);
+}
+
+// Kills a process: what it holds, and what it would have done, is gone. Its owner reports the end, and starts
+// another.
+void World::Kill(Process& p) {
   p.dead = true;
   Note(Mix(16, p.number));
   const int64_t reported = now_ + 1 + random_.Below(20'000'000);
@@ -161,7 +164,7 @@ void World::Replace(Process& p, int64_t time) {
 
 // Checks that a run from which processes only leave has lost no work.
 void World::CheckRestart(const RunInfo& run) {
-  if (options_.kills + options_.coordinator_kills > 0 || run.restart_step <= first_step_ ||
+  if (options_.kills + options_.coordinator_kills + bad_starts_ > 0 || run.restart_step <= first_step_ ||
       submitted_->graph.route() != nullptr)
     return;
   for (const Job& job : counted_now_) {
@@ -245,7 +248,8 @@ void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
 void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendEffect>(&effect)) {
-      if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
+      const auto* failed = std::get_if<Failed>(&send->message);
+      if (failed != nullptr && failed->non_finite_step < 0) Problem(failed->reason);
       if (absl::Status s = p.session.worker_end.Send(std::move(send->message)); !s.ok())
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
@@ -293,6 +297,7 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
 
 void World::CheckEnd() {
   if (!finished_) return Problem("the run did not finish");
+  if (!result_.failure.empty()) return;
   if (result_.stopped && stop_step_ < 0) return;  // before its first step
   CheckSnapshots();
   if (result_.stopped) {
@@ -329,7 +334,7 @@ WorldResult World::Run() {
   for (int kill = 0; kill < options_.coordinator_kills; ++kill)
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { KillCoordinator(); });
   for (int kill = 0; kill < options_.kills; ++kill)
-    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Kill(); });
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { KillAny(); });
   for (int leave = 0; leave < options_.leaves; ++leave)
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Leave(); });
   if (options_.stop_at_ns > 0)

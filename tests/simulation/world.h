@@ -29,7 +29,18 @@
 #include <memory>
 #include <string>
 
+#include "schedules/job.h"
+
 namespace weft {
+
+// A job of the run that goes wrong each time that it starts, `times` times at most.
+struct BadJob {
+  // kDeadly: its process dies of it. kNonFinite: its process reports a number that is not finite. kNone:
+  // there is no such job.
+  enum class Kind { kNone, kDeadly, kNonFinite } kind = Kind::kNone;
+  Job job;
+  int times = INT32_MAX;
+};
 
 struct WorldOptions {
   uint64_t seed = 1;
@@ -62,6 +73,7 @@ struct WorldOptions {
   int64_t expand_ns = 5'000'000'000;  // CoreOptions::expand_ns
   int leaves = 0;                     // processes that ask to leave, each replaced a little later
   int64_t kill_within_ns = 0;         // of all of these
+  BadJob bad_job;
   // Above 1, jobs are done by a device that is given so many of a rank ahead.
   int launch_ahead = 1;
 };
@@ -80,6 +92,7 @@ struct WorldResult {
   int from_copies = 0;   // of these, from copies in memory
   int steps_again = 0;   // most steps that an attempt made again
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
+  std::string failure;   // reason why the run failed, where it has a bad job
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

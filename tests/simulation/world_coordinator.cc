@@ -12,6 +12,8 @@ void World::StartCore(uint64_t epoch) {
   core.epoch = epoch;
   core.expand_ns = options_.expand_ns;
   core.gathering_ns = 50'000'000;
+  // So often a process that is killed at random may have the same job in hand.
+  if (options_.bad_job.kind != BadJob::Kind::kDeadly) core.poison_losses = options_.kills + 1;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
 }
 
@@ -119,6 +121,10 @@ void World::CarryOut(Effects effects) {
     if (run.stop_step >= 0) stops_.insert(run.stop_step);
     if (run.state == RunState::kFinished) finished_ = true;
     if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
+    if (run.state == RunState::kFailed && options_.bad_job.kind != BadJob::Kind::kNone) {
+      result_.failure = run.reason;
+      finished_ = true;
+    }
     if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
     if (run.restarts == result_.restarts) continue;
     result_.restarts = run.restarts;

@@ -8,8 +8,26 @@
 
 namespace weft {
 
+bool World::GoesWrong(Process& p, const StartEffect& start) {
+  const BadJob& bad = options_.bad_job;
+  if (bad.kind == BadJob::Kind::kNone || start.job != bad.job || bad_starts_ >= bad.times) return false;
+  ++bad_starts_;
+  if (bad.kind == BadJob::Kind::kDeadly) {
+    Kill(p);
+    return true;
+  }
+  // The job ends as any other, and nothing comes of it.
+  WorkerEffects effects;
+  p.core.OnFailure(now_, Failed{0, absl::StrCat(Describe(bad.job), " is nan"), -1, -1, bad.job.step},
+                   &effects);
+  Carry(p, std::move(effects), nullptr);
+  Pump(p);
+  return false;
+}
+
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
+  if (GoesWrong(p, start)) return;
   if (start.has_state) ReceiveState(p, start);
   CountActivationBytes(start, /*ended=*/false);
   if (!start.overlapped) {

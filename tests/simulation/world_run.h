@@ -126,7 +126,10 @@ class World {
 
   void StartProcess(int number);
   void Join(Process& p);
-  void Kill();
+  void KillAny();
+  void Kill(Process& p);
+  // Returns true if it is the bad job, which goes wrong then: nothing comes of it.
+  bool GoesWrong(Process& p, const StartEffect& start);
   void Leave();
   void Exit(Process& p);
   void Replace(Process& p, int64_t time);
@@ -231,6 +234,7 @@ class World {
   std::map<Value, State> moving_;
   std::map<Value, std::map<int, Value>> sent_copies_;  // likewise
   std::map<int, Rank> holder_;                         // holder of the state of each stage, if a rank has it
+  int bad_starts_ = 0;                                 // of the bad job
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;

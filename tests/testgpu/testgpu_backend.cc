@@ -5,7 +5,10 @@
 //   WEFT_TESTGPU_MEMORY     bytes that the device has (no limit)
 //   WEFT_TESTGPU_FAIL_ALLOCATION=n, WEFT_TESTGPU_FAIL_JOB=n
 //                           the n-th allocation of the process has no memory; its n-th job is a kernel error
-//   WEFT_TESTGPU_FAIL_DEVICE=i  these two on device i alone
+//   WEFT_TESTGPU_DEADLY_JOB=words  the process dies at the end of this job, "forward (step 3, stage 1, ..)"
+//   WEFT_TESTGPU_NAN_FILE=path  the loss of the forward whose words are in the file is nan, once for all
+//                           processes: the file goes with it. On any device
+//   WEFT_TESTGPU_FAIL_DEVICE=i  these three on device i alone
 //   WEFT_TESTGPU_ARITHMETIC how it computes (other_arithmetic.h): its bits are not the CPU's then (cpu)
 #include <cstdlib>
 #include <map>
@@ -75,7 +78,9 @@ class Backend final : public DeviceBackend {
     if (failing == index) {
       allocation = FromEnvironment("WEFT_TESTGPU_FAIL_ALLOCATION", 0);
       injection_.failing_job = FromEnvironment("WEFT_TESTGPU_FAIL_JOB", 0);
+      if (const char* const deadly = std::getenv("WEFT_TESTGPU_DEADLY_JOB")) injection_.deadly_job = deadly;
     }
+    if (const char* const path = std::getenv("WEFT_TESTGPU_NAN_FILE")) injection_.nan_file = path;
     DeviceMemory::Instance().Restrict(FromEnvironment("WEFT_TESTGPU_MEMORY", 0), allocation);
   }
 

@@ -1,7 +1,11 @@
 #include "tests/testgpu/testgpu_rank.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -239,6 +243,14 @@ std::shared_ptr<LaunchedJob> TestRank::EndJob() {
   return launched;
 }
 
+bool TestRank::IsNanOnce(const Job& job) const {
+  if (options_.injection == nullptr || options_.injection->nan_file.empty()) return false;
+  std::ifstream file(options_.injection->nan_file);
+  std::string words;
+  return std::getline(file, words) && words == Describe(job) &&
+         std::remove(options_.injection->nan_file.c_str()) == 0;
+}
+
 // Handles the moment when the device has come to the end of a job.
 absl::Status TestRank::EndOf(JobUnderWay& job) {
   LaunchedJob::Figures figures;
@@ -248,7 +260,13 @@ absl::Status TestRank::EndOf(JobUnderWay& job) {
     status = absl::InternalError(
         absl::StrFormat("%s: testgpu: kernel error, as was asked for", Describe(job.job)));
   }
+  if (options_.injection != nullptr && Describe(job.job) == options_.injection->deadly_job) {
+    std::fprintf(stderr, "testgpu: takes up %s\ntestgpu: dies of it, as was asked for\n",
+                 options_.injection->deadly_job.c_str());
+    std::abort();
+  }
   if (job.loss != nullptr) figures.loss = static_cast<double>(*memory.Mirror(job.loss));
+  if (figures.loss.has_value() && IsNanOnce(job.job)) figures.loss = NAN;
   for (const Tensor& limbs : job.squares) {
     Tensor on_host = limbs;
     on_host.data = memory.Mirror(limbs.data);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tests/testgpu/device_queue.h"
 #include "tests/testgpu/mirror_math.h"
@@ -20,6 +21,8 @@ namespace weft::testgpu {
 // The faults on purpose; 0 for none.
 struct Injection {
   int64_t failing_job = 0;  // number of the failing job in the process
+  std::string deadly_job;   // words of the job that ends its process (schedules/job.h)
+  std::string nan_file;     // file with the words of a forward whose loss is nan, once: it goes with that
   std::atomic<int64_t> jobs{0};
 };
 
@@ -59,6 +62,8 @@ class TestRank final : public RankDevice {
 
  private:
   absl::Status EndOf(JobUnderWay& job);
+  // Returns true for the job whose loss is nan on purpose, once.
+  bool IsNanOnce(const Job& job) const;
   absl::Status AwaitWriter(const Tensor& tensor) const;
   absl::Status CheckReadable(const Tensor& tensor, const char* what) const;
 

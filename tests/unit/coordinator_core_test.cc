@@ -861,6 +861,102 @@ TEST_F(CoreTest, LostProcesses_WithoutANewStep_FailTheRunWithAllThatIsKnown) {
                                                 HasSubstr("before, the run began again 2 times in a row")));
 }
 
+// Each process that takes the run dies with its first job in hand.
+class PoisonTest : public CoreTest {
+ protected:
+  PoisonTest() { restarts = 10; }
+  // Lets the process of a new session begin an attempt of the run, with one job of rank 0 in hand.
+  void Begin(uint64_t run, SessionId s) {
+    Join(s);
+    lease[s] = Heard<Assign>(s)->leases[0];
+    Say(s, Prepared{run});
+    Say(s, Credit{run, lease[s].rank, lease[s].token, 1});
+  }
+  void Die(SessionId s) {
+    Do(WorkerExited{static_cast<int64_t>(100 + s), "killed by signal 11", "it wrote this"});
+  }
+};
+
+TEST_F(PoisonTest, JobThatEndsThreeProcesses_FailsItsRunAlone) {
+  const uint64_t other = Submit(1);
+  Begin(other, 9);
+  const uint64_t run = Submit(1);
+  for (const SessionId s : {1, 2, 3}) {
+    EXPECT_FALSE(IsFinal(core->GetRun(run)->state));
+    Begin(run, s);
+    Die(s);
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_THAT(
+      core->GetRun(run)->reason,
+      ::testing::AllOf(HasSubstr("quarantined: 3 processes in a row"), HasSubstr("forward (step 0, stage 0"),
+                       HasSubstr("pid 101"), HasSubstr("pid 102"), HasSubstr("pid 103"),
+                       HasSubstr("killed by signal 11 (before that it wrote: it wrote this)")));
+  EXPECT_EQ(core->GetRun(other)->state, RunState::kRunning);
+}
+
+TEST_F(PoisonTest, JobIsDoneInBetween_RunGoesOn) {
+  const uint64_t run = Submit(1);
+  for (const SessionId s : {1, 2, 3, 4}) {
+    Begin(run, s);
+    if (s == 3) Say(s, Complete(s, run, {Job::Compute(0, 0, 0, JobKind::kForward)}));
+    Die(s);
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting);
+}
+
+// Processes that die before they have begun had no job in hand.
+TEST_F(PoisonTest, ProcessesLostWhileTheyPrepare_AccuseNoJob) {
+  const uint64_t run = Submit(1);
+  for (const SessionId s : {1, 2, 3, 4}) {
+    Join(s);
+    Die(s);
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting);
+}
+
+TEST_F(CoreTest, NumberThatIsNotFinite_StepIsMadeOnceMoreAndThenFailsTheRun) {
+  restarts = 1;
+  uint64_t run = Running();
+  for (const int32_t step : {0, 1}) {
+    Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, step});
+    EXPECT_EQ(run_info.state, RunState::kWaiting) << "each step is made once more, and it is no loss";
+    EXPECT_THAT(run_info.restart_reason,
+                HasSubstr("no stage keeps the step's update, and it is made once more"));
+    for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+    for (const SessionId s : {1, 2}) {
+      lease[s] = Heard<Assign>(s)->leases[0];
+      Say(s, Prepared{run});
+    }
+  }
+  Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, 1});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("the loss is nan; the step was made twice"));
+  EXPECT_EQ(run_info.non_finite_steps, 3);
+  EXPECT_EQ(core->probe().non_finite_steps, 3u);
+}
+
+TEST_F(CoreTest, NumberThatIsNotFinite_WithoutRestarts_FailsTheRun) {
+  const uint64_t run = Running();
+  Say(2, Failed{run, "forward (..): the loss is nan", -1, -1, 0});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+}
+
+// The next attempt looks at the micro-batches of that step.
+TEST_F(CoreTest, StepThatIsMadeOnceMore_IsExamined) {
+  restarts = 1;
+  Join(1);
+  const uint64_t run = Submit(1);
+  EXPECT_EQ(Heard<Assign>(1)->examined_step, -1);
+  Say(1, Failed{run, "update (..): the gradient is not finite", -1, -1, 1});
+  Say(1, Forgotten{run});
+  EXPECT_EQ(Heard<Assign>(1)->examined_step, 1);
+}
+
 TEST_F(CoreTest, LastProcessLost_RunWaitsForAnother) {
   restarts = 1;
   Join(1);

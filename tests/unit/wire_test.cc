@@ -212,6 +212,18 @@ TEST(SessionCodec, FailedForADamagedCheckpoint_RoundTrip_KeepsItsStep) {
   EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("failed.damaged_checkpoint"));
 }
 
+TEST(SessionCodec, FailedForANumberThatIsNotFinite_RoundTrip_KeepsItsStep) {
+  for (const int32_t step : {-1, 0, 40}) {
+    EXPECT_EQ(std::get<Failed>(RoundTrip(FromWorker(Failed{9, "", -1, -1, step}))).non_finite_step, step);
+    Assign assign;
+    assign.examined_step = step;
+    EXPECT_EQ(std::get<Assign>(RoundTrip(FromCoordinator(assign))).examined_step, step);
+  }
+  v1::WorkerPayload out;
+  out.mutable_failed()->set_non_finite_step(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("failed.non_finite_step"));
+}
+
 TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
   Completions m{9, 2, {5, 6}, {}};
   int64_t start = 1'000'000'000'000'000;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/shell/compute/elementwise.h"
@@ -29,28 +30,47 @@ std::string FirstNonFinite(const StageLayout& layout, int64_t begin, int64_t n, 
   return "what lies between the parameters";
 }
 
-absl::Status NonFiniteLoss(double loss) {
-  return absl::OutOfRangeError(absl::StrCat("the loss is ", NumberText(loss), kAdvice));
+constexpr absl::string_view kNonFinite = "weft/non_finite";
+
+absl::Status NonFiniteError(std::string message) {
+  absl::Status status = absl::OutOfRangeError(std::move(message));
+  status.SetPayload(kNonFinite, absl::Cord());
+  return status;
 }
 
 }  // namespace
 
 absl::Status CheckLoss(const RunSpec& run, double loss) {
   if (run.train.non_finite != NonFinite::kStop || std::isfinite(loss)) return absl::OkStatus();
-  return NonFiniteLoss(loss);
+  return NonFiniteError(absl::StrCat("the loss is ", NumberText(loss), kAdvice));
+}
+
+bool IsNonFinite(const absl::Status& status) { return status.GetPayload(kNonFinite).has_value(); }
+
+absl::Status CheckExamined(const RunSpec& run, const StageLayout& layout, int step,
+                           const std::vector<FlatPiece>& pieces) {
+  if (run.examined_step != step || run.train.non_finite != NonFinite::kStop) return absl::OkStatus();
+  for (const FlatPiece& piece : pieces) {
+    if (piece.data == nullptr || piece.type != DataType::kFloat32) continue;
+    const auto* const values = static_cast<const float*>(piece.data);
+    if (AllFinite(values, piece.n)) continue;
+    return NonFiniteError(absl::StrCat("the gradient of stage ", layout.stage, " is not finite: ",
+                                       FirstNonFinite(layout, piece.offset, piece.n, values), kAdvice));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NonFiniteGradient(const StageLayout& layout, int64_t begin, int64_t n, const float* gradient) {
-  return absl::OutOfRangeError(absl::StrCat("the gradient of stage ", layout.stage,
-                                            ", summed over the micro-batches, is not finite: ",
-                                            FirstNonFinite(layout, begin, n, gradient), kAdvice));
+  return NonFiniteError(absl::StrCat("the gradient of stage ", layout.stage,
+                                     ", summed over the micro-batches, is not finite: ",
+                                     FirstNonFinite(layout, begin, n, gradient), kAdvice));
 }
 
 absl::Status CheckUpdated(const RunSpec& run, const StageLayout& layout, int64_t begin, int64_t n,
                           const float* weights, const float* gradient) {
   if (run.train.non_finite == NonFinite::kContinue || AllFinite(weights, n)) return absl::OkStatus();
   if (!AllFinite(gradient, n)) return NonFiniteGradient(layout, begin, n, gradient);
-  return absl::OutOfRangeError(absl::StrCat(
+  return NonFiniteError(absl::StrCat(
       "the update made weights of stage ", layout.stage,
       " that are not finite, of a gradient that is: ", FirstNonFinite(layout, begin, n, weights), kAdvice));
 }
@@ -63,12 +83,12 @@ absl::Status CheckFigures(const RunSpec& run, const Job& job, std::optional<doub
   const bool bears =
       updates ? run.train.non_finite == NonFinite::kContinue : run.train.non_finite != NonFinite::kStop;
   if (status.ok() && norm.has_value() && !bears && !std::isfinite(*norm)) {
-    status = absl::OutOfRangeError(
+    status = NonFiniteError(
         absl::StrCat(updates ? "the weights that it made of stage " : "the summed gradients of stage ",
                      job.stage, " have a value that is infinite or not a number", kAdvice));
   }
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(Describe(job), ": ", status.message()));
+  return NonFiniteError(absl::StrCat(Describe(job), ": ", status.message()));
 }
 
 }  // namespace weft

@@ -130,12 +130,14 @@ void EffectRunner::Send(FromWorker message) {
   if (outbox_.Send(std::move(message))) threads_.WakeMain();
 }
 
-void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to) {
+void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to,
+                        const Job* job) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
   const bool resumes = spec_ != nullptr && spec_->first_step() > 0;
   Failed failure{0, std::string(status.message()), link_to.value_or(-1)};
   if (resumes && IsDamagedCheckpoint(status)) failure.damaged_checkpoint = spec_->first_step();
+  if (job != nullptr && IsNonFinite(status)) failure.non_finite_step = job->step;
   core_.OnFailure(now, std::move(failure), &effects_);
   Apply(now, nullptr);
   // The process ends when it has forgotten the run (WorkerLoop::CheckHealth).
@@ -309,7 +311,7 @@ void EffectRunner::RunJobTask(JobTask task) {
   JobOutcome outcome = RunJob(compute, std::move(task), begun);
   WorkThreads::Lock(mu_);
   const int64_t now = MonotonicNow();
-  if (!outcome.status.ok()) Fail(now, outcome.status);
+  if (!outcome.status.ok()) Fail(now, outcome.status, std::nullopt, &job);
   if (outcome.activation_bytes.has_value())
     seats_.NoteActivationBytes(rank, job.stage, *outcome.activation_bytes);
   if (takes_copy && outcome.status.ok()) copies_.Write(core_.run_id(), job.step + 1, outcome.snapshot);
@@ -379,7 +381,7 @@ void EffectRunner::JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) {
     done.end_ns = std::min(now, ended.figures.end_ns);
     done.start_ns = std::min(done.end_ns, ended.figures.start_ns);
   } else {
-    Fail(now, ended.status);
+    Fail(now, ended.status, std::nullopt, &launch.job);
   }
   past_.jobs[static_cast<int>(launch.job.kind)] += launch.last;
   core_.OnJobDone(now, done, &effects_);
@@ -470,6 +472,11 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   const bool pairs = core_.graph()->has_pairs();
   seats_.Place(a, pairs);
   if (absl::Status s = threads_.Start(seats_.size()); !s.ok()) return s;
+  if (a.examined_step >= 0) {
+    auto examined = std::make_shared<ScheduledRun>(*effect.run);
+    examined->spec.examined_step = a.examined_step;
+    effect.run = std::move(examined);
+  }
   const ScheduledRun& run = *effect.run;
   if (device_.name() == "cpu") {
     if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;

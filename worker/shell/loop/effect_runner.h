@@ -108,8 +108,9 @@ class EffectRunner {
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Reports the first failure of a run.
-  void Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to = std::nullopt)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Fails the run here. `link_to`: the other end of the data link that failed; `job`: the job that did.
+  void Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to = std::nullopt,
+            const Job* job = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTask(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

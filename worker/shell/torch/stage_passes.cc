@@ -269,6 +269,9 @@ absl::StatusOr<BackwardResult> StagePasses::Backward(const Job& job, std::vector
 absl::Status StagePasses::KeepGradient(const Job& job, const std::vector<at::Tensor>& parameters,
                                        bool hand_out, BackwardResult* result) {
   const std::vector<FlatPiece> pieces = PiecesOf(layout_, parameters);
+  if (device_.is_host()) {
+    if (absl::Status s = CheckExamined(model_.run, layout_, job.step, pieces); !s.ok()) return s;
+  }
   if (!hand_out) {
     if (model_.run.record_hashes && device_.is_host())
       result->gradient_hash = HashPieces(pieces, layout_.elements);

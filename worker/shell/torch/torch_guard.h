@@ -19,9 +19,12 @@
 
 namespace weft {
 
-// Adds the failed operation to a failure.
+// Adds the failed operation to a failure, which keeps its payloads.
 inline absl::Status While(absl::string_view what, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
+  absl::Status failure(status.code(), absl::StrCat(what, ": ", status.message()));
+  status.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { failure.SetPayload(url, payload); });
+  return failure;
 }
 
 inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
