@@ -40,7 +40,7 @@ std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
   } else {
     forms.push_back({family.name, {}});
     for (const FamilyParameter& p : family.parameters) {
-      if (p.needs_rule) continue;
+      if (p.needs_rule || !p.places_jobs) continue;
       for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
     }
   }
@@ -111,7 +111,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
     } else {
       all.push_back({family.name, {}});
       for (const FamilyParameter& p : family.parameters) {
-        if (p.needs_rule) continue;
+        if (p.needs_rule || !p.places_jobs) continue;
         for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
       }
     }
@@ -130,6 +130,7 @@ std::vector<Candidate> PlainCandidates(int stages, int microbatches) {
     // The plain form, and each word that a parameter takes beside its default.
     std::vector<Candidate> forms = {{family.name, {}}};
     for (const FamilyParameter& p : family.parameters) {
+      if (!p.places_jobs) continue;
       for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
     }
     for (const Candidate& form : forms) {
