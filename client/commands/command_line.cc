@@ -82,6 +82,13 @@ std::string SimulateFooter() {
           "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b, lpp or cdp_mp (for cdp_mp the default "
           "is cdp_v2): the cyclic order (docs/schedules/cyclic.md)",
           kFooterColumns, 16),
+      "\n",
+      WrapText(
+          "  order=forwards_first, 1f1b (backwards first, in_flight=S-s), depth_first or breadth_first, and "
+          "in_flight=FORMULA over the stage s, the rank w and S, B, W, as in 1f1b,in_flight=2*(S-s)-1, "
+          "beside "
+          "the schedules that list them (docs/schedules/README.md)",
+          kFooterColumns, 16),
       "\n"
       "  custom        your own formulas, as in custom,ranks=4,compute=s%W (docs/schedules/custom.md)\n"
       "\nA list gives one value per stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"

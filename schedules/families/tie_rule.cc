@@ -54,17 +54,15 @@ std::vector<std::string> OrdersFrom(absl::string_view first) {
 }
 
 std::vector<FamilyParameter> TieRuleParameters(absl::string_view own, std::vector<FamilyParameter> others) {
-  const std::vector<std::string> orders = OrdersFrom(own);
   FamilyParameter order;
   order.name = "order";
-  order.help = absl::StrCat("which ready job a rank starts: ", own, " (default), ",
-                            absl::StrJoin(orders.begin() + 1, orders.end(), ", "));
-  order.values = orders;
+  order.help = absl::StrCat("which ready job a rank starts (default ", own, "), see below");
+  order.values = OrdersFrom(own);
   order.places_jobs = false;
-  const char* const otherwise = own == kOneForwardOneBackward ? "S - s" : "no bound; S - s with order=1f1b";
   others.push_back(std::move(order));
-  others.push_back(InFlightParameter(
-      absl::StrCat("most micro-batches in flight on a stage, a formula over s (default: ", otherwise, ")")));
+  others.push_back(
+      InFlightParameter(absl::StrCat("most micro-batches in flight on a stage (default ",
+                                     own == kOneForwardOneBackward ? "S - s" : "no bound", "), see below")));
   return others;
 }
 

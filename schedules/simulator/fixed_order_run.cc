@@ -249,6 +249,7 @@ SimulationResult FixedOrderRun::Run() {
     stats.idle_by_cause[static_cast<int>(IdleCause::kDependency)] = idle[rank];
     stats.idle_by_cause[static_cast<int>(IdleCause::kNoWork)] = makespan - time[rank];
   }
+  result_.drain_start = makespan;
   return Summarize(graph_, options_, makespan, std::move(result_));
 }
 

@@ -86,7 +86,9 @@ struct RankStats {
 
 struct SimulationResult {
   double makespan = 0;
-  double period = 0;  // time per step in steady state
+  // Time per step in steady state: between two steps that both end before the final drain; where the run has
+  // no two of them, of a longer run. The makespan of one step.
+  double period = 0;
   double bubble_ratio = 0;
   double throughput_per_rank = 0;
   // Bound by the activations, where each rank has one stage and each stage one rank; else 1.
@@ -94,7 +96,10 @@ struct SimulationResult {
   int peak_live_activations = 0;  // over all ranks at a time
   double peak_live_bytes = 0;
   std::vector<RankStats> ranks;
-  std::vector<double> step_end;    // end of each step's last update
+  std::vector<double> step_end;  // end of each step's last update
+  // The begin of the final drain: the time at which the first rank starts its last forward of the run. The
+  // makespan where every step drains, since none reads old weights.
+  double drain_start = 0;
   std::vector<SimulatedJob> jobs;  // by start time, if recorded
   // If recorded: of each rank in order; transfers by the time at which they were sent, without activations
   // and their gradients that take no time.
@@ -103,8 +108,8 @@ struct SimulationResult {
   std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
 };
 
-// Simulates the run. Where stages are no chain, forwards of a limited stage are admitted in claim order, as
-// by workers (claim_order.h).
+// Simulates the run. Forwards of a limited stage are admitted in claim order, as by workers, where another
+// order could deadlock (NeedsClaimOrder in claim_order.h).
 // `tables` are the graph's; null to make them.
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options,
                                           std::shared_ptr<const StepTables> tables = nullptr);
