@@ -274,9 +274,27 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
       ->needs(measure)
       ->type_name("DIR");
   for (CLI::Option* option : AddDevice(sub, o.device)) option->needs(measure);
-  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency"}) {
+  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--vary"}) {
     measure->excludes(predicts);
   }
+}
+
+// Adds the flag that lets sizes vary.
+void AddVariation(CLI::App& app, Variation& vary) {
+  app.add_option_function<std::vector<std::string>>(
+         "--vary",
+         [&vary](const std::vector<std::string>& words) {
+           for (const std::string& word : words) {
+             vary.microbatches |= word == "microbatches";
+             vary.cuts |= word == "cuts";
+             vary.activations |= word == "activations";
+           }
+         },
+         "Try other numbers of microbatches, other cuts into stages, or recomputed activations too, and show "
+         "each schedule at its best")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"microbatches", "cuts", "activations"}))
+      ->type_name("WORD,..");
 }
 
 CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
@@ -307,10 +325,13 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
                   "Only these schedules, as in ddp,rule=cdp_v2,1f1b; may be given several times (default: "
                   "every family; with --measure also every rule, as far as the sizes allow)")
       ->type_name("S,..");
+  AddVariation(*sub, o.vary);
   AddForm(*sub, &o.json);
   AddMeasure(*sub, o);
   sub->footer(Footer(
       {{"weft compare docs/runs/shakespeare.yaml", "every family, predicted"},
+       {"weft compare docs/runs/shakespeare.yaml --memory 50MB --vary microbatches,activations",
+        "with other sizes too"},
        {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "what fits 2 GB a rank"},
        {"weft compare docs/runs/tiny.yaml --measure", "trained a few steps each"},
        {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"}},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/commands/contestants.h"
 #include "client/console/console.h"
 #include "client/training/device_flags.h"
 
@@ -22,6 +23,7 @@ struct CompareOptions {
   int ranks = 0;
   // Number of stages of a new cut; 0: the run file's, or what `ranks` needs.
   int stages = 0;
+  Variation vary;  // what is tried beside the run file's own
   // Schedules; each text holds one or several, as SplitSchedules (contestants.h) takes them.
   std::vector<std::string> schedules;
   bool json = false;
