@@ -230,6 +230,10 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES",
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
+  sub->add_option(
+         "--network", o.network,
+         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
+      ->type_name("FILE");
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -274,7 +278,7 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
       ->needs(measure)
       ->type_name("DIR");
   for (CLI::Option* option : AddDevice(sub, o.device)) option->needs(measure);
-  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--vary"}) {
+  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--network", "--vary"}) {
     measure->excludes(predicts);
   }
 }
@@ -312,6 +316,10 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
+  sub->add_option(
+         "--network", o.network,
+         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
+      ->type_name("FILE");
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,

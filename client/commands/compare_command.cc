@@ -155,6 +155,7 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   if (options.memory > 0) absl::StrAppendFormat(&command, " --memory %.0f", options.memory);
   if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
   if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
+  if (!options.network.empty()) absl::StrAppend(&command, " --network ", Quoted(options.network));
   return command + " -o svg > picture.svg";
 }
 
@@ -255,7 +256,8 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunC
 
 ExitCode RunCompare(const CompareOptions& options) {
   const ContestantOptions asked = {options.schedules, options.ranks, options.stages,
-                                   options.bandwidth > 0 || options.latency > 0, options.vary};
+                                   options.bandwidth > 0 || options.latency > 0 || !options.network.empty(),
+                                   options.vary};
   if (const absl::Status named = CheckNamed(asked); !named.ok()) return Fail(kExitUsage, named.message());
   if (options.measure) return RunMeasuredCompare(options);
   if (options.vary.activations && !options.profile.empty()) {
@@ -266,8 +268,8 @@ ExitCode RunCompare(const CompareOptions& options) {
   }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  const auto costs =
-      RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth, options.latency});
+  const auto costs = RunCosts::Make(
+      {options.profile, options.flops, options.memory, options.bandwidth, options.latency, options.network});
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
   if (options.stages == 0 && options.ranks == 0) {
     const auto of_run = costs->Of(*run);

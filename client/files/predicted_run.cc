@@ -43,6 +43,11 @@ bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
 absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
   RunCosts costs;
   costs.options_ = options;
+  if (!options.network.empty()) {
+    auto network = ReadNetworkFile(options.network);
+    if (!network.ok()) return network.status();
+    costs.network_ = *std::move(network);
+  }
   if (options.profile.empty()) return costs;
   auto profile = ReadProfile(options.profile);
   if (!profile.ok()) return profile.status();
@@ -89,6 +94,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
+  if (network_.has_value()) ApplyNetwork(*network_, &costs);
   if (options_.bandwidth > 0) costs.bandwidth = options_.bandwidth;
   if (options_.latency > 0) costs.latency = options_.latency;
   return costs;

@@ -4,11 +4,11 @@
 // A rank executes one job at a time, but for overlapped pairs (OrderMark of schedule.h): a forward and a
 // backward that start at the same instant take the pair's time together, and both end with it; a backward
 // that is ready later starts beside the forward that is in flight and takes its own time. Transfers run
-// beside compute: a tensor leaves when its job ends, queues on the link from rank to rank, and arrives after
-// bytes / bandwidth + latency. All completions of an instant are taken before any dispatch; jobs of no
-// duration are taken at once. An activation is alive from the start of its forward to the end of its backward
-// (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
-// its own.
+// beside compute: a tensor leaves when its job ends, queues on the links that it shares (network.h), and
+// arrives after bytes / bandwidth + latency. All completions of an instant are taken before any dispatch;
+// jobs of no duration are taken at once. An activation is alive from the start of its forward to the end of
+// its backward (or backward_weight); where these are on different ranks, each rank has one from the start to
+// the end of its own.
 //
 // Beyond its duration a job is charged by the operations that the protocol of its stage gives for it
 // (sync/protocol.h): tensors have the bytes of a slice or of the whole by what makes or takes them.
@@ -35,6 +35,7 @@
 
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
+#include "schedules/simulator/network.h"
 #include "schedules/timeline.h"
 
 namespace weft {
@@ -59,6 +60,7 @@ struct SimulationOptions {
   double memory = 0;
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
   double latency = 0;    // of a transfer
+  Network network;       // what the links are, and how fast the ranks
   bool record_jobs = false;
   bool record_waits = false;  // intervals of idleness, and of transfers
 };

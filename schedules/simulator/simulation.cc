@@ -62,13 +62,13 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       counts_versions_(graph.route() != nullptr || graph.schedule().staleness != nullptr),
       transfers_are_counted_(TransferTotalsAreExact(graph, jobs_, options.steps)),
       hands_over_(transfers_are_counted_ && options.bandwidth <= 0 && options.latency == 0 &&
-                  !options.record_waits),
+                  options.network.nodes.empty() && !options.record_waits),
       // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
       times_(&result_, options.record_waits),
       alive_(&result_),
-      links_(options.bandwidth, options.latency, &result_),
+      links_(options, &result_),
       loads_(graph.schedule().ranks),
       touched_(graph.schedule().ranks),
       dispatched_(graph.schedule().ranks),
@@ -289,7 +289,7 @@ void Simulation::StartPair(JobId id, const Facts& facts) {
   if (!other.has_value()) return Start(id, facts, facts.duration);
   const double one = facts.duration, two = FactsOf(*other).duration;
   const double pair = options_.overlapped > 0
-                          ? options_.overlapped
+                          ? options_.overlapped / options_.network.SpeedOf(facts.rank)
                           : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
   Start(id, facts, pair);
   ready.TakeOverlapped();

@@ -340,6 +340,37 @@ TEST(Cli_Compare, SlowLinks_DeeperFormsAreProposedWhereTheyAreFaster) {
   EXPECT_GT(slow[deep]["peak_activations"], slow["1f1b"]["peak_activations"]);
 }
 
+TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
+  const TestFolder folder;
+  const std::string slow =
+      folder.Write("slow.yaml", "nodes: [2, 2]\nbetween: {latency: 3}\nspeeds: [1, 1, 0.5, 1]\n");
+  const std::vector<std::string> simulate = {"weft", "simulate",       "gpipe", "--stages",
+                                             "4",    "--microbatches", "1"};
+  const auto with = [&](const std::string& file) {
+    std::vector<std::string> words = simulate;
+    words.insert(words.end(), {"--network", file, "-o", "json"});
+    return Command::Run(words);
+  };
+  const CommandResult r = with(slow);
+  ASSERT_EQ(r.code, 0) << r.err;
+  // Three ranks of 2, one of 4, and a transfer there and back between the nodes.
+  EXPECT_DOUBLE_EQ(Json::parse(r.out)["makespan"].get<double>(), 3 * 2 + 4 + 2 * 3);
+  EXPECT_THAT(with(folder.Write("a.yaml", "nodes: [4]\nlinks: prot\n")).err,
+              HasSubstr("a.yaml:2: links: unknown kind of links \"prot\"; did you mean \"port\"?"));
+  EXPECT_THAT(with(folder.Write("b.yaml", "latency: -1\n")).err, HasSubstr("b.yaml:1: latency: "));
+  EXPECT_THAT(with(folder.Write("c.yaml", "between: {latency: 1}\n")).err, HasSubstr("nodes: [4, 4]"));
+  EXPECT_THAT(with(folder.Write("d.yaml", "bandwidth: 10GB\n")).err, HasSubstr("nothing has a size"));
+  EXPECT_THAT(with(folder.Write("e.yaml", "speeds: [1, fast]\n")).err,
+              HasSubstr("e.yaml:1: speeds: must be a list"));
+  const std::string run = GptRun(folder);
+  const auto step = [&](const std::string& text) {
+    const CommandResult compared = Command::Run({"weft", "compare", run, "--schedules", "1f1b", "--network",
+                                                 folder.Write("n.yaml", text), "-o", "json"});
+    return List(compared, "schedules")[0]["step_time"].get<double>();
+  };
+  EXPECT_GT(step("links: port\nbandwidth: 1MB\n"), step("links: port\n"));
+}
+
 // A backward is two forwards, and begins with the forward once more.
 TEST(Cli_Compare, Recomputation_TakesTheTimeOfAForwardMore) {
   const TestFolder folder;
