@@ -23,7 +23,20 @@ ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage) {
 
 namespace {
 
+// InvalidArgument for what a cyclic rule decides by its own order.
+absl::Status CheckBesideRule(const ScheduleSpec& spec) {
+  if (spec.rule == "sync") return absl::OkStatus();
+  for (const char* parameter : {"order", "in_flight"}) {
+    if (!spec.parameters.contains(parameter)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.name, ": ", parameter, " says nothing beside rule=", spec.rule,
+                     ", whose order of jobs bounds the activations by itself; leave it out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Schedule> RuledSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  if (absl::Status s = CheckBesideRule(spec); !s.ok()) return s;
   absl::StatusOr<Schedule> schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
   if (!schedule.ok()) return schedule;
   const absl::Status ruled = ApplyRule(spec.rule, spec.name, &*schedule);

@@ -49,6 +49,9 @@ NAMED = [
     ("custom, halves",
      '{custom: {workers: 4, compute: "(s < S/2 ? 0 : W/2) + b % (W/2)", weights: "(s < S/2 ? 0 : W/2) + s % (W/2)", '
      'limit: "s < S/2 ? 2 : 1"}}'),
+    ("lpp, S in flight", "{lpp: {groups: 1, ranks: 2, in_flight: S}}"),
+    ("1f1b for slow links", '{1f1b: {in_flight: "2*(S-s)-1"}}'),
+    ("gpipe, depth first", "{gpipe: {order: depth_first}}"),
     ("fsdp, by width", "{fsdp: {shard: width}}"),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
@@ -57,6 +60,9 @@ NAMED = [
 # micro-batches, and whose plain loop it is.
 OLD_WEIGHTS = [
     ("pipedream", "{pipedream: }", 1, "pipedream"),
+    ("custom, pipedream with limits",
+     '{custom: {workers: 4, compute: "s", staleness: "S-1-s", limit: "s == 0 ? 4 : s == 3 ? 1 : 2"}}', 1, "pipedream"),
+    ("pipedream for slow links", '{pipedream: {in_flight: "2*(S-s)-1"}}', 1, "pipedream for slow links"),
     ("pipedream_2bw", "{pipedream_2bw: }", 8, "pipedream_2bw"),
 ] + [(f"{name},rule=cdp_{v}", f"{{{text}, rule: cdp_{v}}}", 4, f"cdp_{v}")
      for v in ("v1", "v2")

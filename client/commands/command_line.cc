@@ -82,6 +82,13 @@ std::string SimulateFooter() {
           "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b, lpp or cdp_mp (for cdp_mp the default "
           "is cdp_v2): the cyclic order (docs/schedules/cyclic.md)",
           kFooterColumns, 16),
+      "\n",
+      WrapText(
+          "  order=forwards_first, 1f1b (backwards first, in_flight=S-s), depth_first or breadth_first, and "
+          "in_flight=FORMULA over the stage s, the rank w and S, B, W, as in 1f1b,in_flight=2*(S-s)-1, "
+          "beside "
+          "the schedules that list them (docs/schedules/README.md)",
+          kFooterColumns, 16),
       "\n"
       "  custom        your own formulas, as in custom,ranks=4,compute=s%W (docs/schedules/custom.md)\n"
       "\nA list gives one value per stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
@@ -223,6 +230,10 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES",
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
+  sub->add_option(
+         "--network", o.network,
+         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
+      ->type_name("FILE");
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -267,9 +278,27 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
       ->needs(measure)
       ->type_name("DIR");
   for (CLI::Option* option : AddDevice(sub, o.device)) option->needs(measure);
-  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency"}) {
+  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--network", "--vary"}) {
     measure->excludes(predicts);
   }
+}
+
+// Adds the flag that lets sizes vary.
+void AddVariation(CLI::App& app, Variation& vary) {
+  app.add_option_function<std::vector<std::string>>(
+         "--vary",
+         [&vary](const std::vector<std::string>& words) {
+           for (const std::string& word : words) {
+             vary.microbatches |= word == "microbatches";
+             vary.cuts |= word == "cuts";
+             vary.activations |= word == "activations";
+           }
+         },
+         "Try other numbers of microbatches, other cuts into stages, or recomputed activations too, and show "
+         "each schedule at its best")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"microbatches", "cuts", "activations"}))
+      ->type_name("WORD,..");
 }
 
 CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
@@ -287,6 +316,10 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
+  sub->add_option(
+         "--network", o.network,
+         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
+      ->type_name("FILE");
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,
@@ -300,10 +333,13 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
                   "Only these schedules, as in ddp,rule=cdp_v2,1f1b; may be given several times (default: "
                   "every family; with --measure also every rule, as far as the sizes allow)")
       ->type_name("S,..");
+  AddVariation(*sub, o.vary);
   AddForm(*sub, &o.json);
   AddMeasure(*sub, o);
   sub->footer(Footer(
       {{"weft compare docs/runs/shakespeare.yaml", "every family, predicted"},
+       {"weft compare docs/runs/shakespeare.yaml --memory 50MB --vary microbatches,activations",
+        "with other sizes too"},
        {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "what fits 2 GB a rank"},
        {"weft compare docs/runs/tiny.yaml --measure", "trained a few steps each"},
        {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"}},

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -33,8 +36,9 @@ struct Row {
   bool fits = false;
   std::string reason;               // reason why it is not valid or does not fit
   std::optional<double> would_fit;  // bytes a rank with which it would fit, where it does not
-  int ranks = 0, stages = 0;
-  double time = 0;  // time of a step in steady state
+  int ranks = 0, stages = 0, microbatches = 0;
+  int staleness = 0;  // most updates by which the weights that it reads are old
+  double time = 0;    // time of a step in steady state
   double idle = 0;
   IdleShares idle_by_cause;
   double peak_bytes = 0, sent_bytes = 0;  // bytes of the rank that has most; of all ranks in a step
@@ -59,7 +63,6 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
   const auto refuse = [&](const absl::Status& status) {
     row.reason = ReasonOf(status, row.schedule);
     row.valid = contestant.run.ok() && IsAboutMemory(status);
-    if (row.valid) row.would_fit = MemoryThatFits(*contestant.run, costs);
     return row;
   };
   if (!contestant.run.ok()) return refuse(contestant.run.status());
@@ -71,6 +74,8 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
   row.valid = row.fits = true;
   row.ranks = prepared->schedule.scheme.ranks;
   row.stages = prepared->schedule.scheme.stages;
+  row.microbatches = prepared->schedule.scheme.microbatches;
+  row.staleness = prepared->schedule.scheme.MaxStaleness();
   row.time = result->period;
   row.idle = result->bubble_ratio;
   row.idle_by_cause = PredictedIdle(*result);
@@ -82,14 +87,51 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
   return row;
 }
 
-std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const RunCosts& costs) {
+// A row, and the contestant of which it is.
+using Predicted = std::pair<Row, const Contestant*>;
+
+// Rows that fit come first, by time, those that train on old weights behind the others; then those that do
+// not fit, then those that these sizes do not allow.
+bool ComesBefore(const Predicted& a, const Predicted& b) {
+  const auto place = [](const Row& row) {
+    return std::make_tuple(!row.fits, !row.valid, row.staleness > 0, row.time, row.ranks);
+  };
+  return place(a.first) < place(b.first);
+}
+
+// Keeps the best of each choice, and of the forms for slow links those that are faster than what they deepen.
+void DropTheWorse(bool varies, std::vector<Predicted>* rows) {
+  std::map<std::string, double> best;
+  for (const auto& [row, contestant] : *rows) {
+    if (row.fits) best.emplace(contestant->choice, row.time);
+  }
+  constexpr double kFaster = 1 - 1e-9;
+  std::set<std::string> kept;
+  const auto is_worse = [&](const Predicted& predicted) {
+    const auto& [row, contestant] = predicted;
+    const bool first = kept.insert(contestant->choice).second;
+    if (row.chosen) return false;
+    if (varies && (!first || (!row.fits && !row.valid))) return true;
+    if (contestant->deepens.empty()) return false;
+    const auto plain = best.find(contestant->deepens);
+    return !row.fits || (plain != best.end() && row.time >= plain->second * kFaster);
+  };
+  rows->erase(std::remove_if(rows->begin(), rows->end(), is_worse), rows->end());
+}
+
+std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const RunCosts& costs, bool varies) {
+  std::vector<Predicted> predicted;
+  predicted.reserve(contestants.size());
+  for (const Contestant& contestant : contestants) {
+    predicted.emplace_back(Predict(contestant, costs), &contestant);
+  }
+  std::stable_sort(predicted.begin(), predicted.end(), ComesBefore);
+  DropTheWorse(varies, &predicted);
   std::vector<Row> rows;
-  for (const Contestant& contestant : contestants) rows.push_back(Predict(contestant, costs));
-  // Rows that fit come first, by time, then those that do not fit, then those that these sizes do not allow.
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return std::make_tuple(!a.fits, !a.valid, a.time, a.ranks) <
-           std::make_tuple(!b.fits, !b.valid, b.time, b.ranks);
-  });
+  for (auto& [row, contestant] : predicted) {
+    if (row.valid && !row.fits) row.would_fit = MemoryThatFits(*contestant->run, costs);
+    rows.push_back(std::move(row));
+  }
   return rows;
 }
 
@@ -106,11 +148,21 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   std::string command = absl::StrCat("weft simulate ", Quoted(options.file));
   if (!row.chosen) absl::StrAppend(&command, " --schedule ", Quoted(row.schedule));
   if (row.stages != run.stages()) absl::StrAppend(&command, " --stages ", row.stages);
+  if (row.microbatches != run.train.microbatches) {
+    absl::StrAppend(&command, " --microbatches ", row.microbatches);
+  }
   if (!options.profile.empty()) absl::StrAppend(&command, " --profile ", Quoted(options.profile));
   if (options.memory > 0) absl::StrAppendFormat(&command, " --memory %.0f", options.memory);
   if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
   if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
+  if (!options.network.empty()) absl::StrAppend(&command, " --network ", Quoted(options.network));
   return command + " -o svg > picture.svg";
+}
+
+// Returns which weights a schedule reads.
+std::string WeightsText(int staleness) {
+  if (staleness == 0) return "newest";
+  return staleness == 1 ? "1 step old" : absl::StrCat("up to ", staleness, " steps old");
 }
 
 std::string UnitText(const CompareOptions& options, const RunCosts& costs) {
@@ -126,6 +178,13 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
     return costs.time() == DrawnTime::kSeconds ? FormatSeconds(value) : absl::StrFormat("%.5g", value);
   };
   std::vector<std::vector<std::string>> fitting;
+  std::vector<std::string> columns = {"schedule",         "stages",       "ranks", "time a step",
+                                      "of best",          "time x ranks", "idle",  "peak act.",
+                                      "memory of a rank", "sent a step"};
+  const bool old =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.fits && row.staleness > 0; });
+  if (options.vary.microbatches) columns.emplace_back("micro-batches");
+  if (old) columns.emplace_back("weights");
   std::string others;
   for (const Row& row : rows) {
     const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
@@ -134,6 +193,8 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
                          absl::StrFormat("%.2f", row.time / rows.front().time), time(row.rank_time()),
                          absl::StrFormat("%.1f %%", 100 * row.idle), absl::StrCat(row.peak_activations),
                          FormatBytes(row.peak_bytes), FormatBytes(row.sent_bytes)});
+      if (options.vary.microbatches) fitting.back().push_back(absl::StrCat(row.microbatches));
+      if (old) fitting.back().push_back(WeightsText(row.staleness));
       continue;
     }
     std::string why =
@@ -143,13 +204,12 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
     absl::StrAppend(&others, WrapText(why, OutputStyle().width, 4), "\n");
   }
   if (!fitting.empty()) {
-    absl::StrAppend(
-        &out, FormatTable({"schedule", "stages", "ranks", "time a step", "of best", "time x ranks", "idle",
-                           "peak act.", "memory of a rank", "sent a step"},
-                          fitting, OutputStyle()));
+    absl::StrAppend(&out, FormatTable(columns, fitting, OutputStyle()));
   }
   if (!others.empty()) absl::StrAppend(&out, fitting.empty() ? "" : "\n", others);
   absl::StrAppend(&out, "\n* the run file's schedule");
+  if (old)
+    absl::StrAppend(&out, "; schedules that read old weights train otherwise, and stand behind the others");
   if (!costs.profiled()) absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
   absl::StrAppend(&out, "\n");
   if (!fitting.empty())
@@ -172,7 +232,9 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunC
     OrderedJson entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
     if (row.fits) {
       entry["stages"] = row.stages;
+      entry["microbatches"] = row.microbatches;
       entry["ranks"] = row.ranks;
+      entry["staleness"] = row.staleness;
       entry["step_time"] = row.time;
       entry["rank_time"] = row.rank_time();
       entry["bubble_ratio"] = row.idle;
@@ -193,19 +255,27 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunC
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
-  const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
+  const ContestantOptions asked = {options.schedules, options.ranks, options.stages,
+                                   options.bandwidth > 0 || options.latency > 0 || !options.network.empty(),
+                                   options.vary};
   if (const absl::Status named = CheckNamed(asked); !named.ok()) return Fail(kExitUsage, named.message());
   if (options.measure) return RunMeasuredCompare(options);
+  if (options.vary.activations && !options.profile.empty()) {
+    return Fail(
+        kExitUsage,
+        "--vary activations: a profile has the times and bytes of the policy under which it was made; "
+        "leave one of the two out");
+  }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  const auto costs =
-      RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth, options.latency});
+  const auto costs = RunCosts::Make(
+      {options.profile, options.flops, options.memory, options.bandwidth, options.latency, options.network});
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
   if (options.stages == 0 && options.ranks == 0) {
     const auto of_run = costs->Of(*run);
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
   }
-  const std::vector<Row> rows = PredictAll(ContestantsToPredict(*run, asked), *costs);
+  const std::vector<Row> rows = PredictAll(ContestantsToPredict(*run, asked), *costs, options.vary.any());
   const ExitCode printed =
       PrintData(options.json ? ToJson(*run, options, *costs, rows) : Table(*run, options, *costs, rows));
   if (printed != kExitOk) return printed;

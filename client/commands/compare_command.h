@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "client/commands/contestants.h"
 #include "client/console/console.h"
 #include "client/training/device_flags.h"
 
@@ -18,10 +19,12 @@ struct CompareOptions {
   double flops = 1e9;    // FLOPs per unit of time, for counted FLOPs
   double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;    // units of time; 0: the profile's, else none
+  std::string network;   // file of the network; empty for none
   // Number of ranks of each schedule, with the stages that it needs there; 0: as the schedule says.
   int ranks = 0;
   // Number of stages of a new cut; 0: the run file's, or what `ranks` needs.
   int stages = 0;
+  Variation vary;  // what is tried beside the run file's own
   // Schedules; each text holds one or several, as SplitSchedules (contestants.h) takes them.
   std::vector<std::string> schedules;
   bool json = false;

@@ -1,6 +1,7 @@
 #include "client/commands/contestants.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -51,10 +52,15 @@ ScheduleSpec SpecOf(const Candidate& candidate, const RunSpec& run) {
   return spec;
 }
 
-// Returns the contestants that the user named, in their order.
-std::vector<Contestant> Named(const RunSpec& run, const ContestantOptions& options) {
+// Returns the schedule's text without its policy for activations.
+std::string ChoiceOf(ScheduleSpec spec) {
+  spec.activations = ScheduleSpec().activations;
+  return ToText(spec);
+}
+
+// Returns the contestants that the user named, in their order. `own`: the text of the run file's schedule.
+std::vector<Contestant> Named(const RunSpec& run, const ContestantOptions& options, const std::string& own) {
   std::vector<Contestant> contestants;
-  const std::string own = ToText(run.schedule);
   for (const std::string& text : options.schedules) {
     for (const std::string& one : SplitSchedules(text)) {
       auto spec = ParseScheduleText(one);
@@ -63,15 +69,116 @@ std::vector<Contestant> Named(const RunSpec& run, const ContestantOptions& optio
         continue;
       }
       if (spec->activations == ScheduleSpec().activations) spec->activations = run.schedule.activations;
-      contestants.push_back({one, ToText(*spec) == own, RunUnder(run, *spec, options)});
+      const std::string shown = options.vary.activations ? ToText(*spec) : one;
+      contestants.push_back({shown, ToText(*spec) == own, RunUnder(run, *spec, options), ChoiceOf(*spec)});
     }
   }
   return contestants;
 }
 
+int LayersOf(const RunSpec& run) { return static_cast<int>(CountLayers(run.model, run.precision).size()); }
+
+// Returns the schedules that sizes allow, with the stages that they need.
+std::vector<SizedCandidate> SizedCandidates(const RunSpec& run, const ContestantOptions& options) {
+  const int microbatches = run.train.microbatches;
+  std::vector<SizedCandidate> all;
+  if (options.ranks > 0 && options.stages == 0) {
+    all = CandidatesOnRanks(options.ranks, microbatches, LayersOf(run));
+    for (const Candidate& candidate : OldWeightCandidates(options.ranks, microbatches)) {
+      SizedCandidate sized = OnRanks(candidate, options.ranks, microbatches, LayersOf(run));
+      if (sized.reason.empty()) all.push_back(std::move(sized));
+    }
+    return all;
+  }
+  const int stages = options.stages > 0 ? options.stages : run.stages();
+  for (const Candidate& candidate : Candidates(stages, microbatches)) all.push_back({candidate, stages, ""});
+  for (const Candidate& candidate : OldWeightCandidates(stages, microbatches)) {
+    all.push_back({candidate, stages, ""});
+  }
+  return all;
+}
+
+// Returns every family, and where links are slow also its forms with more micro-batches in flight.
+std::vector<Contestant> Unnamed(const RunSpec& run, const ContestantOptions& options,
+                                const std::string& own) {
+  std::vector<Contestant> contestants;
+  const auto add = [&](const SizedCandidate& sized, const std::string& deepens) {
+    const ScheduleSpec spec = SpecOf(sized.candidate, run);
+    ContestantOptions of_stages = options;
+    of_stages.stages = sized.stages;
+    absl::StatusOr<RunSpec> under =
+        sized.reason.empty() ? RunUnder(run, spec, of_stages) : absl::InvalidArgumentError(sized.reason);
+    const std::string text = ToText(spec);
+    contestants.push_back({text, text == own, std::move(under), ChoiceOf(spec), deepens});
+  };
+  for (const SizedCandidate& sized : SizedCandidates(run, options)) {
+    add(sized, "");
+    if (!options.slow_links || !sized.reason.empty()) continue;
+    for (const Candidate& deeper : DeeperCandidates(sized.candidate, run.train.microbatches)) {
+      add({deeper, sized.stages, ""}, ChoiceOf(SpecOf(sized.candidate, run)));
+    }
+  }
+  return contestants;
+}
+
+// The numbers of stages to try; 0 for the one that needs no new cut.
+std::vector<int> CutsToTry(const RunSpec& run, const ContestantOptions& options) {
+  if (!options.vary.cuts || options.stages > 0) return {options.stages};
+  const int unit = options.ranks > 0 ? options.ranks : run.stages();
+  std::set<int> cuts = {(unit + 1) / 2, unit, 2 * unit, 3 * unit, 4 * unit};
+  for (int part = 1; options.ranks > 0 && part < unit; ++part) {
+    if (unit % part == 0) cuts.insert(part);
+  }
+  cuts.erase(cuts.upper_bound(LayersOf(run)), cuts.end());
+  return {cuts.begin(), cuts.end()};
+}
+
+std::vector<int> MicrobatchesToTry(const RunSpec& run, const ContestantOptions& options) {
+  const int own = run.train.microbatches;
+  std::vector<int> all = {own};
+  for (int count = (own + 3) / 4; options.vary.microbatches && count <= 4 * own; ++count) {
+    if (count != own && run.train.batch % count == 0) all.push_back(count);
+  }
+  return all;
+}
+
+std::vector<std::string> ActivationsToTry(const RunSpec& run, const ContestantOptions& options) {
+  std::vector<std::string> all = {run.schedule.activations};
+  for (const char* policy : {"retain", "recompute"}) {
+    if (options.vary.activations && policy != run.schedule.activations) all.emplace_back(policy);
+  }
+  return all;
+}
+
+// Returns the run and the options in every size that varies; the run's own first.
+std::vector<std::pair<RunSpec, ContestantOptions>> Variations(const RunSpec& run,
+                                                              const ContestantOptions& options) {
+  std::vector<std::pair<RunSpec, ContestantOptions>> all;
+  for (const int microbatches : MicrobatchesToTry(run, options)) {
+    for (const int stages : CutsToTry(run, options)) {
+      for (const std::string& activations : ActivationsToTry(run, options)) {
+        all.emplace_back(run, options);
+        all.back().first.train.microbatches = microbatches;
+        all.back().first.schedule.activations = activations;
+        all.back().second.stages = stages;
+      }
+    }
+  }
+  return all;
+}
+
+// Tells whether the contestant has the sizes that the user gave.
+bool IsOwnSize(const RunSpec& run, const absl::StatusOr<RunSpec>& under, const ContestantOptions& options) {
+  if (!options.vary.any() || !under.ok()) return true;
+  const bool own_cut = options.stages > 0 || options.ranks > 0 || under->stages() == run.stages();
+  return own_cut && under->train.microbatches == run.train.microbatches;
+}
+
 void AddOwn(const RunSpec& run, const ContestantOptions& options, std::vector<Contestant>* contestants) {
   const bool there = std::any_of(contestants->begin(), contestants->end(), [](auto& c) { return c.chosen; });
-  if (!there) contestants->push_back({ToText(run.schedule), true, RunUnder(run, run.schedule, options)});
+  if (there) return;
+  contestants->push_back(
+      {ToText(run.schedule), true, RunUnder(run, run.schedule, options), ChoiceOf(run.schedule)});
 }
 
 }  // namespace
@@ -87,24 +194,17 @@ absl::Status CheckNamed(const ContestantOptions& options) {
 }
 
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options) {
-  std::vector<Contestant> contestants = Named(run, options);
+  std::vector<Contestant> contestants;
   const std::string own = ToText(run.schedule);
-  if (contestants.empty() && options.ranks > 0 && options.stages == 0) {
-    const int layers = static_cast<int>(CountLayers(run.model, run.precision).size());
-    for (const SizedCandidate& sized : CandidatesOnRanks(options.ranks, run.train.microbatches, layers)) {
-      const ScheduleSpec spec = SpecOf(sized.candidate, run);
-      const std::string text = ToText(spec);
-      absl::StatusOr<RunSpec> under =
-          sized.reason.empty() ? Recut(run, sized.stages) : absl::InvalidArgumentError(sized.reason);
-      if (under.ok()) under->schedule = spec;
-      contestants.push_back({text, text == own, std::move(under)});
-    }
-  } else if (contestants.empty()) {
-    const int stages = options.stages > 0 ? options.stages : run.stages();
-    for (const Candidate& candidate : Candidates(stages, run.train.microbatches)) {
-      const ScheduleSpec spec = SpecOf(candidate, run);
-      const std::string text = ToText(spec);
-      contestants.push_back({text, text == own, RunUnder(run, spec, options)});
+  bool chosen = false;
+  for (const auto& [under, sizes] : Variations(run, options)) {
+    std::vector<Contestant> more = Named(under, sizes, own);
+    if (more.empty()) more = Unnamed(under, sizes, own);
+    for (Contestant& contestant : more) {
+      contestant.chosen = contestant.chosen && !chosen && IsOwnSize(run, contestant.run, options);
+      chosen |= contestant.chosen;
+      // Of sizes that are tried, those that a schedule does not take are no news.
+      if (contestant.run.ok() || !options.vary.any()) contestants.push_back(std::move(contestant));
     }
   }
   AddOwn(run, options, &contestants);
@@ -112,7 +212,7 @@ std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const Contestan
 }
 
 std::vector<Contestant> ContestantsToMeasure(const RunSpec& run, const ContestantOptions& options) {
-  std::vector<Contestant> contestants = Named(run, options);
+  std::vector<Contestant> contestants = Named(run, options, ToText(run.schedule));
   if (!contestants.empty()) return contestants;
   AddOwn(run, options, &contestants);
   const std::string own = contestants[0].schedule;

@@ -18,6 +18,18 @@ struct Contestant {
   std::string schedule;         // name as it is shown
   bool chosen = false;          // true for the run file's own schedule
   absl::StatusOr<RunSpec> run;  // the run, or why it cannot be had
+  // The schedule without what varies: of contestants that have the same, only the best is of interest.
+  std::string choice = {};
+  // The choice of which this is a form for slow links, of interest only where it is faster; empty for none.
+  std::string deepens = {};
+};
+
+// What is tried beside the run file's own.
+struct Variation {
+  bool microbatches = false;  // divisors of the batch, from a quarter to four times the run file's
+  bool cuts = false;          // numbers of stages, from half to four times the run file's, or for the ranks
+  bool activations = false;   // retain and recompute, for all stages
+  bool any() const { return microbatches || cuts || activations; }
 };
 
 struct ContestantOptions {
@@ -25,13 +37,16 @@ struct ContestantOptions {
   std::vector<std::string> schedules;
   // Exact number of ranks, with the stages that they need; 0: as the schedule says.
   int ranks = 0;
-  int stages = 0;  // number of stages; 0: the run file's, or what `ranks` needs
+  int stages = 0;           // number of stages; 0: the run file's, or what `ranks` needs
+  bool slow_links = false;  // transfers take time
+  Variation vary = {};
 };
 
-// Returns the contestants to predict: every family, and the run file's own schedule.
 // Checks that the named schedules exist. InvalidArgument, which begins with the flag --schedules.
 absl::Status CheckNamed(const ContestantOptions& options);
 
+// Returns the contestants to predict: every family, also those that read old weights, in every size that
+// varies; and the run file's own schedule.
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options);
 
 // Returns the contestants to train: the run file's own schedule first, all on one rank, each family in its

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/commands/simulation_json.h"
+#include "client/files/network_file.h"
 #include "client/files/predicted_run.h"
 #include "client/files/profile.h"
 #include "client/files/run_file.h"
@@ -346,10 +347,29 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   return prepared;
 }
 
+absl::Status UseNetwork(const SimulateOptions& options, SimulationOptions* costs) {
+  if (options.network.empty()) return absl::OkStatus();
+  const auto network = ReadNetworkFile(options.network);
+  if (!network.ok()) return network.status();
+  const bool widths = network->bandwidth > 0 || network->network.bandwidth_between > 0;
+  if (widths && !AnyBytes(*costs)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the bandwidth of ", options.network,
+        " has no effect, because nothing has a size; give --activation and --weight, a --profile, "
+        "or a run file"));
+  }
+  const double bandwidth = options.simulation.bandwidth, latency = options.simulation.latency;
+  ApplyNetwork(*network, costs);
+  if (bandwidth > 0) costs->bandwidth = bandwidth;
+  if (latency > 0) costs->latency = latency;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Prepared> Prepare(const SimulateOptions& options) {
   if (absl::Status flags = CheckFlags(options); !flags.ok()) return flags;
   auto prepared = IsRunFile(options.schedule) ? PrepareRunFile(options) : PrepareSchedule(options);
   if (!prepared.ok()) return prepared;
+  if (absl::Status s = UseNetwork(options, &prepared->run.costs); !s.ok()) return s;
   prepared->run.costs.steps =
       options.simulation.steps > 0 ? options.simulation.steps : prepared->default_steps;
   return prepared;

@@ -10,6 +10,7 @@
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
+#include "run/schedule_spec.h"
 #include "run/stage_cut.h"
 #include "schedules/graph/graph.h"
 
@@ -42,6 +43,11 @@ bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
 absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
   RunCosts costs;
   costs.options_ = options;
+  if (!options.network.empty()) {
+    auto network = ReadNetworkFile(options.network);
+    if (!network.ok()) return network.status();
+    costs.network_ = *std::move(network);
+  }
   if (options.profile.empty()) return costs;
   auto profile = ReadProfile(options.profile);
   if (!profile.ok()) return profile.status();
@@ -57,6 +63,23 @@ std::string RunCosts::UnitOf() const {
   return profile_.has_value() ? profile_->unit : absl::StrFormat("%.4g FLOPs", options_.flops);
 }
 
+namespace {
+
+// Adds the second forward of stages that recompute to the begin of their backwards. A profile has it already,
+// if the profiled run recomputes.
+void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
+  if (!CheckActivationsOfStages(run.schedule, run.stages()).ok()) return;  // refused with its schedule
+  for (int s = 0; s < run.stages(); ++s) {
+    if (ActivationsOf(run.schedule, s) != ActivationPolicy::kRecompute) continue;
+    const double forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
+    for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput}) {
+      costs->duration[static_cast<int>(kind)][s] += forward;
+    }
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   SimulationOptions costs;
   const absl::Status applied =
@@ -67,9 +90,11 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
+  if (!profile_.has_value()) AddRecomputation(run, &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
+  if (network_.has_value()) ApplyNetwork(*network_, &costs);
   if (options_.bandwidth > 0) costs.bandwidth = options_.bandwidth;
   if (options_.latency > 0) costs.latency = options_.latency;
   return costs;

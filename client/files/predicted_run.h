@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/files/network_file.h"
 #include "client/files/profile.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
@@ -27,11 +28,12 @@ inline constexpr int kPredictedSteps = 4;
 
 // The options that are given beside the run.
 struct CostOptions {
-  std::string profile;   // file; empty: counted FLOPs
-  double flops = 1e9;    // FLOPs per unit of time, for counted FLOPs
-  double memory = 0;     // bytes a rank; 0: the run's, else no budget
-  double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
-  double latency = 0;    // units of time; 0: the profile's, else none
+  std::string profile;       // file; empty: counted FLOPs
+  double flops = 1e9;        // FLOPs per unit of time, for counted FLOPs
+  double memory = 0;         // bytes a rank; 0: the run's, else no budget
+  double bandwidth = 0;      // bytes per unit of time; 0: the profile's, else infinite
+  double latency = 0;        // units of time; 0: the profile's, else none
+  std::string network = {};  // file of the network; empty: links of equal ranks
 };
 
 class RunCosts {
@@ -52,6 +54,7 @@ class RunCosts {
  private:
   CostOptions options_;
   std::optional<Profile> profile_;
+  std::optional<NetworkFile> network_;
 };
 
 // A run under its own schedule, ready to be simulated.

@@ -1,15 +1,13 @@
 #include "client/files/schedule_file.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/files/text_file.h"
 #include "client/files/trace_file.h"
 #include "client/files/yaml_file.h"
 #include "nlohmann/json.hpp"
@@ -32,26 +30,6 @@ constexpr size_t kMaxYamlBytes = 1 << 20;
 
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
-
-absl::StatusOr<std::string> ReadText(const std::string& path, size_t most, absl::string_view what) {
-  const auto cannot = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
-  };
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return cannot();
-  std::string text;
-  std::vector<char> block(1 << 16);
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<size_t>(file.gcount()));
-    if (text.size() > most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " is larger than ", most >> 10, " KiB; is it ", what, "?"));
-    }
-  }
-  if (file.bad() || !file.eof()) return cannot();
-  return text;
-}
 
 absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int stages, int microbatches) {
   if ((stages == 0 || stages == schedule.stages) &&
@@ -80,7 +58,7 @@ absl::StatusOr<RunSchedule> ScheduleOfTrace(const std::string& path, int step) {
 }
 
 absl::StatusOr<RunSchedule> ScheduleOfRows(const std::string& path) {
-  const auto text = ReadText(path, kMaxActionsBytes, "a list of actions");
+  const auto text = ReadTextFile(path, kMaxActionsBytes, "a list of actions");
   if (!text.ok()) return text.status();
   auto schedule = ScheduleFromActions(*text);
   if (!schedule.ok())
@@ -101,7 +79,7 @@ absl::StatusOr<RunSchedule> ReadOrder(const std::string& path, const ScheduleFil
 }
 
 absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
-  const auto text = ReadText(path, kMaxYamlBytes, "a schedule");
+  const auto text = ReadTextFile(path, kMaxYamlBytes, "a schedule");
   if (!text.ok()) return text.status();
   auto yaml = ParseYaml(*text);
   if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
@@ -136,7 +114,7 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
 
 bool IsRunFile(const std::string& path) {
   if (!IsYaml(path)) return false;
-  const auto text = ReadText(path, kMaxYamlBytes, "a run file");
+  const auto text = ReadTextFile(path, kMaxYamlBytes, "a run file");
   const auto yaml = text.ok() ? ParseYaml(*text) : text.status();
   return yaml.ok() && yaml->json.is_object() && yaml->json.contains("model");
 }
@@ -161,7 +139,7 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string())
     return absl::OkStatus();
   const std::string name = schedule["file"];
-  const auto text = ReadText((fs::path(folder) / name).string(), kMaxEmbeddedBytes, "a list of actions");
+  const auto text = ReadTextFile((fs::path(folder) / name).string(), kMaxEmbeddedBytes, "a list of actions");
   if (!text.ok()) return text.status();
   schedule["file"] = {{"path", name}, {"actions", *text}};
   return absl::OkStatus();

@@ -5,8 +5,7 @@
 // backward, unique priorities, limits of at least one, fixed orders that name each compute job of their rank
 // once, no cycle in the job graph together with the fixed orders (the error names the jobs on it), that what
 // one micro-batch leaves fits the budgets of bytes, and that the limits cannot deadlock, for any durations
-// (deadlock.h), nor the budgets (admission.h). Pure. O(jobs of a step), but for the last where staleness or
-// order edges go with limits.
+// (deadlock.h), nor the budgets (admission.h). Pure. O(jobs of a period of steps).
 #ifndef WEFT_SCHEDULES_CHECK_CHECK_H_
 #define WEFT_SCHEDULES_CHECK_CHECK_H_
 

@@ -2,16 +2,13 @@
 // transfers, or names the jobs that could wait for each other.
 //
 // Sound: what is accepted cannot deadlock under the rule of dispatch.h, in any order in which inputs arrive.
-// docs/design/deadlock.md has the argument. Four cases:
+// docs/design/deadlock.md has the argument. Three cases:
 //   - Fixed orders: exact. The activations alive where a forward's turn comes follow from the order alone.
-//   - Stages that are no chain: free if the nominal run of claim_order.h ends, since forwards of a limited
+//   - A chain in which micro-batches wait for each other nowhere but at the first stage: always free. What an
+//     activation waits for is admission on later stages only.
+//   - Otherwise (NeedsClaimOrder): free if the nominal run of claim_order.h ends, since forwards of a limited
 //     stage are then admitted in its order.
-//   - Every micro-batch's staleness is least on the first stage (as where there is none) and no `precedes`:
-//     always free. What an activation waits for is admission on later stages only.
-//   - Otherwise the forwards of as many steps as can be under way together are looked at. One may be blocked
-//     if enough others, which need not come after it, may be stuck on its place; one may be stuck if its
-//     backwards need one that may be blocked. What no such reasoning keeps is free.
-// Pure. O(jobs), in the last case O(forwards^2 / 64 * edges), with a bound on their number.
+// Pure. O(jobs of a period of steps).
 #ifndef WEFT_SCHEDULES_CHECK_DEADLOCK_H_
 #define WEFT_SCHEDULES_CHECK_DEADLOCK_H_
 
@@ -23,9 +20,9 @@
 
 namespace weft {
 
-// InvalidArgument for a schedule that may deadlock, naming the jobs of a circle of waits, their ranks and
-// limits; also where there are too many forwards to look at. Requires limits of at least one where a stage is
-// computed, sound orders and an acyclic graph (check.h). `tables` are the graph's; null to make them.
+// InvalidArgument for a schedule whose limits stop it, naming the forward that is held back and its rank.
+// Requires limits of at least one where a stage is computed, sound orders and an acyclic graph (check.h).
+// `tables` are the graph's; null to make them.
 absl::Status ProveDeadlockFree(const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr);
 
 }  // namespace weft

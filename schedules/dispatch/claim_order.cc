@@ -27,7 +27,25 @@ std::vector<std::vector<Job>> OrderOfRoute(const Graph& graph) {
   return order;
 }
 
+// The least staleness of every micro-batch is that of its first stage, so that a micro-batch that has begun
+// waits for no further version.
+bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
+  if (!s.staleness) return true;
+  for (int b = 0; b < s.microbatches; ++b) {
+    for (int stage = 1; stage < s.stages; ++stage) {
+      if (s.staleness(stage, b) < s.staleness(0, b)) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
+
+bool NeedsClaimOrder(const Graph& graph) {
+  const Schedule& s = graph.schedule();
+  if (!s.limit || graph.replays()) return false;
+  return !graph.is_chain() || s.precedes || !WaitsForVersionsAtTheStartOnly(s);
+}
 
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
     const Graph& graph, std::shared_ptr<const StepTables> tables) {

@@ -18,6 +18,11 @@
 
 namespace weft {
 
+// Returns true if limited forwards must be admitted in the order of claims, because micro-batches that are
+// admitted otherwise could wait for each other without end: where stages are no chain, where `precedes` says
+// so, and where a micro-batch that has begun waits for a newer version of a later stage.
+bool NeedsClaimOrder(const Graph& graph);
+
 // Returns, by [step of the period][rank], the rank's jobs of that step. A job's predecessors are in its step
 // or before, so the steps follow one another.
 // `tables` are the graph's; null to make them.

@@ -1,7 +1,10 @@
 #include "schedules/families/candidates.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
 
@@ -40,14 +43,67 @@ std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
   } else {
     forms.push_back({family.name, {}});
     for (const FamilyParameter& p : family.parameters) {
-      if (p.needs_rule) continue;
+      if (p.needs_rule || !p.places_jobs) continue;
       for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
     }
   }
   return forms;
 }
 
+// Adds a family of rings in groups, with every number of groups and of ranks per group.
+void AddGroups(const Family& family, int stages, int microbatches, std::vector<Candidate>* all) {
+  for (const int groups : Divisors(microbatches)) {
+    for (const int ranks : Divisors(stages)) {
+      const bool other_name = groups == 1 || (ranks == 1 && groups == microbatches);
+      if (other_name || 2 * int64_t{groups} * ranks > int64_t{stages} * microbatches) continue;
+      Candidate plain = {family.name, {{"groups", absl::StrCat(groups)}, {"ranks", absl::StrCat(ranks)}}};
+      all->push_back(plain);
+      if (microbatches / groups <= stages || ranks == 1) continue;
+      for (const auto& [parameter, value] : {std::pair("in_flight", "S"), std::pair("order", "1f1b")}) {
+        Candidate bounded = plain;
+        bounded.parameters[parameter] = value;
+        all->push_back(std::move(bounded));
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::vector<Candidate> OldWeightCandidates(int stages, int microbatches) {
+  std::vector<Candidate> all;
+  for (const Candidate& candidate : PlainCandidates(stages, microbatches)) {
+    auto schedule = MakeSchedule(candidate.name, candidate.parameters, stages, microbatches);
+    const bool made = schedule.ok() && ApplyRule(candidate.rule, candidate.name, &*schedule).ok();
+    if (made && schedule->staleness) all.push_back(candidate);
+  }
+  return all;
+}
+
+std::vector<Candidate> DeeperCandidates(const Candidate& candidate, int microbatches) {
+  std::vector<Candidate> deeper;
+  if (candidate.rule != Candidate().rule) return deeper;
+  if (candidate.name == "interleaved") {
+    int ranks = 0;
+    const bool plain = !candidate.parameters.contains("group");
+    if (!plain || !absl::SimpleAtoi(candidate.parameters.at("ranks"), &ranks)) return deeper;
+    for (const int group : {2 * ranks, 4 * ranks}) {
+      if (group > microbatches) break;
+      deeper.push_back(candidate);
+      deeper.back().parameters["group"] = absl::StrCat(group);
+    }
+    return deeper;
+  }
+  const bool bounded =
+      candidate.name == "1f1b" || candidate.name == "pipedream" || candidate.name == "pipedream_2bw";
+  if (!bounded || !candidate.parameters.empty()) return deeper;
+  // One more for each stage behind, and two more.
+  for (const char* in_flight : {"2*(S-s)-1", "3*(S-s)-2"}) {
+    deeper.push_back(candidate);
+    deeper.back().parameters["in_flight"] = in_flight;
+  }
+  return deeper;
+}
 
 SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int max_stages) {
   constexpr int kMultiples = 4;
@@ -95,13 +151,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
   for (const Family& family : Families()) {
     if (family.reads_old_weights) continue;
     if (Has(family, "groups")) {
-      for (int groups : Divisors(microbatches)) {
-        for (int ranks : Divisors(stages)) {
-          const bool other_name = groups == 1 || (ranks == 1 && groups == microbatches);
-          if (other_name || groups * ranks > std::max(stages, microbatches)) continue;
-          all.push_back({family.name, {{"groups", absl::StrCat(groups)}, {"ranks", absl::StrCat(ranks)}}});
-        }
-      }
+      AddGroups(family, stages, microbatches, &all);
     } else if (DealsMicrobatches(family)) {
       all.push_back({family.name, {}});  // on fewer ranks it is a loop of one rank
     } else if (Has(family, "ranks")) {
@@ -111,7 +161,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
     } else {
       all.push_back({family.name, {}});
       for (const FamilyParameter& p : family.parameters) {
-        if (p.needs_rule) continue;
+        if (p.needs_rule || !p.places_jobs) continue;
         for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
       }
     }
@@ -130,6 +180,7 @@ std::vector<Candidate> PlainCandidates(int stages, int microbatches) {
     // The plain form, and each word that a parameter takes beside its default.
     std::vector<Candidate> forms = {{family.name, {}}};
     for (const FamilyParameter& p : family.parameters) {
+      if (!p.places_jobs) continue;
       for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
     }
     for (const Candidate& form : forms) {

@@ -19,10 +19,18 @@ struct Candidate {
 };
 
 // For families of rings, every number of ranks that divides the stages; for groups of rings, every number of
-// groups that divides the micro-batches as well, at most as many ranks as the larger of the two sizes. What
-// is another family's schedule (one group is a pipeline) is left out. Some may still be refused by
-// MakeSchedule, which says why. Families and rules that read old weights are left out: they train otherwise.
+// groups that divides the micro-batches as well, as far as each rank has two passes of a stage, and where a
+// group has more micro-batches than stages also with a bound on those in flight. What is another family's
+// schedule (one group is a pipeline) is left out. Some may still be refused by MakeSchedule, which says why.
+// Families and rules that read old weights are left out: they train otherwise.
 std::vector<Candidate> Candidates(int stages, int microbatches);
+
+// Returns the families and rules that read old weights, as far as the sizes allow.
+std::vector<Candidate> OldWeightCandidates(int stages, int microbatches);
+
+// Returns the candidate with more micro-batches in flight, less and more of them: worth a look where
+// transfers take time. Nothing for a candidate that bounds them otherwise.
+std::vector<Candidate> DeeperCandidates(const Candidate& candidate, int microbatches);
 
 // The same on a number of ranks, each with the stages that it needs there.
 struct SizedCandidate {

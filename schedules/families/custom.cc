@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "schedules/families/formula.h"
+#include "schedules/families/tie_rule.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -286,6 +287,8 @@ absl::Status Maker::CheckPriorities(const Table& values) const {
 // All jobs of a step before those of the next; the formula says how within a step.
 absl::Status Maker::MakePriority() {
   schedule_.priority = PriorityByMicrobatch(stages_, microbatches_, /*forward_first=*/false);
+  if (Has("order") && Has("priority")) return At("order", "says what `priority` says too; leave one out");
+  if (Has("order")) return GiveOrder("", "custom", parameters_, &schedule_);
   if (!Has("priority")) return absl::OkStatus();
   const auto formula = Parse("priority", JobVariables());
   if (!formula.ok()) return formula.status();
@@ -334,26 +337,9 @@ absl::Status Maker::MakeStaleness() {
 
 absl::Status Maker::MakeLimit() {
   if (!Has("limit")) return absl::OkStatus();
-  const auto formula = Parse("limit", {"s", "w"});
-  if (!formula.ok()) return formula.status();
-  if (int64_t{stages_} * ranks_ > 16'000'000) {
-    return At("limit", absl::StrFormat("%d stages on %d ranks are too many to tabulate", stages_, ranks_));
-  }
-  auto values = std::make_shared<std::vector<int>>();
-  for (int s = 0; s < stages_; ++s) {
-    for (int w = 0; w < ranks_; ++w) {
-      const auto value = formula->Evaluate({s, w});
-      if (!value.ok()) {
-        return At("limit", absl::StrFormat("%s; for stage %d on rank %d", value.status().message(), s, w));
-      }
-      // CheckSchedule refuses those below one where a forward needs them.
-      values->push_back(static_cast<int>(std::clamp<int64_t>(*value, -1, std::numeric_limits<int>::max())));
-    }
-  }
-  schedule_.limit = [values = std::shared_ptr<const std::vector<int>>(values), ranks = ranks_](
-                        Rank w, int s) -> std::optional<int> {
-    return (*values)[static_cast<size_t>(s) * ranks + w];
-  };
+  auto limit = NumbersOfPlaces(parameters_.at("limit"), constants_, stages_, ranks_);
+  if (!limit.ok()) return At("limit", limit.status().message());
+  schedule_.limit = *std::move(limit);
   return absl::OkStatus();
 }
 
@@ -378,6 +364,8 @@ const Family& CustomFamily() {
        {"compute", "formula of the rank that computes a job"},
        {"weights", "formula of the rank that holds the job's weights (default: compute)"},
        {"priority", "formula of the order of ready jobs, smaller first (default: backwards, then oldest)"},
+       {"order",
+        absl::StrCat("one of ", absl::StrJoin(OrdersFrom(kForwardsFirst), ", "), ", instead of a priority")},
        {"staleness", "formula over s and b: how many versions old the weights may be (default 0)"},
        {"limit",
         "formula over s and the rank w: most activations of a stage alive on a rank (default: none)"},

@@ -1,9 +1,11 @@
 // Data parallelism: rank b mod W computes micro-batch b on every stage; the weights are on every rank (ddp),
 // or each stage's on one (fsdp, where W = B).
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "schedules/families/family.h"
+#include "schedules/families/tie_rule.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -22,8 +24,7 @@ absl::StatusOr<Schedule> Ddp(const FamilyParameters& parameters, int stages, int
   Schedule s = SizedSchedule("ddp", stages, microbatches, *ranks);
   s.compute = s.weights = [ranks = *ranks](const Job& j) { return j.microbatch % ranks; };
   // One micro-batch after the other, so that the activations of one are alive.
-  s.priority = PriorityByMicrobatch(stages, microbatches, false);
-  return s;
+  return WithTieRule(kOneForwardOneBackward, "ddp", parameters, std::move(s));
 }
 
 // Stage by stage: every rank but the owner fetches a stage's weights for its forward and again for its
@@ -66,28 +67,31 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
     s.weights = s.compute;
     s.sync = Migrating(nullptr);  // the ticks are the cyclic order's
   }
-  s.priority = PriorityByMicrobatch(stages, microbatches, true);
-  return s;
+  return WithTieRule(kForwardsFirst, "fsdp", parameters, std::move(s));
 }
 
 }  // namespace
 
 std::vector<FamilyEntry> DataParallelFamilies() {
   return {
-      {{"ddp",
-        "data parallel: micro-batches are dealt to the ranks, weights on every rank",
-        {{"ranks", "number of ranks (default: one a micro-batch)", {}, false, /*deals_microbatches=*/true}},
+      {{"ddp", "data parallel: micro-batches are dealt to the ranks, weights on every rank",
+        TieRuleParameters(kOneForwardOneBackward, {{"ranks",
+                                                    "number of ranks (default: one a micro-batch)",
+                                                    {},
+                                                    false,
+                                                    /*deals_microbatches=*/true}}),
         true},
        Ddp},
-      {{"fsdp",
-        "data parallel, the weights of stage s on rank s mod W alone, fetched for use",
-        {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}},
-         {"residency",
-          "sharded (default), or migrating: the state of a stage moves along with the micro-batches of a "
-          "cyclic "
-          "rule",
-          {"sharded", "migrating"},
-          /*needs_rule=*/true}},
+      {{"fsdp", "data parallel, the weights of stage s on rank s mod W alone, fetched for use",
+        TieRuleParameters(
+            kForwardsFirst,
+            {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}},
+             {"residency",
+              "sharded (default), or migrating: the state of a stage moves along with the micro-batches of a "
+              "cyclic "
+              "rule",
+              {"sharded", "migrating"},
+              /*needs_rule=*/true}}),
         true},
        Fsdp},
   };

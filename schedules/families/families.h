@@ -27,9 +27,9 @@ struct FamilyParameter {
   std::string help;
   std::vector<std::string> values = {};  // words that it takes, the default first; empty for numbers
   bool needs_rule = false;               // true if all values but the default go with a cyclic rule only
-  bool deals_microbatches =
-      // True for a number of ranks that is at most the number of micro-batches; each rank has all stages.
-      false;
+  // True for a number of ranks that is at most the number of micro-batches; each rank has all stages.
+  bool deals_microbatches = false;
+  bool places_jobs = true;  // false if it only says when jobs run, not where
 };
 struct Family {
   std::string name;

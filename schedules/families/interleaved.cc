@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/families/family.h"
+#include "schedules/families/tie_rule.h"
 
 namespace weft {
 namespace {
@@ -28,15 +29,20 @@ std::vector<Pass> ForwardPasses(int chunks, int microbatches, int group) {
   return passes;
 }
 
-std::vector<Job> OrderOf(Rank rank, int ranks, int chunks, int group, const std::vector<Pass>& passes) {
+// The forwards of a rank before its first backward, which are those that are in flight from then on, less
+// one: as long as a micro-batch takes from the rank to the last stage and back, without transfers.
+int WarmUpOf(Rank rank, int ranks, int chunks, int group) {
+  return 2 * (ranks - 1 - rank) + (chunks - 1) * group;
+}
+
+std::vector<Job> OrderOf(Rank rank, int ranks, int chunks, size_t warm_up, const std::vector<Pass>& passes) {
   const auto forward = [&](const Pass& p) {
     return Job::Compute(0, p.chunk * ranks + rank, p.microbatch, JobKind::kForward);
   };
   const auto backward = [&](const Pass& p) {
     return Job::Compute(0, (chunks - 1 - p.chunk) * ranks + rank, p.microbatch, JobKind::kBackward);
   };
-  const size_t warm_up = std::min(
-      passes.size(), 2 * static_cast<size_t>(ranks - 1 - rank) + static_cast<size_t>(chunks - 1) * group);
+  warm_up = std::min(passes.size(), warm_up);
   std::vector<Job> order;
   order.reserve(2 * passes.size());
   for (size_t i = 0; i < warm_up; ++i) order.push_back(forward(passes[i]));
@@ -77,15 +83,27 @@ absl::StatusOr<Schedule> Interleaved(const FamilyParameters& parameters, int sta
   const absl::StatusOr<int> group = PositiveParameter("interleaved", parameters, "group", *ranks);
   if (!group.ok()) return group.status();
   if (absl::Status s = CheckGroup(*ranks, microbatches, *group); !s.ok()) return s;
-  Schedule s =
-      SizedSchedule(absl::StrCat("interleaved,ranks=", *ranks,
-                                 parameters.contains("group") ? absl::StrCat(",group=", *group) : ""),
-                    stages, microbatches, *ranks);
+  Schedule s = SizedSchedule(absl::StrCat("interleaved,ranks=", *ranks), stages, microbatches, *ranks);
+  for (const char* name : {"group", "in_flight"}) {
+    if (parameters.contains(name)) absl::StrAppend(&s.name, ",", name, "=", parameters.at(name));
+  }
+  const auto in_flight = ReadInFlight("interleaved", parameters, s);
+  if (!in_flight.ok()) return in_flight.status();
   s.compute = s.weights = [w = *ranks](const Job& j) { return j.stage % w; };
   s.priority = PriorityByMicrobatch(stages, microbatches, false);
   const int chunks = stages / *ranks;
   const std::vector<Pass> passes = ForwardPasses(chunks, microbatches, *group);
-  for (Rank r = 0; r < *ranks; ++r) s.order.push_back(OrderOf(r, *ranks, chunks, *group, passes));
+  for (Rank r = 0; r < *ranks; ++r) {
+    int warm_up = WarmUpOf(r, *ranks, chunks, *group);
+    if (*in_flight) {
+      warm_up = (*in_flight)(r, r).value_or(0) - 1;
+      if (warm_up < 0) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "interleaved: in_flight is %d for rank %d; it must be at least 1", warm_up + 1, r));
+      }
+    }
+    s.order.push_back(OrderOf(r, *ranks, chunks, warm_up, passes));
+  }
   return s;
 }
 
@@ -96,7 +114,10 @@ std::vector<FamilyEntry> InterleavedFamilies() {
       {{"interleaved",
         "the stages go round W ranks; one forward, one backward, over groups of micro-batches",
         {{"ranks", "number of ranks W; the number of stages is 2, 3, .. times W"},
-         {"group", "micro-batches that pass a chunk before the next chunk begins (default W)"}}},
+         {"group", "micro-batches that pass a chunk before the next chunk begins (default W)"},
+         InFlightParameter(
+             "passes of its chunks that rank w has in flight, a formula over w (default 2(W-1-w) + (v-1) "
+             "group + 1)")}},
        Interleaved},
   };
 }

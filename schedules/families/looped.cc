@@ -1,8 +1,11 @@
 // Pipelines in which a rank comes round for several stages, dispatched greedily: lpp and fslpp in G groups of
 // R ranks, depth_first and breadth_first on one ring (arXiv 2211.05953).
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/families/family.h"
+#include "schedules/families/tie_rule.h"
 
 namespace weft {
 namespace {
@@ -51,8 +54,7 @@ absl::StatusOr<Schedule> InGroups(absl::string_view family, const FamilyParamete
   Schedule s = SizedSchedule(absl::StrCat(family, ",groups=", h->groups, ",ranks=", h->ring), stages,
                              microbatches, static_cast<int>(h->groups * h->ring));
   s.compute = s.weights = [h = *h](const Job& j) { return h.At(j.stage, j.microbatch); };
-  s.priority = PriorityByMicrobatch(stages, microbatches, true);
-  return s;
+  return WithTieRule(kForwardsFirst, family, parameters, std::move(s));
 }
 
 absl::StatusOr<Schedule> Lpp(const FamilyParameters& parameters, int stages, int microbatches) {
@@ -74,46 +76,33 @@ absl::StatusOr<Schedule> OnOneRing(absl::string_view family, const FamilyParamet
   if (!ranks.ok()) return ranks.status();
   Schedule s = SizedSchedule(absl::StrCat(family, ",ranks=", *ranks), stages, microbatches, *ranks);
   s.compute = s.weights = [w = *ranks](const Job& j) { return j.stage % w; };
-  return s;
+  return WithTieRule(family, family, parameters, std::move(s));  // the order has the family's name
 }
 
-// The micro-batch that has been under way for longest goes first, and of one micro-batch the job that is
-// nearest its end. New micro-batches enter whenever nothing older is ready, so activations pile up on the
-// first rank.
+// New micro-batches enter whenever nothing older is ready, so activations pile up on the first rank.
 absl::StatusOr<Schedule> DepthFirst(const FamilyParameters& parameters, int stages, int microbatches) {
-  absl::StatusOr<Schedule> s = OnOneRing("depth_first", parameters, stages, microbatches);
-  if (!s.ok()) return s;
-  s->priority = [stages, microbatches](const Job& j) {
-    const int done = j.kind == JobKind::kForward ? j.stage : 2 * stages - 1 - j.stage;
-    return PackPriority(j, 0, j.microbatch, microbatches, 2 * stages - 1 - done, 2 * stages);
-  };
-  return s;
+  return OnOneRing(kDepthFirst, parameters, stages, microbatches);
 }
 
-// All micro-batches of a stage before the next stage: forwards from the first stage, backwards from the last.
 absl::StatusOr<Schedule> BreadthFirst(const FamilyParameters& parameters, int stages, int microbatches) {
-  absl::StatusOr<Schedule> s = OnOneRing("breadth_first", parameters, stages, microbatches);
-  if (!s.ok()) return s;
-  s->priority = [stages, microbatches](const Job& j) {
-    const bool forward = j.kind == JobKind::kForward;
-    return PackPriority(j, forward ? 0 : 1, forward ? j.stage : stages - 1 - j.stage, stages, j.microbatch,
-                        microbatches);
-  };
-  return s;
+  return OnOneRing(kBreadthFirst, parameters, stages, microbatches);
 }
 
 }  // namespace
 
 std::vector<FamilyEntry> LoopedFamilies() {
-  const std::vector<FamilyParameter> groups = {{"groups", "number of groups G"},
-                                               {"ranks", "number of ranks per group R; W = G*R"}};
-  const std::vector<FamilyParameter> ring = {
-      {"ranks", "number of ranks W; the number of stages is a multiple of W"}};
+  const std::vector<FamilyParameter> groups = TieRuleParameters(
+      kForwardsFirst, {{"groups", "number of groups G"}, {"ranks", "number of ranks per group R; W = G*R"}});
+  const auto ring = [](absl::string_view order) {
+    return TieRuleParameters(order,
+                             {{"ranks", "number of ranks W; the number of stages is a multiple of W"}});
+  };
   return {
       {{"breadth_first", "the stages go round W ranks; all micro-batches of a stage before the next stage",
-        ring},
+        ring(kBreadthFirst)},
        BreadthFirst},
-      {{"depth_first", "the stages go round W ranks; the oldest micro-batch first", ring}, DepthFirst},
+      {{"depth_first", "the stages go round W ranks; the oldest micro-batch first", ring(kDepthFirst)},
+       DepthFirst},
       {{"fslpp", "looped pipelines; the weights of each stage are on one rank, and others fetch them",
         groups},
        Fslpp},

@@ -21,7 +21,7 @@ bool FixedOrderRun::MayFit(const Graph& graph, const SimulationOptions& options)
   const Schedule& s = graph.schedule();
   const bool ordered = graph.replays() && s.period == 1 && static_cast<int>(s.order.size()) == s.ranks;
   const bool free = !s.limit && !graph.terms().memory.has_value() && options.memory <= 0;
-  const bool instant = options.latency == 0 && options.bandwidth <= 0;
+  const bool instant = options.latency == 0 && options.bandwidth <= 0 && options.network.IsPlain();
   const bool recorded = options.record_jobs || options.record_waits;
   return ordered && free && instant && !recorded && !graph.has_pairs() && !graph.depends_on_steps() &&
          !graph.joint_order().any() && !s.staleness;
@@ -249,6 +249,7 @@ SimulationResult FixedOrderRun::Run() {
     stats.idle_by_cause[static_cast<int>(IdleCause::kDependency)] = idle[rank];
     stats.idle_by_cause[static_cast<int>(IdleCause::kNoWork)] = makespan - time[rank];
   }
+  result_.drain_start = makespan;
   return Summarize(graph_, options_, makespan, std::move(result_));
 }
 

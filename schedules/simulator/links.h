@@ -1,6 +1,5 @@
-// Models the links of a simulation: when what a rank sends arrives, and how much went over them. Each
-// ordered pair of ranks has a link of its own, on which tensors go one after the other. Private to the
-// simulator. One thread.
+// Models the links of a simulation: when what a rank sends arrives, and how much went over them. Tensors that
+// share a link (network.h) go over it one after the other. Private to the simulator. One thread.
 #ifndef WEFT_SCHEDULES_SIMULATOR_LINKS_H_
 #define WEFT_SCHEDULES_SIMULATOR_LINKS_H_
 
@@ -27,16 +26,17 @@ inline void CountTransfer(Rank source, Rank target, TensorKind tensor, double by
 
 class Links {
  public:
-  // Refers to `result`, whose ranks are there, and counts in them what rings move. `bandwidth` 0 means
-  // infinite.
-  Links(double bandwidth, double latency, SimulationResult* result);
+  // Refers to `result`, whose ranks are there, and counts in it what rings move. Requires options whose
+  // network is of these ranks.
+  Links(const SimulationOptions& options, SimulationResult* result);
 
   // Sends bytes now; returns when they arrive.
   double Send(double now, Rank source, Rank target, double bytes) {
-    if (bandwidth_ <= 0) return now + latency_;
-    double& free = FreeAt(source, target);
-    free = std::max(free, now) + bytes / bandwidth_;
-    return free + latency_;
+    const Path path = PathOf(source, target);
+    if (path.bandwidth <= 0) return now + path.latency;
+    const double sent = std::max({now, free_[path.out], free_[path.in]}) + bytes / path.bandwidth;
+    free_[path.out] = free_[path.in] = sent;
+    return sent + path.latency;
   }
 
   // A ring among the members starts now: in each turn each sends and receives all but one of n parts of
@@ -45,12 +45,32 @@ class Links {
   double RunRing(double now, const std::vector<Rank>& members, int turns, double bytes);
 
  private:
-  double& FreeAt(Rank source, Rank target) { return free_[static_cast<size_t>(source) * ranks_ + target]; }
+  // What a transfer takes: two ends, which are the same where one link is shared.
+  struct Path {
+    size_t out, in;  // indexes into free_
+    double bandwidth, latency;
+  };
+  Path PathOf(Rank source, Rank target) const {
+    const bool inside = node_of_rank_.empty() || node_of_rank_[source] == node_of_rank_[target];
+    if (inside) return Ends(source, target, ranks_, 0, bandwidth_, latency_);
+    return Ends(node_of_rank_[source], node_of_rank_[target], nodes_, first_of_nodes_, bandwidth_between_,
+                latency_between_);
+  }
+  Path Ends(size_t source, size_t target, size_t count, size_t first, double bandwidth,
+            double latency) const {
+    if (sharing_ == LinkSharing::kPort) return {first + source, first + count + target, bandwidth, latency};
+    if (sharing_ == LinkSharing::kPairHalf && source > target) std::swap(source, target);
+    const size_t link = first + source * count + target;
+    return {link, link, bandwidth, latency};
+  }
 
-  const double bandwidth_, latency_;
+  const LinkSharing sharing_;
+  const double bandwidth_, latency_, bandwidth_between_, latency_between_;
   SimulationResult* const result_;
-  const size_t ranks_;
-  std::vector<double> free_;  // [from * ranks + to]: when the link has sent all
+  const size_t ranks_, nodes_;
+  std::vector<int> node_of_rank_;  // empty if all are on one node
+  size_t first_of_nodes_ = 0;      // index of the first link between nodes in free_
+  std::vector<double> free_;       // when the link, or the end of one, has sent all
 };
 
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include "schedules/dispatch/memory.h"
 #include "schedules/simulator/fixed_order_run.h"
 #include "schedules/simulator/simulation.h"
+#include "schedules/simulator/simulation_summary.h"
 
 namespace weft {
 namespace {
@@ -49,7 +50,9 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
     return absl::InvalidArgumentError(
         "bandwidth, latency and the time of an overlapped pair must not be negative");
   }
-  if (options.bandwidth > 0 && schedule.ranks > kMaxLinkedRanks) {
+  if (absl::Status s = CheckNetwork(options.network, schedule.ranks); !s.ok()) return s;
+  const bool by_pair = options.bandwidth > 0 && options.network.links != LinkSharing::kPort;
+  if (by_pair && schedule.ranks > kMaxLinkedRanks) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "bandwidth: %d ranks have more links than can be kept apart; at most %d ranks can have one",
         schedule.ranks, kMaxLinkedRanks));
@@ -63,8 +66,7 @@ std::optional<Graph> GraphOfRun(const Graph& graph, const SimulationOptions& opt
   return graph.ForSteps(options.steps);
 }
 
-// Among micro-batches of a chain those that are alive wait for later stages only. With several inputs they
-// may wait for one another, unless all stages admit them in one order.
+// Where micro-batches could wait for one another, all stages admit them in one order.
 absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const SimulationOptions& options,
                                                const std::shared_ptr<const StepTables>& tables) {
   SimulatedAdmission admission;
@@ -75,7 +77,7 @@ absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const Simulat
     if (!memory.ok()) return memory.status();
     admission.memory = *std::move(memory);
   }
-  if (!graph.schedule().limit || graph.is_chain()) return admission;
+  if (!NeedsClaimOrder(graph)) return admission;
   const auto order = ClaimOrder(graph, tables);
   if (!order.ok()) return order.status();
   for (const auto& of_step : *order) {
@@ -89,11 +91,9 @@ absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const Simulat
   return admission;
 }
 
-}  // namespace
-
-absl::StatusOr<SimulationResult> Simulate(const Graph& any_run, const SimulationOptions& options,
-                                          std::shared_ptr<const StepTables> tables) {
-  if (absl::Status s = CheckOptions(any_run.schedule(), options); !s.ok()) return s;
+// Runs the simulation, without its period.
+absl::StatusOr<SimulationResult> RunOnce(const Graph& any_run, const SimulationOptions& options,
+                                         std::shared_ptr<const StepTables> tables) {
   const std::optional<Graph> of_run = GraphOfRun(any_run, options);
   const Graph& graph = of_run.has_value() ? *of_run : any_run;
   if (tables == nullptr || of_run.has_value()) tables = std::make_shared<const StepTables>(graph);
@@ -104,6 +104,35 @@ absl::StatusOr<SimulationResult> Simulate(const Graph& any_run, const Simulation
     if (run.fits()) return run.Run();
   }
   return Simulation(graph, options, *std::move(admission), std::move(tables)).Run();
+}
+
+// Returns the period of a run of more steps, of which many end before the final drain.
+double PeriodOfLongerRun(const Graph& graph, const SimulationOptions& options, const SimulationResult& run,
+                         int cycle, std::shared_ptr<const StepTables> tables) {
+  SimulationOptions longer = options;
+  longer.record_jobs = longer.record_waits = false;
+  longer.steps += 32 * cycle;
+  const auto more = RunOnce(graph, longer, std::move(tables));
+  const std::optional<double> period = more.ok() ? SteadyPeriod(*more, cycle) : std::nullopt;
+  return period.value_or((run.step_end.back() - run.step_end.front()) / (options.steps - 1));
+}
+
+}  // namespace
+
+absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options,
+                                          std::shared_ptr<const StepTables> tables) {
+  if (absl::Status s = CheckOptions(graph.schedule(), options); !s.ok()) return s;
+  auto run = RunOnce(graph, options, tables);
+  if (!run.ok()) return run;
+  if (options.steps == 1) {
+    run->period = run->makespan;
+  } else {
+    const int cycle = graph.schedule().MaxStaleness() + 1;
+    const std::optional<double> period = SteadyPeriod(*run, cycle);
+    run->period =
+        period.has_value() ? *period : PeriodOfLongerRun(graph, options, *run, cycle, std::move(tables));
+  }
+  return run;
 }
 
 }  // namespace weft

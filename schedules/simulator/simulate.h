@@ -4,11 +4,11 @@
 // A rank executes one job at a time, but for overlapped pairs (OrderMark of schedule.h): a forward and a
 // backward that start at the same instant take the pair's time together, and both end with it; a backward
 // that is ready later starts beside the forward that is in flight and takes its own time. Transfers run
-// beside compute: a tensor leaves when its job ends, queues on the link from rank to rank, and arrives after
-// bytes / bandwidth + latency. All completions of an instant are taken before any dispatch; jobs of no
-// duration are taken at once. An activation is alive from the start of its forward to the end of its backward
-// (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
-// its own.
+// beside compute: a tensor leaves when its job ends, queues on the links that it shares (network.h), and
+// arrives after bytes / bandwidth + latency. All completions of an instant are taken before any dispatch;
+// jobs of no duration are taken at once. An activation is alive from the start of its forward to the end of
+// its backward (or backward_weight); where these are on different ranks, each rank has one from the start to
+// the end of its own.
 //
 // Beyond its duration a job is charged by the operations that the protocol of its stage gives for it
 // (sync/protocol.h): tensors have the bytes of a slice or of the whole by what makes or takes them.
@@ -35,6 +35,7 @@
 
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
+#include "schedules/simulator/network.h"
 #include "schedules/timeline.h"
 
 namespace weft {
@@ -59,6 +60,7 @@ struct SimulationOptions {
   double memory = 0;
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
   double latency = 0;    // of a transfer
+  Network network;       // what the links are, and how fast the ranks
   bool record_jobs = false;
   bool record_waits = false;  // intervals of idleness, and of transfers
 };
@@ -86,7 +88,9 @@ struct RankStats {
 
 struct SimulationResult {
   double makespan = 0;
-  double period = 0;  // time per step in steady state
+  // Time per step in steady state: between two steps that both end before the final drain; where the run has
+  // no two of them, of a longer run. The makespan of one step.
+  double period = 0;
   double bubble_ratio = 0;
   double throughput_per_rank = 0;
   // Bound by the activations, where each rank has one stage and each stage one rank; else 1.
@@ -94,7 +98,10 @@ struct SimulationResult {
   int peak_live_activations = 0;  // over all ranks at a time
   double peak_live_bytes = 0;
   std::vector<RankStats> ranks;
-  std::vector<double> step_end;    // end of each step's last update
+  std::vector<double> step_end;  // end of each step's last update
+  // The begin of the final drain: the time at which the first rank starts its last forward of the run. The
+  // makespan where every step drains, since none reads old weights.
+  double drain_start = 0;
   std::vector<SimulatedJob> jobs;  // by start time, if recorded
   // If recorded: of each rank in order; transfers by the time at which they were sent, without activations
   // and their gradients that take no time.
@@ -103,8 +110,8 @@ struct SimulationResult {
   std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
 };
 
-// Simulates the run. Where stages are no chain, forwards of a limited stage are admitted in claim order, as
-// by workers (claim_order.h).
+// Simulates the run. Forwards of a limited stage are admitted in claim order, as by workers, where another
+// order could deadlock (NeedsClaimOrder in claim_order.h).
 // `tables` are the graph's; null to make them.
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options,
                                           std::shared_ptr<const StepTables> tables = nullptr);

@@ -48,8 +48,9 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
 
 // A backward that is one piece of work takes its whole time in its first half.
 double JobCosts::DurationOf(const Job& job) const {
+  const double speed = options_.network.SpeedOf(graph_.RankOf(job));
   const auto time = [&](JobKind kind) {
-    return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
+    return OfStage(options_.duration[static_cast<int>(kind)], job.stage) / speed;
   };
   if (graph_.MarksOf(job) & kFusedBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {

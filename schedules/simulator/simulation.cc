@@ -1,5 +1,7 @@
 #include "schedules/simulator/simulation.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/byte_text.h"
@@ -56,19 +58,21 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       has_tickets_(admission.memory.has_value() || graph.terms().memory.has_value()),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
+      overlaps_steps_(graph.schedule().MaxStaleness() > 0),
       counts_versions_(graph.route() != nullptr || graph.schedule().staleness != nullptr),
       transfers_are_counted_(TransferTotalsAreExact(graph, jobs_, options.steps)),
       hands_over_(transfers_are_counted_ && options.bandwidth <= 0 && options.latency == 0 &&
-                  !options.record_waits),
+                  options.network.nodes.empty() && !options.record_waits),
       // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
       times_(&result_, options.record_waits),
       alive_(&result_),
-      links_(options.bandwidth, options.latency, &result_),
+      links_(options, &result_),
       loads_(graph.schedule().ranks),
       touched_(graph.schedule().ranks),
-      dispatched_(graph.schedule().ranks) {}
+      dispatched_(graph.schedule().ranks),
+      last_forward_(overlaps_steps_ ? graph.schedule().ranks : 0, std::numeric_limits<double>::infinity()) {}
 
 void Simulation::Prepare() {
   const auto computed = ComputedStages(graph_, progress_.jobs());
@@ -257,6 +261,7 @@ void Simulation::Start(JobId id, const Facts& facts, double duration) {
   const Rank rank = facts.rank;
   RankLoad& load = loads_[rank];
   if (facts.flags & SimulatedJobs::kBeginsActivation) alive_.Begin(rank, facts.activation);
+  if (overlaps_steps_ && facts.kind == JobKind::kForward) last_forward_[rank] = now_;
   const double end = now_ + duration;
   if (load.running == 0) {
     times_.BeBusy(now_, rank, end);
@@ -284,7 +289,7 @@ void Simulation::StartPair(JobId id, const Facts& facts) {
   if (!other.has_value()) return Start(id, facts, facts.duration);
   const double one = facts.duration, two = FactsOf(*other).duration;
   const double pair = options_.overlapped > 0
-                          ? options_.overlapped
+                          ? options_.overlapped / options_.network.SpeedOf(facts.rank)
                           : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
   Start(id, facts, pair);
   ready.TakeOverlapped();
@@ -394,6 +399,8 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
   if (ended_ < int64_t{progress_.jobs().size()} * options_.steps) return Stuck();
   times_.Finish(now_);
   alive_.Finish();
+  result_.drain_start = now_;
+  for (const double forward : last_forward_) result_.drain_start = std::min(result_.drain_start, forward);
   return Summarize(graph_, options_, now_, std::move(result_));
 }
 

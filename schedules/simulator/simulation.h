@@ -112,6 +112,7 @@ class Simulation {
   const bool has_tickets_;
   const std::vector<std::vector<int32_t>> admitted_in_order_;  // SimulatedAdmission::order
   const bool has_pairs_;
+  const bool overlaps_steps_;         // some jobs read old weights
   const bool counts_versions_;        // else every member has one version at a time
   const bool transfers_are_counted_;  // ahead, but for initial weights
   const bool hands_over_;             // at once: what is sent takes no time, and leaves no trace
@@ -125,9 +126,10 @@ class Simulation {
   EventQueue events_;
   // Members that have come to a collective which others have not come to, by step and stage.
   std::map<std::pair<int, int>, std::vector<JobId>> joining_;
-  RankSet touched_;            // ranks that may have something to dispatch
-  RankSet dispatched_;         // those of them that are not dispatched yet in this instant
-  std::vector<Rank> instant_;  // ranks that may have a job of no duration to dispatch
+  RankSet touched_;                   // ranks that may have something to dispatch
+  RankSet dispatched_;                // those of them that are not dispatched yet in this instant
+  std::vector<Rank> instant_;         // ranks that may have a job of no duration to dispatch
+  std::vector<double> last_forward_;  // by rank, where steps overlap: the start of its last forward so far
   int64_t ended_ = 0;
   double now_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "schedules/simulator/simulation_summary.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "schedules/dispatch/memory.h"
 
@@ -29,7 +30,31 @@ bool IsOneStageARank(const Graph& graph) {
   return true;
 }
 
+// Returns the number of steps after which the distances between the ends of steps repeat, from `first` to
+// `last`; all of these steps where they do not repeat.
+int StepsOfPattern(const std::vector<double>& step_end, int first, int last) {
+  constexpr double kRounding = 1e-9;
+  for (int steps = 1; 2 * steps <= last - first; ++steps) {
+    const double length = step_end[last] - step_end[last - steps];
+    int i = first + steps;
+    while (i <= last && std::abs(step_end[i] - step_end[i - steps] - length) <= kRounding * step_end[last]) {
+      ++i;
+    }
+    if (i > last) return steps;
+  }
+  return last - first;
+}
+
 }  // namespace
+
+std::optional<double> SteadyPeriod(const SimulationResult& r, int cycle) {
+  int last = static_cast<int>(r.step_end.size()) - 1;
+  while (last > 0 && r.step_end[last] > r.drain_start) --last;
+  const int first = static_cast<int>(r.step_end.size()) / 2 - 1, steps = last - first;
+  if (first < 0 || steps < 1 || (cycle > 1 && steps < 2 * cycle)) return std::nullopt;
+  const int over = cycle > 1 ? StepsOfPattern(r.step_end, first, last) : steps;
+  return (r.step_end[last] - r.step_end[last - over]) / over;
+}
 
 SimulationResult Summarize(const Graph& graph, const SimulationOptions& options, double makespan,
                            SimulationResult r) {
@@ -53,10 +78,6 @@ SimulationResult Summarize(const Graph& graph, const SimulationOptions& options,
   r.throughput_per_rank = area > 0 ? work / area : 0;
   r.throughput_bound =
       IsOneStageARank(graph) ? std::min(1.0, static_cast<double>(most) / schedule.stages) : 1.0;
-  const int half = options.steps / 2;
-  r.period = options.steps == 1
-                 ? r.makespan
-                 : (r.step_end[options.steps - 1] - r.step_end[half - 1]) / (options.steps - half);
   std::stable_sort(r.jobs.begin(), r.jobs.end(),
                    [](const SimulatedJob& a, const SimulatedJob& b) { return a.start < b.start; });
   std::stable_sort(r.idle.begin(), r.idle.end(),

@@ -3,6 +3,7 @@
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_SUMMARY_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_SUMMARY_H_
 
+#include <optional>
 #include <vector>
 
 #include "schedules/simulator/simulate.h"
@@ -13,7 +14,12 @@ namespace weft {
 SimulationResult EmptyResult(const Graph& graph, const SimulationOptions& options,
                              const std::vector<double>& held_bytes);
 
-// Derives what the result says of the whole run from its ranks and step ends, and sorts what was recorded.
+// Returns the time per step in steady state, between two steps of the run's second half that end before the
+// final drain: over as many steps as what happens takes to repeat, or, where it does not, over all of them.
+// As many steps as can be under way together are `cycle`. Nothing where too few steps end before the drain.
+std::optional<double> SteadyPeriod(const SimulationResult& result, int cycle);
+
+// Derives what the result says of the whole run, but its period, and sorts what was recorded.
 SimulationResult Summarize(const Graph& graph, const SimulationOptions& options, double makespan,
                            SimulationResult result);
 

@@ -297,14 +297,19 @@ TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
   const Json json = Json::parse(r.out);
   EXPECT_EQ(json["stages"], 8);
   EXPECT_EQ(json["microbatches"], 32);
-  double before = 0;
+  // Those that read old weights stand behind the others.
+  std::pair<bool, double> before;
   std::map<std::string, Json> entries;
   for (const Json& entry : json["schedules"]) {
     entries[entry["schedule"]] = entry;
     if (!entry["fits"]) continue;
-    EXPECT_GE(entry["step_time"], before);
-    before = entry["step_time"];
+    const std::pair<bool, double> place = {entry["staleness"] > 0, entry["step_time"]};
+    EXPECT_GE(place, before) << entry;
+    before = place;
   }
+  EXPECT_EQ(entries["1f1b"]["staleness"], 0);
+  EXPECT_EQ(entries["pipedream_2bw"]["staleness"], 1);
+  EXPECT_EQ(entries["lpp,groups=16,ranks=8"]["peak_activations"], 2);
   for (const char* name : {"ddp", "fsdp", "gpipe", "1f1b", "lpp,groups=2,ranks=4", "fslpp,groups=4,ranks=8",
                            "depth_first,ranks=4", "breadth_first,ranks=2", "interleaved,ranks=4", "zb_h1",
                            "zb_h2", "zb_v", "v_half", "v_min", "dualpipe", "dualpipe_v"}) {
@@ -315,6 +320,102 @@ TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
   EXPECT_EQ(entries["gpipe"]["chosen"], false);
   EXPECT_LT(entries["zb_h1"]["step_time"], entries["1f1b"]["step_time"]);
   EXPECT_EQ(entries["ddp"]["ranks"], 32);
+}
+
+TEST(Cli_Compare, SlowLinks_DeeperFormsAreProposedWhereTheyAreFaster) {
+  const TestFolder folder;
+  const std::string file = GptRun(folder);
+  const auto entries = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"weft", "compare", file, "-o", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::map<std::string, Json> entries;
+    for (const Json& entry : List(Command::Run(words), "schedules")) entries[entry["schedule"]] = entry;
+    return entries;
+  };
+  const std::string deep = "1f1b,in_flight=2*(S-s)-1";
+  EXPECT_FALSE(entries({}).contains(deep));
+  auto slow = entries({"--latency", "0.002"});
+  ASSERT_TRUE(slow.contains(deep));
+  EXPECT_LT(slow[deep]["step_time"], slow["1f1b"]["step_time"]);
+  EXPECT_GT(slow[deep]["peak_activations"], slow["1f1b"]["peak_activations"]);
+}
+
+TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
+  const TestFolder folder;
+  const std::string slow =
+      folder.Write("slow.yaml", "nodes: [2, 2]\nbetween: {latency: 3}\nspeeds: [1, 1, 0.5, 1]\n");
+  const std::vector<std::string> simulate = {"weft", "simulate",       "gpipe", "--stages",
+                                             "4",    "--microbatches", "1"};
+  const auto with = [&](const std::string& file) {
+    std::vector<std::string> words = simulate;
+    words.insert(words.end(), {"--network", file, "-o", "json"});
+    return Command::Run(words);
+  };
+  const CommandResult r = with(slow);
+  ASSERT_EQ(r.code, 0) << r.err;
+  // Three ranks of 2, one of 4, and a transfer there and back between the nodes.
+  EXPECT_DOUBLE_EQ(Json::parse(r.out)["makespan"].get<double>(), 3 * 2 + 4 + 2 * 3);
+  EXPECT_THAT(with(folder.Write("a.yaml", "nodes: [4]\nlinks: prot\n")).err,
+              HasSubstr("a.yaml:2: links: unknown kind of links \"prot\"; did you mean \"port\"?"));
+  EXPECT_THAT(with(folder.Write("b.yaml", "latency: -1\n")).err, HasSubstr("b.yaml:1: latency: "));
+  EXPECT_THAT(with(folder.Write("c.yaml", "between: {latency: 1}\n")).err, HasSubstr("nodes: [4, 4]"));
+  EXPECT_THAT(with(folder.Write("d.yaml", "bandwidth: 10GB\n")).err, HasSubstr("nothing has a size"));
+  EXPECT_THAT(with(folder.Write("e.yaml", "speeds: [1, fast]\n")).err,
+              HasSubstr("e.yaml:1: speeds: must be a list"));
+  const std::string run = GptRun(folder);
+  const auto step = [&](const std::string& text) {
+    const CommandResult compared = Command::Run({"weft", "compare", run, "--schedules", "1f1b", "--network",
+                                                 folder.Write("n.yaml", text), "-o", "json"});
+    return List(compared, "schedules")[0]["step_time"].get<double>();
+  };
+  EXPECT_GT(step("links: port\nbandwidth: 1MB\n"), step("links: port\n"));
+}
+
+// A backward is two forwards, and begins with the forward once more.
+TEST(Cli_Compare, Recomputation_TakesTheTimeOfAForwardMore) {
+  const TestFolder folder;
+  const CommandResult r = Command::Run({"weft", "compare", GptRun(folder), "--schedules",
+                                        "ddp,ranks=1,ddp,ranks=1,activations=recompute", "-o", "json"});
+  std::map<std::string, double> times;
+  for (const Json& entry : List(r, "schedules")) {
+    if (entry["fits"]) times[entry["schedule"]] = entry["step_time"];
+  }
+  EXPECT_NEAR(times["ddp,ranks=1,activations=recompute"] / times["ddp,ranks=1"], 4.0 / 3, 1e-6);
+}
+
+TEST(Cli_Compare, Vary_ShowsEachScheduleAtTheBestOfItsSizes) {
+  const TestFolder folder;
+  const std::string file = GptRun(folder, "memory: 1200KB\n");
+  const auto rows = [&](const std::string& vary) {
+    std::vector<std::string> words = {"weft", "compare", file, "-o", "json"};
+    if (!vary.empty()) words.insert(words.end(), {"--vary", vary});
+    return List(Command::Run(words), "schedules");
+  };
+  std::map<std::string, Json> plain;
+  for (const Json& entry : rows("")) plain[entry["schedule"]] = entry;
+  std::map<std::string, int> seen;
+  int faster = 0, others = 0, recomputing = 0;
+  for (const Json& entry : rows("microbatches,cuts,activations")) {
+    const std::string text = entry["schedule"], name = text.substr(0, text.find(",activations="));
+    if (!entry["chosen"]) {
+      EXPECT_EQ(++seen[name], 1) << "one row a schedule: " << entry;
+    }
+    recomputing += entry["fits"] && text != name;
+    if (!entry["fits"]) continue;
+    others += entry["microbatches"] != 8 || entry["stages"] != 4 || text != name;
+    if (!plain.contains(name) || !plain[name]["fits"] || entry["chosen"]) continue;
+    EXPECT_LE(entry["step_time"], plain[name]["step_time"]) << entry;
+    faster += entry["step_time"] < plain[name]["step_time"];
+  }
+  EXPECT_GT(faster, 3);
+  EXPECT_GT(others, 3);
+  EXPECT_GT(recomputing, 3) << "the budget is too small for what they retain";
+  // The command below the table takes the sizes of the first row.
+  const CommandResult table = Command::Run({"weft", "compare", file, "--vary", "microbatches,cuts"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("micro-batches"));
+  ExpectUsageError({"weft", "compare", file, "--vary", "batch"}, "--vary");
+  ExpectUsageError({"weft", "compare", file, "--vary", "cuts", "--measure"}, "--vary");
 }
 
 TEST(Cli_Compare, Memory_MarksWhatDoesNotFitAndWhy) {

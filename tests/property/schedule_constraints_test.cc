@@ -106,8 +106,9 @@ TEST(Constraints, RandomSizes_AreSoundOrRefusedWithTheReason) {
     EXPECT_GT(sound, 10) << family.name;
     EXPECT_EQ(ruled > 0, family.takes_rules) << family.name;
     // Families without sizes to refuse are the plain ones.
-    const bool plain = (family.parameters.empty() && family.name != "pipedream" && family.name != "cdp_mp") ||
-                       family.name == "fsdp";
+    const bool plain =
+        (Parameters(family, {}).empty() && family.name != "pipedream" && family.name != "cdp_mp") ||
+        family.name == "fsdp";
     if (!plain) {
       EXPECT_GT(refused, 10) << family.name;
     }

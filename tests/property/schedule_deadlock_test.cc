@@ -13,6 +13,7 @@
 #include "schedules/check/deadlock.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft {
@@ -135,34 +136,42 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
   return {std::move(s), std::move(terms)};
 }
 
-TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_NothingThatDeadlocksIsAccepted) {
+// What is accepted runs in every order of starts in which the dispatch may start it; what is refused stops in
+// one.
+TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
   const char* only = std::getenv("WEFT_SEED");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   const uint64_t last = only != nullptr ? first : 1500;
-  int proved = 0, refused = 0, too_careful = 0;
+  int proved = 0, saved = 0, refused = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     std::string text;
     const RunSchedule schedule = Draw(seed, &text);
     const absl::Status sound = CheckSchedule(schedule);
     if (!sound.ok() && std::string(sound.message()).find("cycle") != std::string::npos) continue;
     const Graph graph(schedule);
+    bool stops = false;
     for (int steps : {1, 2, 3, 4}) {
-      const Truth truth = Walk(graph, steps).Run();
+      const Truth unclaimed = Walk(graph, steps).Run();
+      if (unclaimed == Truth::kTooLarge) break;
+      stops |= unclaimed == Truth::kDeadlocks;
+      if (!sound.ok()) continue;
+      const bool claims = NeedsClaimOrder(graph);
+      const Truth truth = claims ? Walk(graph, steps, claims).Run() : unclaimed;
       if (truth == Truth::kTooLarge) break;
-      ASSERT_FALSE(sound.ok() && truth == Truth::kDeadlocks) << text << ", " << steps << " steps";
+      ASSERT_EQ(truth, Truth::kFree) << text << ", " << steps << " steps";
       if (steps < 3) continue;
-      proved += sound.ok();
-      refused += !sound.ok() && truth == Truth::kDeadlocks;
-      too_careful += !sound.ok() && truth == Truth::kFree;
+      ++proved;
+      saved += unclaimed == Truth::kDeadlocks;
     }
+    ASSERT_TRUE(sound.ok() || stops) << text << ": " << sound;
+    refused += !sound.ok();
   }
   if (only != nullptr) return;
-  std::cout << proved << " proved free, " << refused << " refused rightly, " << too_careful
-            << " with too much care\n";
-  // It must tell the two apart, and care may not be its whole wisdom.
+  std::cout << proved << " proved free, " << saved << " of them by the order of claims alone, " << refused
+            << " refused\n";
   EXPECT_GT(proved, 300);
-  EXPECT_GT(refused, 100);
-  EXPECT_LT(too_careful, refused);
+  EXPECT_GT(saved, 50);
+  EXPECT_GT(refused, 20);
 }
 
 // Micro-batches can wait for one another where stages have several inputs: the order of claims keeps them
@@ -222,15 +231,20 @@ TEST(DeadlockProof, StalenessThatFallsAlongThePipeline_IsFree) {
   }
 }
 
-// Micro-batch 0 may run a step ahead on the first stage, and then needs the version that micro-batch 1 makes,
-// whose place it has taken.
-TEST(DeadlockProof, PlaceTakenByTheNextStep_IsNamedWithItsJobs) {
+// Micro-batch 0 could run a step ahead on the first stage, and would then need the version that micro-batch 1
+// makes, whose place it had taken. The order of claims lets micro-batch 1 go first.
+TEST(DeadlockProof, PlaceThatTheNextStepCouldTake_IsKeptByTheOrderOfClaims) {
   Schedule s = *MakeSchedule("1f1b", {}, 2, 2);
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
   s.staleness = [](int stage, int b) { return b == 0 && stage == 0 ? 1 : 0; };
-  const std::string message(CheckSchedule(WithoutTerms(s)).message());
-  EXPECT_THAT(message, HasSubstr("may deadlock: forward"));
-  EXPECT_THAT(message, HasSubstr("may wait on rank 0 (limit 1) for the activation of forward (step"));
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(s)).ok()) << CheckSchedule(WithoutTerms(s));
+  SimulationOptions options;
+  options.steps = 4;
+  const Graph graph(WithoutTerms(s));
+  EXPECT_EQ(Walk(graph, 2).Run(), Truth::kDeadlocks);
+  EXPECT_EQ(Walk(graph, 2, /*claims=*/true).Run(), Truth::kFree);
+  const auto run = Simulate(graph, options);
+  EXPECT_TRUE(run.ok()) << run.status();
 }
 
 TEST(DeadlockProof, FixedOrderBeyondItsLimit_IsNamed) {
@@ -242,10 +256,10 @@ TEST(DeadlockProof, FixedOrderBeyondItsLimit_IsNamed) {
               HasSubstr("forward (step 0, stage 2, micro-batch 6) comes in the order of rank 2 while 6"));
 }
 
-TEST(DeadlockProof, TooManyForwardsToLookAt_AreRefused) {
+TEST(DeadlockProof, ManyForwardsOfOldWeights_AreProvedByOneNominalRun) {
   Schedule s = *MakeSchedule("1f1b", {}, 8, 1000);
   s.staleness = [](int stage, int) { return stage == 0 ? 1 : 0; };
-  EXPECT_THAT(std::string(CheckSchedule(WithoutTerms(s)).message()), HasSubstr("forward by forward"));
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(s)).ok()) << CheckSchedule(WithoutTerms(s));
 }
 
 }  // namespace

@@ -137,7 +137,7 @@ void CheckGreedy(const Graph& graph, const SimulationResult& run, const Times& t
         continue;
       const bool limited = graph.schedule().limit && later.job.kind == JobKind::kForward;
       // It may have waited for the turn of those claimed before it.
-      if (limited && !graph.is_chain() && graph.schedule().limit(later.rank, later.job.stage)) continue;
+      if (limited && NeedsClaimOrder(graph) && graph.schedule().limit(later.rank, later.job.stage)) continue;
       if (limited && AliveAt(graph, run, times, later.rank, later.job.stage, other.start) >=
                          graph.schedule().limit(later.rank, later.job.stage).value_or(1 << 30)) {
         continue;

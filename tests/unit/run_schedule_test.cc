@@ -46,7 +46,10 @@ TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule", "1f1"), "schedule", "did you mean \"1f1b\"?"});
   ExpectRefused({With("/schedule", {{"lp", Json::object()}}), "schedule.lp", "did you mean \"lpp\"?"});
   ExpectRefused({With("/schedule/lpp/group", 2), "schedule.lpp.group", "did you mean \"groups\"?"});
-  ExpectRefused({With("/schedule", {{"1f1b", {{"groups", 2}}}}), "schedule.1f1b.groups", "none is allowed"});
+  ExpectRefused(
+      {With("/schedule", {{"zb_h1", {{"groups", 2}}}}), "schedule.zb_h1.groups", "none is allowed"});
+  ExpectRefused({With("/schedule", {{"1f1b", {{"in_fligt", 2}}}}), "schedule.1f1b.in_fligt",
+                 "did you mean \"in_flight\"?"});
   ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
   ExpectRefused({With("/schedule/rule", "cdp"), "schedule.rule", "did you mean \"cdp_v1\"?"});
   ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
@@ -100,6 +103,17 @@ TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
   EXPECT_EQ(fast->reduction, "fast");
   EXPECT_EQ(ToText(*fast), "ddp,reduction=fast");
   EXPECT_EQ(ToText(*ParseScheduleText("1f1b")), "1f1b");
+}
+
+// The cyclic order itself bounds the activations.
+TEST(RunSchedule, OrderOrNumberInFlightBesideACyclicRule_IsRefused) {
+  for (const std::string text : {"1f1b,in_flight=3", "gpipe,order=depth_first"}) {
+    const auto plain = ParseScheduleText(text), ruled = ParseScheduleText(text + ",rule=cdp_v2");
+    ASSERT_TRUE(plain.ok() && ruled.ok()) << plain.status() << ruled.status();
+    EXPECT_TRUE(MakeSchedule(*plain, 4, 4).ok());
+    EXPECT_THAT(std::string(MakeSchedule(*ruled, 4, 4).status().message()),
+                HasSubstr("says nothing beside rule=cdp_v2"));
+  }
 }
 
 TEST(ScheduleText_Parse, Formulas_KeepTheirCommasAndEqualSigns) {

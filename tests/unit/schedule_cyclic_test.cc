@@ -291,5 +291,84 @@ TEST(Candidates, SchedulesThatReadOldWeights_AreLeftOut) {
   }
 }
 
+TEST(OldWeightCandidates, AnySizes_ReadOldWeightsAndCanBeHad) {
+  const auto names = [](int stages, int microbatches) {
+    std::vector<std::string> names;
+    for (const Candidate& c : OldWeightCandidates(stages, microbatches)) {
+      auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
+      EXPECT_TRUE(schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) << c.name;
+      EXPECT_GT(schedule->MaxStaleness(), 0) << c.name;
+      names.push_back(absl::StrCat(c.name, ",rule=", c.rule));
+    }
+    return names;
+  };
+  EXPECT_THAT(names(4, 1), testing::ElementsAre("pipedream,rule=sync", "pipedream_2bw,rule=sync"));
+  EXPECT_THAT(names(4, 8), testing::ElementsAre("pipedream_2bw,rule=sync"));
+  EXPECT_THAT(names(4, 4),
+              AllOf(testing::Contains("ddp,rule=cdp_v1"), testing::Contains("cdp_mp,rule=cdp_v2"),
+                    testing::Not(testing::Contains("cdp_mp,rule=sync"))));
+}
+
+// With G = B/2 groups of S ranks each micro-batch has half a pipeline for itself: latency S + 1, two
+// activations and one stage of weights a rank.
+TEST(Candidates, LoopedPipelines_HaveMoreRanksThanStagesAndMicrobatches) {
+  for (const auto& [stages, microbatches] : {std::pair{4, 8}, std::pair{8, 8}, std::pair{8, 32}}) {
+    SCOPED_TRACE(absl::StrCat("S=", stages, " B=", microbatches));
+    const std::map<std::string, std::string> wanted = {{"groups", absl::StrCat(microbatches / 2)},
+                                                       {"ranks", absl::StrCat(stages)}};
+    int found = 0;
+    for (const Candidate& c : Candidates(stages, microbatches)) {
+      if (c.name != "lpp" || c.parameters != wanted) continue;
+      ++found;
+      const Schedule schedule = *MakeSchedule(c.name, c.parameters, stages, microbatches);
+      const auto run = MustSimulate(schedule, 1);
+      EXPECT_EQ(schedule.ranks, stages * microbatches / 2);
+      EXPECT_EQ(run.makespan, 2 * (stages + 1));
+      for (const RankStats& rank : run.ranks) EXPECT_EQ(rank.peak_activations, 2);
+      const Graph graph(WithoutTerms(schedule));
+      std::vector<int> held(schedule.ranks, 0);
+      for (int s = 0; s < stages; ++s) {
+        for (const Rank member : graph.members(s)) ++held[member];
+      }
+      EXPECT_THAT(held, testing::Each(1));
+    }
+    EXPECT_EQ(found, 1);
+  }
+}
+
+TEST(Candidates, GroupsWithMoreMicrobatchesThanStages_AlsoComeWithABound) {
+  int bounded = 0;
+  for (const Candidate& c : Candidates(4, 16)) {
+    if (!c.parameters.contains("in_flight") && !c.parameters.contains("order")) continue;
+    ++bounded;
+    const auto schedule = MakeSchedule(c.name, c.parameters, 4, 16);
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
+    ASSERT_TRUE(CheckSchedule(WithoutTerms(*schedule)).ok());
+    ASSERT_TRUE(schedule->limit != nullptr) << schedule->name;
+  }
+  EXPECT_EQ(bounded, 8) << "lpp and fslpp, two groups of two and of four ranks, either bound";
+  for (const Candidate& c : Candidates(4, 8)) {
+    EXPECT_FALSE(c.parameters.contains("in_flight") || c.parameters.contains("order")) << c.name;
+  }
+}
+
+TEST(DeeperCandidates, PipelinesAndInterleaved_HaveMoreInFlight) {
+  const auto parameters = [](const Candidate& candidate, int microbatches) {
+    std::vector<std::map<std::string, std::string>> all;
+    for (const Candidate& c : DeeperCandidates(candidate, microbatches)) {
+      EXPECT_EQ(c.name, candidate.name);
+      all.push_back(c.parameters);
+    }
+    return all;
+  };
+  using Maps = std::vector<std::map<std::string, std::string>>;
+  const Maps depths = {{{"in_flight", "2*(S-s)-1"}}, {{"in_flight", "3*(S-s)-2"}}};
+  EXPECT_EQ(parameters({"1f1b", {}}, 8), depths);
+  EXPECT_EQ(parameters({"pipedream_2bw", {}}, 8), depths);
+  EXPECT_EQ(parameters({"1f1b", {}, "cdp_v2"}, 8), Maps());
+  EXPECT_EQ(parameters({"gpipe", {}}, 8), Maps());
+  EXPECT_EQ(parameters({"interleaved", {{"ranks", "4"}}}, 8), (Maps{{{"group", "8"}, {"ranks", "4"}}}));
+}
+
 }  // namespace
 }  // namespace weft

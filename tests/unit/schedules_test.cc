@@ -490,9 +490,9 @@ TEST(ScheduleCheck, LimitThatDeadlocks_IsRefused) {
     return {Job::Compute(j.step, 0, 1, JobKind::kForward)};
   };
   const std::string message(CheckSchedule(WithoutTerms(s)).message());
-  EXPECT_THAT(message, HasSubstr("may deadlock: forward"));
-  EXPECT_THAT(message,
-              HasSubstr("micro-batch 1) may wait on rank 0 (limit 1) for the activation of forward"));
+  EXPECT_THAT(message, HasSubstr("deadlock: rank 0 holds 1 activations and forward (step 0, stage 0, "
+                                 "micro-batch 1) is not admitted"));
+  EXPECT_THAT(message, HasSubstr("raise the limit"));
 }
 
 }  // namespace

@@ -63,11 +63,14 @@ Staleness StalenessOf(const ScheduledRun& scheduled) {
       return j >= microbatches - i + 1 ? 0 : 1;
     };
   }
+  const bool own_formula = schedule.name == "custom" || schedule.parameters.contains("in_flight");
   // Under pipedream a step is a micro-batch; the last stage reads the newest, each stage before it one update
   // less.
-  if (schedule.name == "pipedream") return [stages](int stage, int) { return stages - 1 - stage; };
+  if (schedule.name == "pipedream" && !own_formula) {
+    return [stages](int stage, int) { return stages - 1 - stage; };
+  }
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
-  if (schedule.name == "custom") {
+  if (schedule.name == "custom" || schedule.name == "pipedream") {
     // The user's own formula is its definition.
     return [made = scheduled.schedule](int stage, int b) { return made->scheme.StalenessOf(stage, b); };
   }

@@ -1,0 +1,36 @@
+#include "schedules/simulator/network.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+
+namespace weft {
+
+absl::Status CheckNetwork(const Network& network, int ranks) {
+  for (const double value : {network.bandwidth_between, network.latency_between}) {
+    if (value >= 0 && std::isfinite(value)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("network: between: %g is not a finite number >= 0", value));
+  }
+  for (const int of_node : network.nodes) {
+    if (of_node >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("network: nodes: a node has %d ranks; it needs at least 1", of_node));
+  }
+  const int64_t placed = std::accumulate(network.nodes.begin(), network.nodes.end(), int64_t{0});
+  if (!network.nodes.empty() && placed < ranks) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "network: nodes: the nodes have %d ranks together; the schedule has %d", placed, ranks));
+  }
+  for (const double speed : network.speeds) {
+    if (speed > 0 && std::isfinite(speed)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("network: speeds: %g is no speed; 1 is the speed of the given times", speed));
+  }
+  if (network.speeds.empty() || static_cast<int>(network.speeds.size()) >= ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "network: speeds: there are %d; the schedule has %d ranks", network.speeds.size(), ranks));
+}
+
+}  // namespace weft

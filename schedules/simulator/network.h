@@ -1,0 +1,43 @@
+// Describes the machines and links of a simulation: which transfers share what, how nodes differ from each
+// other, and how fast each rank computes.
+//
+// The plain network has a full-duplex link between each two ranks, and ranks that are equally fast. With
+// nodes, ranks of one node use the links inside it, with the bandwidth and latency of SimulationOptions;
+// transfers between two nodes share the links of the nodes, as they share what `links` says of ranks. A
+// value. Pure.
+#ifndef WEFT_SCHEDULES_SIMULATOR_NETWORK_H_
+#define WEFT_SCHEDULES_SIMULATOR_NETWORK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schedules/job.h"
+
+namespace weft {
+
+// What transfers share, one after the other.
+enum class LinkSharing : uint8_t {
+  kPairFull,  // those from one rank to one other
+  kPairHalf,  // those between two ranks, in both directions
+  kPort,      // all that a rank sends, and all that it receives
+};
+
+struct Network {
+  LinkSharing links = LinkSharing::kPairFull;
+  std::vector<int> nodes;  // ranks of each node, in order of ranks; empty if all are on one node
+  // Of a link between nodes, in the units of SimulationOptions. A bandwidth of 0 means infinite.
+  double bandwidth_between = 0, latency_between = 0;
+  std::vector<double> speeds;  // by rank: what a duration is divided by; empty if all are 1
+
+  // Returns true where it changes nothing.
+  bool IsPlain() const { return links == LinkSharing::kPairFull && nodes.empty() && speeds.empty(); }
+  double SpeedOf(Rank rank) const { return speeds.empty() ? 1 : speeds[rank]; }
+};
+
+// InvalidArgument for a network that is not of so many ranks, or has figures that are none.
+absl::Status CheckNetwork(const Network& network, int ranks);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATOR_NETWORK_H_
