@@ -49,6 +49,8 @@ NAMED = [
     ("custom, halves",
      '{custom: {workers: 4, compute: "(s < S/2 ? 0 : W/2) + b % (W/2)", weights: "(s < S/2 ? 0 : W/2) + s % (W/2)", '
      'limit: "s < S/2 ? 2 : 1"}}'),
+    ("periodic, stages apart, two micro-batches a window",
+     '{periodic: {placement: 0+1+0+1, window: 16, forward: 0+2+4+6+8+10+13+17, backward: 15+12+11+7+30+27+25+19}}'),
     ("fsdp, by width", "{fsdp: {shard: width}}"),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
