@@ -13,6 +13,7 @@ namespace {
 struct Run {
   weft::ExitCode operator()(const weft::SimulateOptions& options) const { return weft::RunSimulate(options); }
   weft::ExitCode operator()(const weft::CompareOptions& options) const { return weft::RunCompare(options); }
+  weft::ExitCode operator()(const weft::PlanOptions& options) const { return weft::RunPlan(options); }
   weft::ExitCode operator()(const weft::ProfileOptions& options) const { return weft::RunProfile(options); }
   weft::ExitCode operator()(const weft::TrainOptions& options) const { return weft::RunTrain(options); }
   weft::ExitCode operator()(const weft::EvalOptions& options) const { return weft::RunEval(options); }

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 ChoiceNames ScheduleChoices() {
-  return {"schedule", ScheduleNames(), {"periodic"}, {"rule", "reduction", "activations"}};
+  return {"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
 }
 
 // Checks only the parameters' names; MakeSchedule checks their values, and how they fit the sizes.

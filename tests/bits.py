@@ -52,6 +52,8 @@ NAMED = [
     ("lpp, S in flight", "{lpp: {groups: 1, ranks: 2, in_flight: S}}"),
     ("1f1b for slow links", '{1f1b: {in_flight: "2*(S-s)-1"}}'),
     ("gpipe, depth first", "{gpipe: {order: depth_first}}"),
+    ("periodic, stages apart, two micro-batches a window",
+     '{periodic: {placement: 0+1+0+1, window: 16, forward: 0+2+4+6+8+10+13+17, backward: 15+12+11+7+30+27+25+19}}'),
     ("fsdp, by width", "{fsdp: {shard: width}}"),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),

@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kMaxSize = 1 << 24;
 constexpr int kMaxFlagRanks = 1 << 16;
+constexpr int kMaxPlannedRanks = 1024;
 
 // Columns of a help's footer; flags are broken where the terminal ends.
 constexpr size_t kFooterColumns = 100;
@@ -345,6 +346,52 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
        {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"}},
       "Fastest first. Schedules that do not fit the memory or the sizes follow, with the reason.\n"
       "With --measure, schedules come in the order given; one that is refused or fails has its reason."));
+  return sub;
+}
+
+CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
+  CLI::App* sub = app.add_subcommand("plan", "Find the placement and the order of least period that fit");
+  sub->add_option("FILE", o.file, "A run file (.yaml), or a profile of layers (.json)")
+      ->required()
+      ->type_name("");
+  sub->add_option("--workers", o.workers, "Number of ranks")
+      ->required()
+      ->check(CLI::Range(1, kMaxPlannedRanks))
+      ->type_name("P");
+  AddNumber(*sub, "--memory", o.memory, true, "BYTES",
+            "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
+  sub->add_option("--profile", o.profile,
+                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
+      ->type_name("FILE");
+  AddNumber(*sub, "--flops", o.flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  sub->get_option("--flops")->excludes("--profile");
+  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
+            "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
+  AddNumber(*sub, "--latency", o.latency, false, "X",
+            "Latency of each transfer (default: the profile's, else 0)");
+  sub->add_option("--microbatches", o.microbatches, "For a profile: micro-batches of the step to predict")
+      ->check(CLI::Range(1, kMaxSize))
+      ->type_name("B");
+  sub->add_option(
+         "--schedule", o.schedule,
+         "auto (default), or periodic[,k=K][,contiguous]: a window of K micro-batches; only stages of "
+         "neighbouring layers, one a rank")
+      ->type_name("NAME");
+  sub->add_option("--time-limit", o.time_limit, "Seconds to search (default 10); then the best found counts")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("S");
+  sub->add_option("-o,--output", o.output,
+                  "table (default), json, or yaml: a file that run files and simulate take")
+      ->check(CLI::IsMember({"table", "json", "yaml"}))
+      ->type_name("FORM");
+  sub->footer(Footer(
+      {{"weft plan docs/runs/shakespeare.yaml --workers 2", "by counted FLOPs"},
+       {"weft plan profile.json --workers 4 --memory 2GB", "measured layers, 2 GB a rank"},
+       {"weft plan run.yaml --workers 4 --profile profile.json -o yaml > plan.yaml", "for a run file"}},
+      "A run file takes the plan as schedule: {file: plan.yaml}, with its stages. Nothing fits: exit code 1, "
+      "and\n"
+      "the least memory that would (docs/guide/plan.md)."));
   return sub;
 }
 
@@ -822,6 +869,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.footer(ProgramFooter());
   SimulateOptions simulate;
   CompareOptions compare;
+  PlanOptions plan;
   ProfileOptions profile;
   TrainOptions train;
   EvalOptions eval;
@@ -842,6 +890,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddCheckpoint(app, checkpoint), [&] { return checkpoint; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
+  commands.emplace_back(AddPlan(app, plan), [&] { return plan; });
   commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
   commands.emplace_back(AddDiff(app, diff), [&] { return diff; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });

@@ -152,7 +152,8 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
   };
   if (json.is_object() && json.contains("schedule")) {
-    const absl::Status read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
+    absl::Status read = EmbedPlan(fs::path(path).parent_path().string(), json);
+    if (read.ok()) read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
   for (const char* key : {"resume", "until"}) {

@@ -96,11 +96,15 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
     const auto place = status.GetPayload(kPathPayload);
     return at(place.has_value() ? std::string(*place) : root, status.message());
   }
-  if (options.stages == 0 || options.microbatches == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has no sizes; give them, as in --stages 4 --microbatches 8"));
+  // A plan lists the layers of its stages.
+  const bool planned = keyed && yaml->json.contains("stages") && yaml->json["stages"].is_array();
+  const int stages =
+      options.stages == 0 && planned ? static_cast<int>(yaml->json["stages"].size()) : options.stages;
+  if (stages == 0 || options.microbatches == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has no sizes; give them, as in ",
+                                                   planned ? "" : "--stages 4 ", "--microbatches 8"));
   }
-  auto schedule = MakeSchedule(spec, options.stages, options.microbatches);
+  auto schedule = MakeSchedule(spec, stages, options.microbatches);
   if (schedule.ok()) {
     schedule->terms.inputs = options.inputs;
     status = CheckSchedule(*schedule);
@@ -142,6 +146,37 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   const auto text = ReadTextFile((fs::path(folder) / name).string(), kMaxEmbeddedBytes, "a list of actions");
   if (!text.ok()) return text.status();
   schedule["file"] = {{"path", name}, {"actions", *text}};
+  return absl::OkStatus();
+}
+
+absl::Status EmbedPlan(const std::string& folder, Json& run) {
+  if (!run.is_object() || !run.contains("schedule")) return absl::OkStatus();
+  const Json& schedule = run["schedule"];
+  if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string())
+    return absl::OkStatus();
+  const std::string name = schedule["file"];
+  if (!IsYaml(name)) return absl::OkStatus();
+  const auto text = ReadText((fs::path(folder) / name).string(), kMaxYamlBytes, "a plan");
+  if (!text.ok()) return text.status();
+  const auto yaml = ParseYaml(*text);
+  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ":", yaml.status().message()));
+  const Json& plan = yaml->json;
+  if (!plan.is_object() || !plan.contains("schedule") || !plan.contains("stages") ||
+      !plan["stages"].is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is no plan; it has the keys schedule and stages, as weft plan -o yaml writes them"));
+  }
+  if (run.contains("stages") && !run["stages"].is_null() && run["stages"] != plan["stages"]) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " cuts the layers into stages of ",
+                                                   plan["stages"].dump(), ", and the run file says ",
+                                                   run["stages"].dump(), "; leave `stages` out"));
+  }
+  run["stages"] = plan["stages"];
+  Json beside = schedule;  // keys of a schedule beside its name: rule, reduction, activations
+  beside.erase("file");
+  run["schedule"] = plan["schedule"].is_string() ? Json{{plan["schedule"].get<std::string>(), Json::object()}}
+                                                 : plan["schedule"];
+  if (run["schedule"].is_object()) run["schedule"].update(beside);
   return absl::OkStatus();
 }
 

@@ -2,7 +2,8 @@
 // run (.json).
 //
 // A .yaml file here holds just the value of a run file's `schedule`, with or without that key: `custom:
-// {ranks: 4, compute: "s % W"}`. (A whole run file says more than a schedule: predicted_run.h.)
+// {ranks: 4, compute: "s % W"}`; a plan has its stages beside it. (A whole run file says more than a
+// schedule: predicted_run.h.)
 //
 // Failure: InvalidArgument with one sentence that begins with the file, and its line as far as it is known.
 #ifndef WEFT_CLIENT_FILES_SCHEDULE_FILE_H_
@@ -39,6 +40,11 @@ absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const Sche
 // Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the
 // same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.
 absl::Status EmbedActions(const std::string& folder, nlohmann::json& schedule);
+
+// Puts the schedule and the stages of a plan into a `run` whose schedule names its file, {file: plan.yaml}.
+// Relative paths are relative to `folder`. Other runs stay. InvalidArgument for a file that is no plan, or
+// whose stages are not those of the run.
+absl::Status EmbedPlan(const std::string& folder, nlohmann::json& run);
 
 // Returns where in a file the fault of its schedule stands: the path of the formula or parameter that the
 // status blames, or `path` itself, which is the schedule's.

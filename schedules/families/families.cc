@@ -25,9 +25,9 @@ using Parameters = FamilyParameters;
 const std::vector<FamilyEntry>& Catalogue() {
   static const auto* entries = [] {
     auto* all = new std::vector<FamilyEntry>;
-    for (const auto& group :
-         {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(), InterleavedFamilies(),
-          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies(), PyramidFamilies()}) {
+    for (const auto& group : {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(),
+                              InterleavedFamilies(), ZeroBubbleFamilies(), ControllableMemoryFamilies(),
+                              BidirectionalFamilies(), PyramidFamilies(), PeriodicFamilies()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     std::sort(all->begin(), all->end(),

@@ -37,6 +37,7 @@ std::vector<FamilyEntry> ZeroBubbleFamilies();          // zb_h1, zb_h2, zb_v
 std::vector<FamilyEntry> ControllableMemoryFamilies();  // v_half, v_min
 std::vector<FamilyEntry> BidirectionalFamilies();       // dualpipe, dualpipe_v
 std::vector<FamilyEntry> PyramidFamilies();             // cdp_mp
+std::vector<FamilyEntry> PeriodicFamilies();            // periodic
 
 // Returns a schedule with its name and sizes; everything else is empty.
 Schedule SizedSchedule(absl::string_view name, int stages, int microbatches, int ranks);

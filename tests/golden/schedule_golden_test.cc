@@ -88,7 +88,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"ddp_cdp_v2", "ddp", {}, 4, "cdp_v2", 4, 2},
                       Case{"cdp_mp_cdp_v2", "cdp_mp", {}, 3, "cdp_v2", 3, 3},
                       Case{"pipedream", "pipedream", {}, 4, "sync", 1, 6},
-                      Case{"pipedream_2bw", "pipedream_2bw", {}, 4, "sync", 4, 2}),
+                      Case{"pipedream_2bw", "pipedream_2bw", {}, 4, "sync", 4, 2},
+                      Case{"periodic_apart",
+                           "periodic",
+                           {{"placement", "0+1+0"},
+                            {"window", "8"},
+                            {"forward", "0+2+4+6+8+10"},
+                            {"backward", "9+6+5+15+12+11"}},
+                           3}),
     [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });
 
 }  // namespace

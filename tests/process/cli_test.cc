@@ -210,7 +210,6 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError(simulate("lpp,groups=99,ranks=2"), "at most 8 groups");
   ExpectUsageError(simulate("cdp_v2"),
                    "cdp_v2 is a rule, not a schedule; write, for example, ddp,rule=cdp_v2");
-  ExpectUsageError(simulate("periodic"), "not built yet");
   ExpectUsageError(Simulate({"--forward", "1,2"}), "each of the 4 stages");
   ExpectUsageError(Simulate({"--forward", "-1"}), "\"-1\" is not a number");
   ExpectUsageError(Simulate({"--forward", "nan"}), "\"nan\" is not a number");

@@ -7,11 +7,13 @@
 #include <cstdlib>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
@@ -41,6 +43,31 @@ inline std::map<std::string, std::string> DrawFormulas(std::mt19937_64& rng) {
                                           number(1) == 0 ? "b*S + s" : "s*B + b");
   }
   return parameters;
+}
+
+// Returns a pattern for the family `periodic`: every job of a window has an instant of its own, and each one
+// starts at its instant of the first window in which the one before it has started.
+inline std::map<std::string, std::string> DrawPattern(std::mt19937_64& rng, int stages) {
+  const int batches = 1 + static_cast<int>(rng() % 3), passes = 2 * stages, window = batches * passes;
+  std::vector<int> instants(window);
+  std::iota(instants.begin(), instants.end(), 0);
+  std::shuffle(instants.begin(), instants.end(), rng);
+  std::vector<int> forward(batches * stages), backward(batches * stages), placement(stages);
+  for (int batch = 0; batch < batches; ++batch) {
+    for (int pass = 0, at = -1; pass < passes; ++pass) {
+      int& start =
+          pass < stages ? forward[batch * stages + pass] : backward[batch * stages + passes - 1 - pass];
+      start = instants[batch * passes + pass];
+      while (start <= at) start += window;
+      at = start;
+    }
+  }
+  const int ranks = 1 + static_cast<int>(rng() % stages);
+  for (int s = 0; s < stages; ++s) placement[s] = s < ranks ? s : static_cast<int>(rng() % ranks);
+  return {{"placement", absl::StrJoin(placement, "+")},
+          {"window", absl::StrCat(window)},
+          {"forward", absl::StrJoin(forward, "+")},
+          {"backward", absl::StrJoin(backward, "+")}};
 }
 
 inline RandomCase DrawCase(uint64_t seed) {
@@ -78,6 +105,8 @@ inline RandomCase DrawCase(uint64_t seed) {
     microbatches = 1;
   } else if (name == "cdp_mp") {
     stages = microbatches = pick(1, 6);
+  } else if (name == "periodic") {
+    parameters = DrawPattern(rng, stages);
   }
   // The cyclic rules are tried where the sizes that were drawn allow them.
   const std::string rule = RuleNames()[pick(0, 2)];
@@ -97,7 +126,7 @@ inline RandomCase DrawCase(uint64_t seed) {
   c.schedule.scheme = *schedule;
   const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule.scheme);
   EXPECT_TRUE(applied.ok()) << applied;
-  c.schedule.terms.takes_norm = seed % 4 == 0;
+  c.schedule.terms.takes_norm = seed % 4 == 0 && parameters.count("residency") == 0;
   const bool chain = seed % 3 != 0;
   if (!chain) c.schedule.terms.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);

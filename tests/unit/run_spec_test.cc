@@ -391,7 +391,6 @@ TEST(RunSpec_Train, SkipWithAStateThatMigrates_IsRefusedAtItsKey) {
 
 TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
   ExpectRefused({With("/model", "torchscript"), "model", "torchscript is not built yet"});
-  ExpectRefused({With("/schedule", "periodic"), "schedule", "periodic is not built yet"});
 }
 
 TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {

@@ -1,0 +1,30 @@
+// Runs `weft plan`: finds the placement and the pattern of least period that fit the ranks' memory
+// (docs/guide/plan.md).
+#ifndef WEFT_CLIENT_COMMANDS_PLAN_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_PLAN_COMMAND_H_
+
+#include <string>
+
+#include "client/console/console.h"
+
+namespace weft {
+
+struct PlanOptions {
+  std::string file;      // a run file (.yaml), or a profile (.json)
+  int workers = 0;       // ranks
+  double memory = 0;     // bytes of each rank; 0: the run's, else no limit
+  std::string profile;   // for a run file: measured times and bytes; empty: counted FLOPs
+  double flops = 1e9;    // FLOPs per unit of time, for counted FLOPs
+  double bandwidth = 0;  // bytes per unit of time of each link; 0: the profile's, else infinite
+  double latency = 0;    // units of time; 0: the profile's, else none
+  int microbatches = 0;  // of the step to predict; 0: the run's; for a profile, none
+  std::string schedule = "auto";
+  double time_limit = 10;  // seconds of search
+  std::string output = "table";
+};
+
+ExitCode RunPlan(const PlanOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_PLAN_COMMAND_H_

@@ -1,0 +1,156 @@
+#include "planner/chain.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/require.h"
+
+namespace weft {
+namespace {
+
+// Makes the tasks and the holds of a placed chain, batch after batch.
+class Placer {
+ public:
+  Placer(const PlannedChain& chain, const Placement& placement, int batches)
+      : chain_(chain), placement_(placement), layers_(chain.size()) {
+    placed_.problem.batches = batches;
+    placed_.problem.resident.assign(chain.ranks, 0);
+    placed_.problem.memory.assign(chain.ranks, chain.memory);
+    for (int l = 0; l < layers_; ++l) placed_.problem.resident[placement[l]] += chain.layers[l].resident;
+  }
+
+  ChainPattern Place() {
+    for (int batch = 0; batch < placed_.problem.batches; ++batch) {
+      PlaceTasks(batch);
+      for (int l = 0; l < layers_; ++l) {
+        chain_.count == MemoryCount::kKeptActivations ? HoldActivation(l) : HoldTensors(l);
+      }
+    }
+    if (chain_.count == MemoryCount::kAllTensors) AddBuffers();
+    return std::move(placed_);
+  }
+
+ private:
+  bool IsCut(int layer) const {  // behind it, the chain goes on on another rank
+    return layer + 1 < layers_ && placement_[layer] != placement_[layer + 1];
+  }
+  int Forward(int layer) const { return placed_.forward[placed_.forward.size() - layers_ + layer]; }
+  int Backward(int layer) const { return placed_.backward[placed_.backward.size() - layers_ + layer]; }
+
+  int AddTask(std::string name, int64_t duration, std::vector<int> resources) {
+    if (duration == 0) resources.clear();
+    placed_.problem.tasks.push_back({std::move(name), duration, std::move(resources)});
+    return static_cast<int>(placed_.problem.tasks.size()) - 1;
+  }
+
+  std::vector<int> LinkOf(int from, int to) const {
+    const int n = chain_.ranks;
+    switch (chain_.links) {
+      case LinkKind::kPairFull:
+        return {n + from * n + to};
+      case LinkKind::kPairHalf:
+        return {n + std::min(from, to) * n + std::max(from, to)};
+      case LinkKind::kPort:
+        return {n + from, 2 * n + to};
+    }
+    return {};
+  }
+
+  // A transfer that takes no time is a lag of the task before it.
+  void AddTransfer(int layer, bool forward, int batch) {
+    const int64_t ticks = chain_.layers[layer].transfer;
+    const int here = placement_[layer], next = placement_[layer + 1];
+    if (ticks > 0) {
+      AddTask(absl::StrFormat("%s of layer %d, batch %d", forward ? "output" : "gradient", layer, batch),
+              ticks, forward ? LinkOf(here, next) : LinkOf(next, here));
+    }
+    placed_.problem.tasks.back().lag = chain_.latency;
+  }
+
+  void PlaceTasks(int batch) {
+    placed_.backward.resize(placed_.backward.size() + layers_);
+    for (int l = 0; l < layers_; ++l) {
+      placed_.forward.push_back(AddTask(absl::StrFormat("forward of layer %d, batch %d", l, batch),
+                                        chain_.layers[l].forward, {placement_[l]}));
+      if (IsCut(l)) AddTransfer(l, /*forward=*/true, batch);
+    }
+    for (int l = layers_ - 1; l >= 0; --l) {
+      if (IsCut(l)) AddTransfer(l, /*forward=*/false, batch);
+      placed_.backward[placed_.backward.size() - layers_ + l] =
+          AddTask(absl::StrFormat("backward of layer %d, batch %d", l, batch), chain_.layers[l].backward,
+                  {placement_[l]});
+    }
+  }
+
+  void Hold(int layer, int64_t bytes, int first, int last) {
+    if (bytes > 0) placed_.problem.holds.push_back({placement_[layer], bytes, first, last});
+  }
+
+  void HoldActivation(int l) { Hold(l, chain_.layers[l].kept, Forward(l), Backward(l)); }
+
+  // What goes to a task of the same rank is there from the start of the task that writes it to the end of the
+  // last one that reads it. What goes elsewhere is there while its task runs; its buffer counts beside it.
+  void HoldTensors(int l) {
+    const int64_t input = l == 0 ? chain_.input : chain_.layers[l - 1].output;
+    const int64_t output = chain_.layers[l].output;
+    if (l == 0 || IsCut(l - 1)) {
+      Hold(l, input, Forward(l), Backward(l));
+      Hold(l, input, Backward(l), Backward(l));  // the input's gradient, which goes away
+    }
+    if (l + 1 == layers_) {
+      Hold(l, output, Forward(l), Backward(l));  // the loss's
+    } else if (IsCut(l)) {
+      Hold(l, output, Forward(l), Forward(l));
+      Hold(l, output, Backward(l), Backward(l));
+    } else {
+      Hold(l, output, Forward(l), Backward(l + 1));
+      Hold(l, output, Backward(l + 1), Backward(l));
+    }
+  }
+
+  void AddBuffers() {
+    for (int l = 0; l + 1 < layers_; ++l) {
+      if (!IsCut(l)) continue;
+      for (const int side : {l, l + 1})
+        placed_.problem.resident[placement_[side]] += 2 * chain_.layers[l].output;
+    }
+  }
+
+  const PlannedChain& chain_;
+  const Placement& placement_;
+  const int layers_;
+  ChainPattern placed_;
+};
+
+}  // namespace
+
+absl::Status CheckChain(const PlannedChain& chain) {
+  if (chain.layers.empty() || chain.ranks < 1 || chain.memory < 0 || chain.input < 0 || chain.latency < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a plan needs layers and ranks, and no number below 0; there are %d layers and %d ranks",
+        chain.layers.size(), chain.ranks));
+  }
+  for (int l = 0; l < chain.size(); ++l) {
+    const ChainLayer& layer = chain.layers[l];
+    const int64_t least = std::min({layer.forward, layer.backward, layer.kept, layer.resident, layer.output,
+                                    layer.transfer, layer.sync});
+    if (least < 0) {
+      return absl::InvalidArgumentError(absl::StrFormat("layer %d has a time or a size below 0", l));
+    }
+    const bool keeps =
+        chain.count == MemoryCount::kKeptActivations ? layer.kept > 0 : layer.output > 0 || chain.input > 0;
+    if (keeps && (layer.forward == 0 || layer.backward == 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("layer %d keeps bytes from its forward to its backward; both must take time", l));
+    }
+  }
+  return absl::OkStatus();
+}
+
+ChainPattern PlaceChain(const PlannedChain& chain, const Placement& placement, int batches) {
+  Require(static_cast<int>(placement.size()) == chain.size() && batches >= 1, "each layer has a rank");
+  return Placer(chain, placement, batches).Place();
+}
+
+}  // namespace weft

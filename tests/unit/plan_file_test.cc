@@ -1,0 +1,179 @@
+// Plans as files: what a profile becomes, and that the schedule of a plan does what the plan says.
+#include "client/files/plan_file.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/files/schedule_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/run_schedule.h"
+#include "schedules/check/check.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Part {
+  double forward, backward, activation, weight = 0;
+};
+
+Profile ProfileFrom(const std::vector<Part>& parts) {
+  Profile profile;
+  for (const Part& part : parts) {
+    ProfilePart layer;
+    layer.forward = part.forward;
+    layer.backward = part.backward;
+    layer.activation_bytes = layer.output_bytes = part.activation;
+    layer.weight_bytes = part.weight;
+    profile.parts.push_back(layer);
+  }
+  return profile;
+}
+
+PlanReport MustPlan(const Profile& profile, int ranks, double memory, int batches = 1) {
+  const auto ticked = ChainOf(profile, ranks, memory);
+  EXPECT_TRUE(ticked.ok()) << ticked.status();
+  PlacementSearchOptions options;
+  options.batches = batches;
+  PlanReport report;
+  report.source = "layers.json";
+  report.layers = ticked->chain.size();
+  report.plan = *FindPlan(ticked->chain, options);
+  report.pipedream = *FindContiguousPlan(ticked->chain, true);
+  report.ticks_per_unit = ticked->ticks_per_unit;
+  report.peak_bytes.assign(report.plan.peak_bytes.begin(), report.plan.peak_bytes.end());
+  return report;
+}
+
+// The plan's schedule in the simulator, one step.
+SimulationResult MustRun(const Profile& profile, const Plan& plan, int microbatches) {
+  const int stages = static_cast<int>(plan.stage_layers.size());
+  const auto schedule = MakeSchedule(ScheduleOfPlan(plan), stages, microbatches);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+  SimulationOptions options;
+  EXPECT_TRUE(ApplyProfile(profile, stages, plan.stage_layers, &options).ok());
+  auto result = Simulate(Graph(*schedule), options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return *std::move(result);
+}
+
+const std::vector<Part>& FourLayers() {
+  static const auto* parts = new std::vector<Part>{{3, 3, 1}, {2, 2, 2}, {2, 2, 2}, {2, 2, 4}};
+  return *parts;
+}
+
+TEST(PlanFile, FourLayersWithFourBytes_SaysThePublishedPeriodAsProven) {
+  const Json json = PlanJson(MustPlan(ProfileFrom(FourLayers()), 4, 4));
+  EXPECT_EQ(json["schedule"], "periodic");
+  EXPECT_EQ(json["k"], 1);
+  EXPECT_EQ(json["period"], 8.0);
+  EXPECT_EQ(json["lower_bound"], 8.0);
+  EXPECT_EQ(json["optimal"], true);
+  EXPECT_EQ(json["stages"], Json({1, 1, 1, 1}));
+  EXPECT_EQ(json["rank_of_stage"], Json({0, 1, 2, 3}));
+  EXPECT_EQ(json["fits"], true);
+  for (const double bytes : json["peak_bytes"]) EXPECT_LE(bytes, 4);
+}
+
+TEST(PlanFile, TwoMicrobatchesAWindow_AreSix) {
+  const PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4, 2);
+  EXPECT_EQ(PlanJson(report)["period"], 6.0);
+  EXPECT_THAT(PlanTable(report), HasSubstr("6 a micro-batch, 2 in a window"));
+}
+
+TEST(PlanFile, NeighboursOnARank_AreOneStage) {
+  const PlanReport report = MustPlan(ProfileFrom({{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}), 2, 0);
+  EXPECT_THAT(report.plan.stage_layers, ElementsAre(2, 2));
+  EXPECT_THAT(report.plan.rank_of_stage, ElementsAre(0, 1));
+}
+
+TEST(PlanFile, LayersThatTakeNoTimeBackwards_GiveASchedule) {
+  // Large weights pair a short layer with a long one.
+  const Profile profile = ProfileFrom({{1, 0, 0, 2}, {1, 0, 0, 2}, {5, 0, 0, 3}, {5, 0, 0, 1}, {5, 0, 0, 1}});
+  const PlanReport report = MustPlan(profile, 4, 3);
+  EXPECT_EQ(PlanJson(report)["period"], 6.0);
+  const double longer = MustRun(profile, report.plan, 60).makespan;
+  EXPECT_NEAR((longer - MustRun(profile, report.plan, 30).makespan) / 30, 6, 1e-9);
+}
+
+TEST(PlanFile, RandomProfiles_RunWithThePeriodAndTheBytesOfThePlan) {
+  uint64_t state = 3;
+  const auto draw = [&](int from, int to) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return from + static_cast<int>((state >> 33) % (to - from + 1));
+  };
+  for (int round = 0; round < 25; ++round) {
+    std::vector<Part> parts;
+    for (int l = draw(2, 5); l > 0; --l) {
+      parts.push_back({0.25 * draw(1, 8), 0.5 * draw(1, 8), 1.0 * draw(1, 4), 1.0 * draw(0, 2)});
+    }
+    const Profile profile = ProfileFrom(parts);
+    const int batches = draw(1, 2);
+    const PlanReport report = MustPlan(profile, draw(1, 3), 30, batches);
+    const Plan& plan = report.plan;
+    const SimulationResult shorter = MustRun(profile, plan, 40), longer = MustRun(profile, plan, 80);
+    const double period = (longer.makespan - shorter.makespan) / 40;
+    const double planned = static_cast<double>(plan.pattern.period) / report.ticks_per_unit / batches;
+    EXPECT_LE(period, planned + 1e-9) << "round " << round;
+    if (plan.proven()) {
+      EXPECT_GE(period, planned - 1e-9) << "round " << round;
+    }
+    for (size_t rank = 0; rank < longer.ranks.size(); ++rank) {
+      const RankStats& stats = longer.ranks[rank];
+      EXPECT_EQ(stats.peak_activation_bytes + stats.held_bytes, plan.peak_bytes[rank]) << "round " << round;
+    }
+  }
+}
+
+class PlanInRunFile : public testing::Test {
+ protected:
+  PlanInRunFile() : folder_(testing::TempDir()) {}
+  absl::Status Embed(const std::string& plan, Json& run) {
+    std::ofstream(absl::StrCat(folder_, "/plan.yaml")) << plan;
+    return EmbedPlan(folder_, run);
+  }
+  const std::string folder_;
+};
+
+TEST_F(PlanInRunFile, PlanOfAFile_GivesScheduleAndStages) {
+  const PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
+  Json run = {{"schedule", {{"file", "plan.yaml"}, {"reduction", "fast"}}}};
+  ASSERT_TRUE(Embed(PlanYaml(report), run).ok());
+  EXPECT_EQ(run["stages"], Json({1, 1, 1, 1}));
+  EXPECT_EQ(run["schedule"]["periodic"]["placement"], "0+1+2+3");
+  EXPECT_EQ(run["schedule"]["reduction"], "fast");
+  const auto read = ReadScheduleFile(absl::StrCat(folder_, "/plan.yaml"), {0, 8, {}, -1});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->scheme.stages, 4);
+}
+
+TEST_F(PlanInRunFile, OtherStages_AreRefused) {
+  Json run = {{"schedule", {{"file", "plan.yaml"}}}, {"stages", {2, 2}}};
+  const absl::Status refused = Embed(PlanYaml(MustPlan(ProfileFrom(FourLayers()), 4, 4)), run);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("stages of [1,1,1,1], and the run file says [2,2]"));
+}
+
+TEST_F(PlanInRunFile, FileThatIsNoPlan_IsRefused) {
+  Json run = {{"schedule", {{"file", "plan.yaml"}}}};
+  EXPECT_THAT(std::string(Embed("schedule: 1f1b\n", run).message()), HasSubstr("plan.yaml is no plan"));
+  run = {{"schedule", {{"file", "missing.yaml"}}}};
+  EXPECT_FALSE(EmbedPlan(folder_, run).ok());
+}
+
+TEST_F(PlanInRunFile, RowsOfActions_AreLeftAlone) {
+  Json run = {{"schedule", {{"file", "rows.csv"}}}};
+  EXPECT_TRUE(EmbedPlan(folder_, run).ok());
+  EXPECT_EQ(run["schedule"]["file"], "rows.csv");
+}
+
+}  // namespace
+}  // namespace weft
