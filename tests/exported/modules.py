@@ -100,3 +100,74 @@ MODULES = {
     "gpt_dropout": (lambda: Gpt(0.1), next_token_loss, _tokens),
     "lstm": (Lstm, next_token_loss, _tokens),
 }
+
+
+# ---- what weft.export refuses
+
+class _Doubled(torch.autograd.Function):
+    """Its backward is not the derivative of its forward."""
+
+    @staticmethod
+    def forward(_, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient * 2
+
+
+class Chain(nn.Module):
+    """Three linear layers; `between` is called with the output of the second."""
+
+    def __init__(self, between=lambda x: x):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.between = between
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layers[2](self.between(self.layers[1](self.layers[0](x))))
+
+
+class Counting(Chain):
+    def forward(self, x):
+        return super().forward(x) * self.calls
+
+
+class Tied(Chain):
+    def __init__(self):
+        super().__init__()
+        self.layers[2].weight = self.layers[0].weight
+
+
+class Unused(Chain):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Linear(6, 6)
+
+
+def _hooked(x):
+    x.register_hook(lambda gradient: gradient * 3)
+    return x
+
+
+def _without_gradients(x):
+    with torch.no_grad():
+        scale = x.mean(1, keepdim=True)
+    return x * scale
+
+
+# By title: the module, and words of the refusal; None for a module that is fine.
+REFUSED = {
+    "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
+    "a hook on a tensor": (lambda: Chain(_hooked), "layer layers.1 is the first, from the loss on"),
+    "a batch norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), "writes the buffer 1."),
+    "random numbers": (lambda: Chain(lambda x: x + torch.rand_like(x)), "aten::rand_like"),
+    "a branch on values": (lambda: Chain(lambda x: x if x.sum() > 0 else -x), "torch.export cannot trace the model"),
+    "state in Python": (Counting, "state in Python"),
+    "tied parameters": (Tied, "share the parameter"),
+    "a parameter without use": (Unused, "gets no gradient"),
+    "a region without gradients": (lambda: Chain(_without_gradients), None),
+    "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
+}

@@ -624,6 +624,12 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
 
 }  // namespace
 
+absl::Status CheckExportedModel(const RunSpec& run) {
+  PrepareProcess();
+  PrepareThread();
+  return CheckGraphs(run);
+}
+
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend,
                           const ReferenceCheckpoints& checkpoints) {

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -43,6 +44,46 @@ absl::Status CheckDrawsNothing(const c10::Argument& argument, const ReadyArgumen
   if (given.fixed.isDouble() && given.fixed.toDouble() == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "drops out by itself, which has no key of the micro-batch; its rate must be 0");
+}
+
+torch::jit::Stack StackOf(const std::vector<ReadyArgument>& arguments,
+                          const std::vector<at::Tensor>& values) {
+  torch::jit::Stack stack;
+  stack.reserve(arguments.size());
+  for (const ReadyArgument& argument : arguments) stack.push_back(ArgumentOf(argument, values));
+  return stack;
+}
+
+at::Tensor OnHost(const at::Tensor& tensor) {
+  return tensor.is_meta() ? at::zeros(tensor.sizes(), tensor.options().device(c10::kCPU)) : tensor;
+}
+
+// Returns the same argument with bytes on the host, all zero, where it has none.
+c10::IValue OnHost(const c10::IValue& value) {
+  if (value.isTensor() && value.toTensor().defined()) return c10::IValue(OnHost(value.toTensor()));
+  if (value.isDevice()) return c10::IValue(c10::Device(c10::DeviceType::CPU));
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(OnHost(tensor));
+    return c10::IValue(std::move(list));
+  }
+  return value;
+}
+
+// Calls an operation on tensors without bytes. LibTorch has no form of some operations for these, without
+// Python; such an operation is called with zeros.
+void CallWithoutBytes(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const torch::jit::Stack given = *stack;
+  try {
+    handle.callBoxed(*stack);
+  } catch (const c10::NotImplementedError&) {
+    stack->clear();
+    for (const c10::IValue& value : given) stack->push_back(OnHost(value));
+    handle.callBoxed(*stack);
+    for (c10::IValue& made : *stack) {
+      if (made.isTensor() && made.toTensor().defined()) made = made.toTensor().to(c10::kMeta);
+    }
+  }
 }
 
 }  // namespace
@@ -153,11 +194,9 @@ void GraphProgram::RunStep(const Step& step, const MaskKey& key, int index,
     (*values)[results[0]] = Dropout((*values)[step.arguments[0].value], step.dropout, key, index, step.site);
     return;
   }
-  torch::jit::Stack stack;
-  stack.reserve(step.arguments.size());
-  for (const ReadyArgument& argument : step.arguments) stack.push_back(ArgumentOf(argument, *values));
+  torch::jit::Stack stack = StackOf(step.arguments, *values);
   try {
-    step.handle.callBoxed(stack);
+    place_.device.is_meta() ? CallWithoutBytes(step.handle, &stack) : step.handle.callBoxed(stack);
   } catch (c10::Error& error) {
     error.add_context(absl::StrCat("in ", FullNameOf(*step.operation), " of layer ", layer_.name));
     throw;
