@@ -200,8 +200,8 @@ def _check(folder, model, loss, example) -> None:
             if not _same_bits(own_of[name], gradients[name]):
                 raise NotExportable(
                     f"layer {layer['name']} is the first, from the loss on, whose gradients are not the model's own "
-                    f"({name}); torch.export loses custom autograd functions, hooks on tensors and state in Python: "
-                    "write them as plain operations")
+                    f"({name}); torch.export loses custom autograd functions, hooks on tensors and state in Python, "
+                    "and a model may take another way while it is traced: write it as plain operations, the same always")
     if not _same_bits(own, made):
         raise NotExportable(f"the folder's loss is {made.item()!r}, and the model's own is {own.item()!r}; does the "
                             "model keep state in Python?")
