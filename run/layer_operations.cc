@@ -34,10 +34,24 @@ std::string PartOf(absl::string_view operation, absl::string_view part) {
 
 int64_t ParameterSpec::elements() const { return ProductOf(size); }
 
+bool LayerSpec::reads_data() const {
+  const auto* exported = std::get_if<ExportedLayerSpec>(&kind);
+  return exported != nullptr ? !exported->graph().fields.empty() : inputs.empty();
+}
+
+std::string NameInModel(const std::string& layer, const ParameterSpec& parameter) {
+  return parameter.file.empty() ? absl::StrCat(layer, ".", parameter.name) : parameter.name;
+}
+
 int64_t LayerCount::output_elements() const { return output.empty() ? 0 : ProductOf(output); }
 
 void LayerOperations::Parameter(std::string name, std::vector<int64_t> size, ParameterInit init, bool wide) {
   parameters_.push_back({std::move(name), std::move(size), init, ParameterSpec::Kind::kTrained, wide});
+}
+
+void LayerOperations::ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file) {
+  Parameter(std::move(name), std::move(size), kZeroInit);
+  parameters_.back().file = std::move(file);
 }
 
 void LayerOperations::Linear(absl::string_view name, int64_t rows, int64_t in, int64_t out,
@@ -96,6 +110,11 @@ void LayerOperations::KeepInput(int64_t numbers) {
   if (!reads_data_) return;
   Keep(numbers);
   if (narrow()) Work(kFloat * numbers);  // the data as they come, before they are narrowed
+}
+
+void LayerOperations::KeepBytes(int64_t of_sample, int64_t fixed) {
+  count_.activation_bytes += of_sample;
+  count_.fixed_activation_bytes += fixed;
 }
 
 void LayerOperations::Tensors(int64_t tensors) { count_.fixed_activation_bytes += tensors * kAlignment; }

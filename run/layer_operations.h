@@ -36,6 +36,8 @@ class LayerOperations {
   // and below, `name` begins the parameters' names; "" where the layer has no other operation.
   void Linear(absl::string_view name, int64_t rows, int64_t in, int64_t out, ParameterInit weight,
               std::optional<ParameterInit> bias);
+  // Adds a parameter whose initial value is in a file.
+  void ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file);
   // Adds a product alone; its matrix is a parameter that was added.
   void Product(int64_t rows, int64_t in, int64_t out);
   // Adds a layer norm of `rows` rows: it keeps its output, and two statistics of each row.
@@ -53,6 +55,8 @@ class LayerOperations {
   void KeepIntegers(int64_t numbers) { count_.activation_bytes += kInt64 * numbers; }
   // Keeps the layer's input where that is the data; the output of another layer is kept there.
   void KeepInput(int64_t numbers);
+  // Keeps bytes of a sample, and of a micro-batch of any size.
+  void KeepBytes(int64_t of_sample, int64_t fixed);
   // Notes how many tensors are kept, each aligned by itself.
   void Tensors(int64_t tensors);
   // Adds bytes of a sample that an operation takes while it runs.

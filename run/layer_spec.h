@@ -8,11 +8,13 @@
 #define WEFT_RUN_LAYER_SPEC_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "run/exported_model.h"
 #include "run/resnet.h"
 
 namespace weft {
@@ -38,6 +40,9 @@ struct ParameterSpec {
   // too: a token embedding, whose rows gather one gradient for each time a token occurs, and batch norms,
   // whose kernels want it, on every device.
   bool wide = false;
+  // A safetensors file that holds the initial value by the parameter's name, which is then that of the whole
+  // model; "" if `init` says it.
+  std::string file = {};
   bool is_wide() const { return wide || kind == Kind::kStatistic; }
   int64_t elements() const;
 };
@@ -106,22 +111,35 @@ struct ResidualBlockSpec {
 struct AveragedScoresSpec {
   int64_t features = 0, side = 0, classes = 0;
 };
+// A layer of the user's own model (exported_model.h).
+struct ExportedLayerSpec {
+  std::shared_ptr<const ExportedModel> model;
+  std::string weights;  // file of its parameters and constants
+  int layer = 0;        // its number
+  const ExportedLayer& graph() const { return model->layers[layer]; }
+};
 
 using LayerKind = std::variant<TokenEmbeddingSpec, PatchEmbeddingSpec, TransformerBlockSpec, TokenScoresSpec,
                                ClassTokenScoresSpec, LinearSpec, GeluSpec, ScoresSpec, JoinedScoresSpec,
-                               StemSpec, ResidualBlockSpec, AveragedScoresSpec>;
+                               StemSpec, ResidualBlockSpec, AveragedScoresSpec, ExportedLayerSpec>;
 
 struct LayerSpec {
   std::string name;         // "embedding", "block0", .., "head"; "linear0", ..
-  std::vector<int> inputs;  // layers that it reads, ascending; none for the data
+  std::vector<int> inputs;  // layers that it reads, ascending
   LayerKind kind;
   std::vector<ParameterSpec> parameters = {};
+  // Returns true if it reads the data: instead of other layers, or, an exported one, beside them.
+  bool reads_data() const;
 };
+
+// Returns the parameter's name in the model, as checkpoints have it behind the stage.
+std::string NameInModel(const std::string& layer, const ParameterSpec& parameter);
 
 // The costs of a layer, without any tensor.
 struct LayerCount {
-  std::string name;          // as LayerSpec
-  std::vector<int> inputs;   // as LayerSpec
+  std::string name;         // as LayerSpec
+  std::vector<int> inputs;  // as LayerSpec
+  bool reads_data = false;
   double forward_flops = 0;  // operations per sample; a multiply-add counts 2
   int64_t parameters = 0;    // trained elements
   // Sizes of one sample's output; none for the last layer, whose output is the loss.

@@ -152,8 +152,20 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
   layer->Tensors(6);
 }
 
+// The exporter measured what the graph keeps, besides the fields of the data.
+void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
+  const ExportedLayer& graph = k.graph();
+  for (const ExportedTensor& p : graph.parameters) layer->ParameterOfFile(p.name, p.sizes, k.weights);
+  layer->Flops(graph.costs.flops);
+  layer->KeepBytes(graph.costs.activation_bytes, graph.costs.fixed_activation_bytes);
+  for (const int field : graph.fields) layer->KeepBytes(k.model->fields[field].bytes, 0);
+  layer->Work(graph.costs.work_bytes);
+  layer->Tensors(static_cast<int64_t>(graph.operations.size()));
+  layer->Output(graph.output_sizes);
+}
+
 LayerOperations OperationsOf(const LayerSpec& layer, int64_t element) {
-  LayerOperations operations(element, /*reads_data=*/layer.inputs.empty());
+  LayerOperations operations(element, layer.reads_data());
   std::visit([&operations](const auto& kind) { AddOperations(kind, &operations); }, layer.kind);
   return operations;
 }
@@ -251,6 +263,17 @@ std::vector<LayerSpec> LayersOf(const TwoTowerSpec& m) {
   return layers;
 }
 
+std::vector<LayerSpec> LayersOf(const ExportedSpec& m) {
+  std::vector<LayerSpec> layers;
+  for (const ExportedLayer& layer : m.model->layers) {
+    const auto number = static_cast<int>(layers.size());
+    std::vector<int> inputs;
+    if (layer.reads_previous) inputs.push_back(number - 1);
+    layers.push_back({layer.name, std::move(inputs), ExportedLayerSpec{m.model, m.weights(), number}});
+  }
+  return layers;
+}
+
 std::vector<LayerSpec> LayersOf(const ModelSpec& model) {
   return std::visit([](const auto& m) { return LayersOf(m); }, model);
 }
@@ -271,6 +294,7 @@ std::vector<LayerCount> CountLayers(const ModelSpec& model, Precision precision)
     LayerCount& count = counts.emplace_back(OperationsOf(layer, ComputeBytes(precision)).Count());
     count.name = layer.name;
     count.inputs = layer.inputs;
+    count.reads_data = layer.reads_data();
   }
   return counts;
 }

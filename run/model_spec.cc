@@ -1,6 +1,9 @@
 #include "run/model_spec.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "run/exported_model_json.h"
 #include "run/file_section.h"
 #include "run/unknown_name.h"
 
@@ -137,6 +140,28 @@ VitSpec ReadVit(const Choice& choice, absl::Status& status) {
   return vit;
 }
 
+ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
+  ExportedSpec exported;
+  if (choice.parameters.is_string() || !choice.parameters.contains("graphs")) {
+    if (status.ok()) status = ErrorAt(choice.path, "must be the folder that weft.export wrote, read by weft");
+    return exported;
+  }
+  FileSection section(choice.parameters, choice.path, {"folder", "graphs"}, status);
+  section.Require("folder", "folder: mymodel.weft");
+  section.Read("folder", exported.folder);
+  if (!status.ok()) return exported;
+  absl::StatusOr<std::shared_ptr<const ExportedModel>> model = ParseExportedModel(section.At("graphs"));
+  if (!model.ok()) {
+    status = ErrorAt(choice.path, absl::StrCat(exported.folder, "/model.json: ", model.status().message()));
+    return exported;
+  }
+  exported.model = *std::move(model);
+  exported.source = std::make_shared<const Json>(section.At("graphs"));
+  return exported;
+}
+
+Json Parameters(const ExportedSpec& m) { return {{"folder", m.folder}, {"graphs", *m.source}}; }
+
 Json Parameters(const ResNetSpec& m) {
   return {{"classes", m.classes},
           {"channels", m.channels},
@@ -174,6 +199,7 @@ std::string ModelName(const ModelSpec& model) {
     std::string operator()(const GptSpec&) const { return "gpt"; }
     std::string operator()(const ResNetSpec& m) const { return absl::StrCat("resnet", m.depth); }
     std::string operator()(const VitSpec&) const { return "vit_b16"; }
+    std::string operator()(const ExportedSpec&) const { return "exported"; }
   };
   return std::visit(Name(), model);
 }
@@ -190,6 +216,7 @@ ImageInputs ImageInputsOf(const ModelSpec& model) {
     ImageInputs operator()(const GptSpec&) const { return {}; }
     ImageInputs operator()(const ResNetSpec& m) const { return Square(m.channels, m.size, m.classes); }
     ImageInputs operator()(const VitSpec& m) const { return Square(m.channels, m.size, m.classes); }
+    ImageInputs operator()(const ExportedSpec&) const { return {}; }
   };
   return std::visit(Inputs(), model);
 }
@@ -198,7 +225,7 @@ ModelSpec ReadModel(const Json& value, const std::string& path, absl::Status& st
   const Choice choice =
       ReadChoice(value, path,
                  {"model",
-                  {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16"},
+                  {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16", "exported"},
                   {"torchscript"},
                   {}},
                  status);
@@ -207,6 +234,7 @@ ModelSpec ReadModel(const Json& value, const std::string& path, absl::Status& st
   for (const int depth : {18, 34, 50}) {
     if (choice.name == absl::StrCat("resnet", depth)) return ReadResNet(choice, depth, status);
   }
+  if (choice.name == "exported") return ReadExported(choice, status);
   if (choice.name == "vit_b16") return ReadVit(choice, status);
   return ReadGpt(choice, status);
 }

@@ -1,4 +1,4 @@
-// Describes the built-in models as values: which model, and its sizes.
+// Describes models as values: which built-in model, and its sizes, or an exported one.
 //
 // This file reads and writes a run file's `model`. model_layers.h says what the layers of a model are and
 // cost. Pure. Failure: as file_section.h.
@@ -6,11 +6,13 @@
 #define WEFT_RUN_MODEL_SPEC_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "nlohmann/json_fwd.hpp"
+#include "run/exported_model.h"
 
 namespace weft {
 
@@ -65,12 +67,20 @@ struct VitSpec {
   int size = 224;    // pixels of an image's side
   int patches() const { return (size / patch) * (size / patch); }
 };
-using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec>;
+// The user's own model, in the folder that weft.export wrote. A run file names the folder alone; the client
+// puts the model's graphs beside it, so that only the weights are read from the folder later.
+struct ExportedSpec {
+  std::string folder;
+  std::shared_ptr<const ExportedModel> model;
+  std::shared_ptr<const nlohmann::json> source;  // the model as its file has it
+  std::string weights() const { return folder + "/weights.safetensors"; }
+};
+using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec, ExportedSpec>;
 
 // Returns the name as in a run file: "mlp", "two_tower", "gpt", "resnet18", "resnet34", "resnet50",
-// "vit_b16".
+// "vit_b16", "exported".
 std::string ModelName(const ModelSpec& model);
-// Returns true for a model that learns from text; the others learn from labelled images.
+// Returns true for a model that learns from text; the other built-in ones learn from labelled images.
 bool LearnsFromText(const ModelSpec& model);
 
 // The shape of an image that a model reads.
@@ -80,7 +90,7 @@ struct ImageInputs {
   int size = 0;
   int classes = 0;
 };
-// Returns the image that the model reads; every field is 0 for a model that learns from text.
+// Returns the image that the model reads; every field is 0 for a model that reads none.
 ImageInputs ImageInputsOf(const ModelSpec& model);
 
 ModelSpec ReadModel(const nlohmann::json& value, const std::string& path, absl::Status& status);

@@ -47,11 +47,31 @@ Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
   return augment;
 }
 
+// Reads the files of fields. Which fields there must be is the model's to say.
+ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
+  ArraysData arrays;
+  if (!status.ok()) return arrays;
+  if (!choice.parameters.is_object() || choice.parameters.empty()) {
+    status =
+        ErrorAt(choice.path, "must have a NumPy file for each field of the model, as {tokens: tokens.npy}");
+    return arrays;
+  }
+  for (const auto& item : choice.parameters.items()) {
+    const std::string place = absl::StrCat(choice.path, ".", item.key());
+    if (!item.value().is_string()) {
+      status = ErrorAt(place, absl::StrCat("must be the path of a NumPy file, not ", TypeName(item.value())));
+      return arrays;
+    }
+    arrays.paths[item.key()] = item.value().get<std::string>();
+  }
+  return arrays;
+}
+
 // Reads the data. `further_keys` lists the keys that may stand beside the kind of data.
 DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& further_keys,
                   absl::Status& status) {
-  const Choice choice =
-      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10"}, {}, further_keys}, status);
+  const Choice choice = ReadChoice(
+      value, path, {"kind of data", {"text", "idx", "cifar10", "arrays"}, {}, further_keys}, status);
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
@@ -69,6 +89,8 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
     section.Read("path", cifar10.path);
     section.Read("resize", cifar10.resize);
     data.source = cifar10;
+  } else if (choice.name == "arrays") {
+    data.source = ReadArrays(choice, status);
   } else {
     TextData text;
     FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
@@ -88,15 +110,55 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
   section.Read("order", data.order);
   if (data.order != "sequential" && data.order != "shuffled")
     section.Fail("order", UnknownName("order", data.order, {"sequential", "shuffled"}));
-  if (section.Has("augment") && choice.name == "text")
-    section.Fail("augment", "changes images; a text is trained on as it is");
+  if (section.Has("augment") && (choice.name == "text" || choice.name == "arrays"))
+    section.Fail("augment",
+                 absl::StrCat("changes images; ", choice.name == "text" ? "a text is" : "arrays are",
+                              " trained on as ", choice.name == "text" ? "it is" : "they are"));
   data.augment = ReadAugmentation(section, status);
   return data;
+}
+
+// Checks that an exported model comes with a file for each of its fields. Either may be null for another
+// kind.
+void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const std::string& path,
+                 absl::Status& status) {
+  if (exported == nullptr) {
+    status = ErrorAt(path, "arrays are the data of an exported model, and this one is built in");
+    return;
+  }
+  std::vector<std::string> names;
+  for (const ExportedField& field : exported->model->fields) names.push_back(field.name);
+  const std::string wanted = absl::StrCat("write data: {arrays: {", absl::StrJoin(names, ": .., "), ": ..}}");
+  if (arrays == nullptr) {
+    status = ErrorAt(path, absl::StrCat("an exported model learns from arrays; ", wanted));
+    return;
+  }
+  for (const std::string& name : names) {
+    if (arrays->paths.count(name) == 0)
+      status = ErrorAt(absl::StrCat(path, ".arrays"),
+                       absl::StrCat("the model's field ", name, " has no file; ", wanted));
+  }
+  for (const auto& [name, file] : arrays->paths) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      status = ErrorAt(absl::StrCat(path, ".arrays.", name), UnknownName("field", name, names));
+  }
+}
+
+// Refuses what exported models cannot do yet.
+void CheckExported(const RunSpec& spec, absl::Status& status) {
+  if (!status.ok() || !std::holds_alternative<ExportedSpec>(spec.model)) return;
+  if (spec.precision != Precision::kFloat32)
+    status = ErrorAt("precision", "an exported model computes in float32; leave the key out");
+  if (spec.validate.any())
+    status = ErrorAt("validate", "an exported model cannot be validated on the way yet; leave the key out");
 }
 
 void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
                        absl::Status& status) {
   if (!status.ok()) return;
+  const auto* exported = std::get_if<ExportedSpec>(&model);
+  const auto* arrays = std::get_if<ArraysData>(&data.source);
+  if (exported != nullptr || arrays != nullptr) return CheckFields(exported, arrays, path, status);
   const bool text = std::holds_alternative<TextData>(data.source);
   if (text == LearnsFromText(model)) return;
   status = ErrorAt(
@@ -329,6 +391,8 @@ Json SourceToJson(const DataSpec& data) {
     json["text"] = {{"path", text->path}, {"tokens", numbers ? "uint16" : "bytes"}};
   } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
     json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
+  } else if (const auto* arrays = std::get_if<ArraysData>(&data.source)) {
+    json["arrays"] = arrays->paths;
   } else {
     const auto& idx = std::get<IdxData>(data.source);
     json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};
@@ -384,6 +448,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   file.Read("restarts", spec.restarts, 0, 1000);
   spec.redundancy = ReadRedundancy(file, spec, status);
   spec.validate = ReadValidate(file, spec, status);
+  CheckExported(spec, status);
   spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);

@@ -43,6 +43,10 @@ struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
   bool resize = false;
 };
+// Fields of an exported model's samples, each a NumPy file (.npy) whose first dimension counts the samples.
+struct ArraysData {
+  std::map<std::string, std::string> paths;  // by the field's name
+};
 // The changes to an image each time that it is trained on (augment.h has the exact rule).
 struct Augmentation {
   int crop = 0;       // width of the zeros around the image, of which a part of the image's size is taken
@@ -50,7 +54,7 @@ struct Augmentation {
   bool any() const { return crop > 0 || flip; }
 };
 struct DataSpec {
-  std::variant<TextData, IdxData, Cifar10Data> source;
+  std::variant<TextData, IdxData, Cifar10Data, ArraysData> source;
   std::string order = "sequential";  // or "shuffled" (sample_order.h)
   Augmentation augment = {};
 };

@@ -87,7 +87,7 @@ std::vector<StageLinks> LinkStages(const std::vector<LayerCount>& layers,
     std::set<int> inputs;
     for (; layer < stage.end_layer; ++layer) {
       stage_of[layer] = static_cast<int>(s);
-      stage.reads_data |= layers[layer].inputs.empty();
+      stage.reads_data |= layers[layer].reads_data;
       for (const int from : layers[layer].inputs) {
         if (from < stage.first_layer) inputs.insert(from);
       }

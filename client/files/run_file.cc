@@ -18,6 +18,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/files/exported_folder.h"
 #include "client/files/predicted_run.h"
 #include "client/files/schedule_file.h"
 #include "client/files/yaml_file.h"
@@ -67,15 +68,26 @@ constexpr const char* kPaths[] = {"/data/text/path",           "/data/idx/images
                                   "/validate/data/text/path",  "/validate/data/idx/images",
                                   "/validate/data/idx/labels", "/validate/data/cifar10/path"};
 
-std::string DottedPath(const char* pointer) {
-  std::string path = pointer + 1;
+// Returns the same of this file: the files of an exported model's fields have the fields' names.
+std::vector<Json::json_pointer> PathsOf(const Json& json) {
+  std::vector<Json::json_pointer> paths;
+  for (const char* pointer : kPaths) paths.emplace_back(pointer);
+  for (const char* pointer : {"/data/arrays", "/validate/data/arrays"}) {
+    const Json::json_pointer arrays(pointer);
+    if (!json.contains(arrays) || !json[arrays].is_object()) continue;
+    for (const auto& item : json[arrays].items()) paths.push_back(arrays / item.key());
+  }
+  return paths;
+}
+
+std::string DottedPath(const Json::json_pointer& pointer) {
+  std::string path = pointer.to_string().substr(1);
   for (char& c : path) c = c == '/' ? '.' : c;
   return path;
 }
 
 void ResolvePaths(const fs::path& folder, Json& json) {
-  for (const char* pointer : kPaths) {
-    const Json::json_pointer where(pointer);
+  for (const Json::json_pointer& where : PathsOf(json)) {
     // `contains` wants sections all the way down; anything else is the parser's to refuse.
     if (!json.contains(where) || !json[where].is_string()) continue;
     const std::string text = json[where];
@@ -156,6 +168,10 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     if (read.ok()) read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
+  if (json.is_object() && json.contains("model")) {
+    const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json["model"]);
+    if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
+  }
   for (const char* key : {"resume", "until"}) {
     if (!json.is_object() || !json.contains(key)) continue;
     return at(key, absl::StrCat(key, ": is not a key of a run file; it is a flag, weft train FILE --", key));
@@ -167,14 +183,13 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     const std::string message = absl::StrReplaceAll(spec.status().message(), {{", resume, until", ""}});
     return at(place.has_value() ? std::string(*place) : "", message);
   }
-  for (const char* pointer : kPaths) {
-    const Json::json_pointer where(pointer);
+  for (const Json::json_pointer& where : PathsOf(json)) {
     if (data != RunFileData::kReadable || !json.contains(where)) continue;
     const absl::Status readable = CheckReadable(json[where], where.parent_pointer().back() == "cifar10");
     if (readable.ok()) continue;
     const bool relative = fs::path(std::string(yaml->json[where])).is_relative();
-    return at(DottedPath(pointer),
-              absl::StrCat(DottedPath(pointer), ": ", readable.message(),
+    return at(DottedPath(where),
+              absl::StrCat(DottedPath(where), ": ", readable.message(),
                            relative ? "; a relative path starts at the folder of the run file" : ""));
   }
   absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +19,8 @@
 #include "base/durable_file.h"
 #include "client/console/console.h"
 #include "client/files/yaml_file.h"
+#include "client/training/worker_task.h"
+#include "nlohmann/json.hpp"
 #include "worker/shell/data/data_check.h"
 
 namespace weft {
@@ -117,6 +120,35 @@ std::string KeyOf(absl::string_view message) {
 
 namespace {
 
+// Returns the message with the file before it, and the line of the key with which it begins.
+std::string AtItsLine(const std::string& file, const std::string& message) {
+  std::ifstream in(file, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  const auto yaml = ParseYaml(text.str());
+  return absl::StrCat(file, ":", yaml.ok() ? absl::StrCat(yaml->LineOf(KeyOf(message)), ":") : "", " ",
+                      message);
+}
+
+// Checks the graphs of an exported model by a worker process, which has LibTorch.
+absl::Status CheckGraphs(const std::string& file, const RunSpec& run) {
+  if (!std::holds_alternative<ExportedSpec>(run.model)) return absl::OkStatus();
+  WorkerTask task;
+  if (absl::Status started = task.Start("--check", run, {}); !started.ok()) return started;
+  std::string problem;
+  const absl::Status ended = task.Watch(
+      [&problem](const nlohmann::json& line) {
+        problem = line.value("problem", std::string());
+        return absl::OkStatus();
+      },
+      [] {});
+  if (!ended.ok()) {
+    task.PrintLastWords();
+    return ended;
+  }
+  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(AtItsLine(file, problem));
+}
+
 // `prefix`: of the keys under which the run file has the data.
 absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use, const std::string& prefix) {
   const std::string identity = Identity(run, use);
@@ -124,15 +156,7 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use
   if (Remembered(memory, identity)) return absl::OkStatus();
   const auto begun = Clock::now();
   const auto checked = Check(run, use);
-  const auto at = [&](absl::string_view what) {
-    const std::string message = absl::StrCat(prefix, what);
-    std::ifstream in(file, std::ios::binary);
-    std::stringstream text;
-    text << in.rdbuf();
-    const auto yaml = ParseYaml(text.str());
-    return absl::StrCat(file, ":", yaml.ok() ? absl::StrCat(yaml->LineOf(KeyOf(message)), ":") : "", " ",
-                        message);
-  };
+  const auto at = [&](absl::string_view what) { return AtItsLine(file, absl::StrCat(prefix, what)); };
   if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
   for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
   if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
@@ -142,6 +166,7 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use
 }  // namespace
 
 absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
+  if (absl::Status fits = CheckGraphs(file, run); !fits.ok()) return fits;
   const absl::Status trained = CheckOneOf(file, run, DataUse::kTraining, "");
   return trained.ok() && run.validate.any() ? CheckHeldOutData(file, run) : trained;
 }

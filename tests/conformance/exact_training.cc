@@ -61,7 +61,7 @@ class Loop {
     for (int s = 0; s < run.stages(); ++s) {
       for (const ParameterSlot& slot : LayOutStage(run, s).slots) {
         const at::Tensor begun = at::empty(slot.parameter.size, c10::kFloat);
-        Initialize(slot.parameter, run.train.seed, slot.layer, begun);
+        Require(Initialize(slot.parameter, run.train.seed, slot.layer, begun));
         parameters_.push_back({CheckpointName(s, slot), slot, begun.to(c10::kDouble), {}, {}});
       }
     }
@@ -127,7 +127,7 @@ class Loop {
     for (size_t l = 0; l < layers_.size(); ++l) {
       std::vector<at::Tensor> read;
       for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
-      if (read.empty()) read.push_back(data);
+      if (counts_[l].reads_data) read.push_back(data);
       outputs.push_back(layers_[l]->Forward(read.data(), leaves.data() + slot, key));
       while (slot < leaves.size() && parameters_[slot].slot.layer == static_cast<int>(l)) ++slot;
     }

@@ -42,6 +42,7 @@ struct Flags {
   int spin_us = -1;
   std::string data_network = "auto";
   int connect_timeout = 30, reconnect_timeout = 300, joining = 290, link_timeout = 120, drain = 25;
+  std::string check;
   std::string reference, out;
   std::string evaluate, checkpoint;
   int64_t samples = 0;
@@ -203,6 +204,9 @@ void AddTaskFlags(CLI::App& app, Flags& flags, CLI::Option* coordinator) {
                                    "Train this specification (JSON) as one plain loop and exit");
   app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
   coordinator->excludes(reference);
+  auto* check = app.add_option("--check", flags.check,
+                               "Check this specification's (JSON) exported model against LibTorch and exit");
+  check->excludes(coordinator)->excludes(reference);
   auto* evaluate = app.add_option("--evaluate", flags.evaluate,
                                   "Evaluate a checkpoint on this specification's (JSON) data and exit");
   auto* generate =
@@ -233,7 +237,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     const bool reads = !flags.evaluate.empty() || !flags.generate.empty();
-    if (flags.coordinator.empty() && flags.reference.empty() && !reads) {
+    if (flags.coordinator.empty() && flags.reference.empty() && flags.check.empty() && !reads) {
       throw CLI::RequiredError("--coordinator");
     }
     if (reads && flags.checkpoint.empty()) throw CLI::RequiredError("--checkpoint");
@@ -249,6 +253,7 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   if (!flags.coordinator.empty()) signals.emplace();
+  if (!flags.check.empty()) return CheckModel(flags.check);
   // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);

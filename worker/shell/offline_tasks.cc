@@ -48,6 +48,14 @@ absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {
 
 }  // namespace
 
+int CheckModel(const std::string& specification) {
+  const absl::StatusOr<RunSpec> spec = ReadSpecification(specification);
+  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
+  if (const absl::Status fits = CheckExportedModel(*spec); !fits.ok())
+    std::cout << nlohmann::json{{"problem", fits.message()}}.dump() << std::endl;
+  return kOk;
+}
+
 int TrainReference(const std::string& specification, const std::string& out, DeviceBackend* backend) {
   const absl::StatusOr<RunSpec> spec = ReadSpecification(specification);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);

@@ -1,4 +1,4 @@
-// Does what weft-worker does without a coordinator: train a specification as one plain loop, evaluate a
+// Does what weft-worker does without a coordinator: check an exported model, train a specification as one plain loop, evaluate a
 // checkpoint, generate text with one.
 //
 // Each task reads a run's specification (JSON), prints its results to stdout, one JSON object a line, and
@@ -13,6 +13,10 @@
 #include "worker/shell/compute/device_backend.h"
 
 namespace weft {
+
+// Checks that this LibTorch takes the graphs of an exported model: prints {"problem": ".."} where it does not,
+// else nothing.
+int CheckModel(const std::string& specification);
 
 // Trains. Where there is a folder for checkpoints, SIGINT, SIGTERM and SIGHUP end it after the step that it
 // is in, with a checkpoint.

@@ -20,7 +20,7 @@ std::string WithoutStage(const std::string& name) { return name.substr(name.find
 std::map<std::string, std::vector<int64_t>> SizesOf(const ModelSpec& model) {
   std::map<std::string, std::vector<int64_t>> sizes;
   for (const LayerSpec& layer : DescribeLayers(model)) {
-    for (const ParameterSpec& p : layer.parameters) sizes[absl::StrCat(layer.name, ".", p.name)] = p.size;
+    for (const ParameterSpec& p : layer.parameters) sizes[NameInModel(layer.name, p)] = p.size;
   }
   return sizes;
 }

@@ -25,7 +25,7 @@ std::string FirstNonFinite(const StageLayout& layout, int64_t begin, int64_t n, 
   const int64_t at = begin + (found - x);
   for (const ParameterSlot& slot : layout.slots) {
     if (at < slot.offset || at >= slot.offset + slot.parameter.elements()) continue;
-    return absl::StrCat(slot.layer_name, ".", slot.parameter.name, " has ", NumberText(double{*found}));
+    return absl::StrCat(NameInModel(slot.layer_name, slot.parameter), " has ", NumberText(double{*found}));
   }
   return "what lies between the parameters";
 }

@@ -23,11 +23,11 @@ void LinkLayers(const std::vector<LayerCount>& layers, const StageLinks& links, 
   layout->last_reader.assign(own + links.end_layer, 0);
   for (int l = links.first_layer; l < links.end_layer; ++l) {
     std::vector<int>& reads = layout->reads.emplace_back();
-    if (layers[l].inputs.empty()) reads.push_back(data);
     for (const int from : layers[l].inputs) {
       const auto input = std::lower_bound(links.inputs.begin(), links.inputs.end(), from);
       reads.push_back(from < links.first_layer ? static_cast<int>(input - links.inputs.begin()) : own + from);
     }
+    if (layers[l].reads_data) reads.push_back(data);
     for (const int number : reads) layout->last_reader[number] = l - links.first_layer;
   }
 }
@@ -68,7 +68,7 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
 }
 
 std::string CheckpointName(int stage, const ParameterSlot& slot) {
-  return absl::StrCat(absl::StrFormat("stage%02d.", stage), slot.layer_name, ".", slot.parameter.name);
+  return absl::StrCat(absl::StrFormat("stage%02d.", stage), NameInModel(slot.layer_name, slot.parameter));
 }
 
 uint64_t ParameterSeed(uint64_t seed, int layer, absl::string_view parameter) {

@@ -2,7 +2,7 @@
 // names in a checkpoint and the seeds of their initial values. No tensor, no LibTorch.
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
-// `stage01.block0.attention.qkv.weight`. In a stage's buffer the parameters follow one another in the order
+// `stage01.block0.attention.qkv.weight`, or `stage<ss>.<name in the state_dict>` for an exported model. In a stage's buffer the parameters follow one another in the order
 // of layers and of declaration, first all that are trained, then the statistics, each at a multiple of
 // kAlignElements; the gaps between are zero. So an update of the buffer is one range of each kind.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_

@@ -17,7 +17,7 @@ enum Word : size_t {
   kElements,
   kSumStep,
   kSumNext,
-  kOptimizerSteps,
+  kOptimizerStepsWord,
   kOptimizerBuffers,
   kVersionCount,
   kFirstVersion
@@ -37,7 +37,7 @@ void WriteHead(const StageState& state, float* begin) {
   head[kElements] = state.elements;
   head[kSumStep] = state.sum_step;
   head[kSumNext] = state.sum_next;
-  head[kOptimizerSteps] = state.optimizer_steps;
+  head[kOptimizerStepsWord] = state.optimizer_steps;
   head[kOptimizerBuffers] = state.optimizer_buffers;
   head[kVersionCount] = static_cast<int64_t>(state.versions.size());
   for (size_t i = 0; i < state.versions.size(); ++i) head[kFirstVersion + i] = state.versions[i];
@@ -64,7 +64,7 @@ absl::StatusOr<StageState> ReadHead(const Tensor& tensor, int stage, int64_t ele
   state.elements = elements;
   state.sum_step = static_cast<int>(head[kSumStep]);
   state.sum_next = static_cast<int>(head[kSumNext]);
-  state.optimizer_steps = head[kOptimizerSteps];
+  state.optimizer_steps = head[kOptimizerStepsWord];
   state.optimizer_buffers = optimizer_buffers;
   for (int64_t i = 0; i < head[kVersionCount]; ++i)
     state.versions.push_back(static_cast<int>(head[kFirstVersion + static_cast<size_t>(i)]));

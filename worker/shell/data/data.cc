@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/data/array_data.h"
 #include "worker/shell/data/cifar10_data.h"
 #include "worker/shell/data/data_file.h"
 #include "worker/shell/data/resized_images.h"
@@ -156,6 +157,9 @@ class IdxDataset final : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
+  const auto* exported = std::get_if<ExportedSpec>(&run.model);
+  const auto* arrays = std::get_if<ArraysData>(&run.data.source);
+  if (exported != nullptr && arrays != nullptr) return OpenArrays(*arrays, *exported->model);
   const auto* gpt = std::get_if<GptSpec>(&run.model);
   const auto* text = std::get_if<TextData>(&run.data.source);
   if (gpt != nullptr && text != nullptr) return OpenText(*text, *gpt);
@@ -169,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
 }
 
 absl::Status Dataset::ReadInputs(const RunSpec& run, int step, int microbatch, void* out) const {
-  const int64_t stride = inputs() * (input_type() == DataType::kInt64 ? sizeof(int64_t) : sizeof(float));
+  const int64_t stride = inputs() * static_cast<int64_t>(ElementBytes(input_type()));
   for (int i = 0; i < run.microbatch_samples(); ++i) {
     const Sample sample = SampleOf(run, step, microbatch, i, count());
     char* const place = static_cast<char*>(out) + i * stride;

@@ -1,5 +1,5 @@
 // Reads the samples that a run trains on, by number: text, images and labels as IDX files (MNIST) or as
-// CIFAR-10 (cifar10_data.h).
+// CIFAR-10 (cifar10_data.h), or fields of arrays (array_data.h).
 //
 // text_data.h describes a text's samples. An IDX sample is one image, its pixels scaled to [0, 1] and
 // flattened, channel by channel where it has several, with its label. Files are checked when they are opened,
@@ -34,7 +34,8 @@ class Dataset {
   virtual int64_t count() const = 0;  // number of samples, at least 1
   virtual DataType input_type() const = 0;
   virtual int64_t inputs() const = 0;   // elements of one sample
-  virtual int64_t targets() const = 0;  // elements of one sample, int64
+  // Elements of one sample, int64; 0 where the inputs hold what the model's own loss wants.
+  virtual int64_t targets() const = 0;
 
   // Returns the shape of a sample that is an image; else zeros. Its pixels are the inputs, channel by
   // channel.

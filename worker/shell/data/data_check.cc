@@ -4,11 +4,15 @@
 #include <variant>
 
 #include "absl/strings/str_format.h"
+#include "worker/shell/compute/exported_weights.h"
 
 namespace weft {
 
 absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse use,
                                                    const ScanProgress& progress) {
+  if (const auto* exported = std::get_if<ExportedSpec>(&run.model)) {
+    if (absl::Status weights = CheckExportedWeights(*exported); !weights.ok()) return weights;
+  }
   const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
   if (absl::Status whole = (*data)->CheckWhole(progress); !whole.ok()) return whole;
@@ -32,7 +36,11 @@ absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse u
 std::vector<std::string> DataPaths(const RunSpec& run) {
   if (const auto* text = std::get_if<TextData>(&run.data.source)) return {text->path};
   if (const auto* idx = std::get_if<IdxData>(&run.data.source)) return {idx->images, idx->labels};
-  return {std::get<Cifar10Data>(run.data.source).path};
+  if (const auto* cifar10 = std::get_if<Cifar10Data>(&run.data.source)) return {cifar10->path};
+  std::vector<std::string> paths;
+  for (const auto& [name, path] : std::get<ArraysData>(run.data.source).paths) paths.push_back(path);
+  if (const auto* exported = std::get_if<ExportedSpec>(&run.model)) paths.push_back(exported->weights());
+  return paths;
 }
 
 }  // namespace weft

@@ -1,4 +1,5 @@
-// Checks the data of a run as a whole before anything starts: lengths, headers, labels and every token.
+// Checks the data of a run as a whole before anything starts: lengths, headers, labels and every token, and
+// that an exported model's weights are there.
 //
 // It uses the workers' readers (data.h), so there is one set of rules and messages. Files are read in large
 // pieces, not mapped: a file that is cut short meanwhile must not kill the process. Failure: as data.h; each
@@ -24,7 +25,7 @@ enum class DataUse { kTraining, kValidation };
 absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse use,
                                                    const ScanProgress& progress);
 
-// Returns the files that hold the run's data.
+// Returns the files that hold the run's data, and an exported model's weights.
 std::vector<std::string> DataPaths(const RunSpec& run);
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "worker/shell/checkpoint/checkpoint_reader.h"
@@ -70,6 +71,10 @@ absl::StatusOr<Evaluation> EvaluateOn(const RunSpec& run, const Dataset& data, c
 absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folder,
                                     const EvaluationProgress& on_progress, DeviceBackend* backend,
                                     int64_t samples) {
+  if (std::holds_alternative<ExportedSpec>(run.model)) {
+    return absl::InvalidArgumentError(
+        "an exported model cannot be evaluated by weft yet; load the checkpoint's tensors into the module");
+  }
   absl::StatusOr<Evaluation> result = Evaluation();
   const absl::Status ended = OnPlainDevice(run, backend, "evaluation", [&](PlainDevice& device) {
     const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);

@@ -38,9 +38,11 @@
 #include "worker/shell/data/data.h"
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/reference/reference_hashes.h"
+#include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/plain_device.h"
 #include "worker/shell/torch/torch_context.h"
 #include "worker/shell/torch/torch_layers.h"
+#include "worker/shell/torch/torch_stage.h"
 
 namespace weft {
 namespace {
@@ -131,9 +133,11 @@ class PlainModel {
   absl::Status Initialize() {
     for (PlainStage& stage : stages_) {
       const at::Tensor flat = NewFlat(stage.layout);
-      for (const ParameterSlot& slot : stage.layout.slots)
-        weft::Initialize(slot.parameter, run_.train.seed, slot.layer, ValuesOf(flat, slot));
-      absl::Status s = Append(flat, &stage);
+      absl::Status s;
+      for (const ParameterSlot& slot : stage.layout.slots) {
+        if (s.ok()) s = weft::Initialize(slot.parameter, run_.train.seed, slot.layer, ValuesOf(flat, slot));
+      }
+      if (s.ok()) s = Append(flat, &stage);
       for (int i = 0; i < stage.optimizer.state_buffers() && s.ok(); ++i)
         s = AppendState(NewFlat(stage.layout), &stage);
       if (!s.ok()) return s;
@@ -163,13 +167,14 @@ class PlainModel {
       for (int l = stage.layout.first_layer; l < stage.layout.end_layer; ++l) {
         std::vector<at::Tensor> read;
         for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
-        if (read.empty()) read.push_back(inputs);
+        if (counts_[l].reads_data) read.push_back(inputs);
         outputs.push_back(layers_[l]->Forward(read.data(), leaves.data() + slot, key));
         while (slot < leaves.size() && stage.layout.slots[slot].layer == l) ++slot;
       }
       hashes_.NoteOutput(number, outputs.back());
     }
-    return weft::Loss(outputs.back(), targets);
+    // A model with a loss of its own has no targets.
+    return targets.numel() > 0 ? weft::Loss(outputs.back(), targets) : outputs.back();
   }
 
   // Adds the gradients of the micro-batch's backward to the sums of its step.
@@ -481,8 +486,7 @@ class PlainModel {
 absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, int step, int b,
                                        PlainDevice& device, PlainModel& model, ReferenceHashes& hashes) {
   const int64_t samples = run.microbatch_samples();
-  const c10::ScalarType type = data.input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
-  at::Tensor inputs = at::empty({samples, data.inputs()}, type);
+  at::Tensor inputs = at::empty({samples, data.inputs()}, TorchType(data.input_type()));
   at::Tensor targets = at::empty({samples * data.targets()}, c10::kLong);
   absl::Status s = data.ReadInputs(run, step, b, inputs.data_ptr());
   if (s.ok()) s = data.ReadTargets(run, step, b, targets.mutable_data_ptr<int64_t>());
@@ -567,6 +571,7 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
                    const std::function<bool(const ReferenceStep&)>& on_step,
                    const ReferenceCheckpoints& checkpoints, PlainDevice& device) {
   const RunSpec& run = scheduled.spec;
+  if (absl::Status s = CheckGraphs(run); !s.ok()) return s;
   std::optional<CheckpointFolders> folders;
   if (!out_dir.empty()) {
     folders.emplace(out_dir, scheduled, NewRunId(), 1);
@@ -621,6 +626,12 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
 }
 
 }  // namespace
+
+absl::Status CheckExportedModel(const RunSpec& run) {
+  PrepareProcess();
+  PrepareThread();
+  return CheckGraphs(run);
+}
 
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend,

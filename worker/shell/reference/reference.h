@@ -54,6 +54,10 @@ struct ReferenceCheckpoints {
   std::function<void(const JobHashes& job)> hashed;
 };
 
+// Checks that LibTorch takes the graphs of the run's model; OK for built-in ones. InvalidArgument names layer,
+// operation and line.
+absl::Status CheckExportedModel(const RunSpec& run);
+
 // Trains on the backend's device or, without one, on the CPU. `on_step` is called after each step; false ends
 // the training there (Cancelled). Failure: as data.h says of the data, Unavailable for the disk, Internal for
 // LibTorch; OutOfRange for a loss, gradient or weight at which the run stops (non_finite.h).

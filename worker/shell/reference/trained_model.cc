@@ -26,7 +26,7 @@ absl::Status TrainedModel::Load(const Checkpoint& checkpoint) {
   for (const LayerSpec& layer : DescribeLayers(model_)) {
     std::vector<at::Tensor>& parameters = parameters_.emplace_back();
     for (const ParameterSpec& p : layer.parameters) {
-      const std::vector<float>& values = checkpoint.parameters.at(absl::StrCat(layer.name, ".", p.name));
+      const std::vector<float>& values = checkpoint.parameters.at(NameInModel(layer.name, p));
       at::Tensor host = at::empty(p.size, c10::kFloat);
       std::memcpy(host.mutable_data_ptr<float>(), values.data(), values.size() * sizeof(float));
       if (narrows_ && !p.is_wide()) host = host.to(c10::kBFloat16);
@@ -87,7 +87,7 @@ at::Tensor TrainedModel::Scores(const at::Tensor& inputs) const {
   for (size_t l = 0; l < layers_.size(); ++l) {
     std::vector<at::Tensor> read;
     for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
-    if (read.empty()) read.push_back(inputs);
+    if (counts_[l].reads_data) read.push_back(inputs);
     std::vector<at::Tensor> parameters = parameters_[l];
     if (l == 0 && std::holds_alternative<GptSpec>(model_))
       parameters[1] = parameters[1].narrow(0, 0, inputs.size(1));

@@ -51,12 +51,11 @@ absl::StatusOr<at::Tensor> DataFeed::ReadTargets(const DataPiece& piece) {
 }
 
 absl::StatusOr<at::Tensor> DataFeed::ReadInputs(const DataPiece& piece) {
-  const bool tokens = data_->input_type() == DataType::kInt64;
-  const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
+  const c10::ScalarType type = TorchType(data_->input_type());
+  const bool narrows = type == c10::kFloat && run_.precision == Precision::kBFloat16;
   const std::array<int64_t, 2> sizes = {run_.microbatch_samples(), data_->inputs()};
   const bool reuses_buffer = narrows && !device_.is_host();
-  at::Tensor read =
-      reuses_buffer ? wide_buffers_.Take(sizes) : NewHost(sizes, tokens ? c10::kLong : c10::kFloat);
+  at::Tensor read = reuses_buffer ? wide_buffers_.Take(sizes) : NewHost(sizes, type);
   const absl::Status status = data_->ReadInputs(run_, piece.step, piece.microbatch, read.mutable_data_ptr());
   if (!status.ok()) return status;
   if (!narrows) return read;

@@ -42,6 +42,8 @@ class DataFeed {
   absl::StatusOr<at::Tensor> Take(const DataPiece& piece);
   // Returns true if pieces are sent before the jobs that take them.
   bool sends_ahead() const { return prefetch_ != nullptr; }
+  // Returns false if the data hold what the model's own loss wants.
+  bool has_targets() const { return data_->targets() > 0; }
 
  private:
   // Keeps buffers for data that are narrowed before they go to the device: one for each thread that reads at

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,15 @@ thread_local HostOffload* current_offload = nullptr;
 
 c10::weak_intrusive_ptr<c10::StorageImpl> NoStorage() {
   return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>());
+}
+
+// Returns the address of the counter that tensors share. LibTorch shows only its value: a VariableVersion is
+// a pointer to it.
+const void* CounterOf(const c10::VariableVersion& counter) {
+  const void* address = nullptr;
+  static_assert(sizeof(counter) == sizeof(address));
+  std::memcpy(&address, static_cast<const void*>(&counter), sizeof(address));
+  return address;
 }
 
 // Keeps one saved tensor: a view of bytes that are away, or, for parameters, the tensor itself.
@@ -156,8 +166,9 @@ bool HostOffload::Stays(const at::Tensor& tensor) const {
 
 std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  const auto [entry, is_new] =
-      sent_.try_emplace({storage, static_cast<uint32_t>(tensor._version())}, Sent{NoStorage(), nullptr, {}});
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  const SentKey key{storage, CounterOf(counter), counter.current_version()};
+  const auto [entry, is_new] = sent_.try_emplace(key, Sent{NoStorage(), counter, nullptr, {}});
   Sent& sent = entry->second;
   if (!is_new) return sent.away;
   const auto source = std::make_shared<OffloadSource>(OffloadSource{tensor.storage(), nullptr});
@@ -180,8 +191,8 @@ void HostOffload::Strip(const at::Tensor& tensor) {
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   const auto bytes =
       std::make_shared<at::DataPtr>(storage->set_data_ptr(at::DataPtr(nullptr, tensor.device())));
-  for (auto sent = sent_.lower_bound({storage, 0}); sent != sent_.end() && sent->first.first == storage;
-       ++sent) {
+  const auto first = sent_.lower_bound(SentKey{storage});
+  for (auto sent = first; sent != sent_.end() && sent->first.storage == storage; ++sent) {
     if (const auto source = sent->second.source.lock()) source->stripped = bytes;
   }
 }

@@ -20,11 +20,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "worker/shell/memory/tensor.h"
@@ -100,10 +100,19 @@ class HostOffload {
   void Strip(const at::Tensor& tensor);
 
  private:
-  // A sent tensor, by storage and how often that was written. The weak reference keeps the address from being
-  // used again.
+  // What tells the bytes of a saved tensor from others: the storage, the counter of its writes, and how often
+  // it was written. The counter belongs to it: parts of one storage may count by themselves, as the gates of
+  // an LSTM do (unsafe_chunk), and a write to one of them leaves the counters of the others as they are.
+  struct SentKey {
+    const c10::StorageImpl* storage = nullptr;
+    const void* counter = nullptr;
+    uint32_t writes = 0;
+    friend auto operator<=>(const SentKey&, const SentKey&) = default;
+  };
+  // A sent tensor. `from` and `counter` keep the addresses of the key from being used again.
   struct Sent {
     c10::weak_intrusive_ptr<c10::StorageImpl> from;
+    c10::VariableVersion counter;
     std::shared_ptr<OffloadedTensor> away;
     std::weak_ptr<OffloadSource> source;
   };
@@ -112,7 +121,7 @@ class HostOffload {
   const Storages parameters_;
   OffloadedTensors* const offloaded_;
   HostOffload* const outer_;
-  std::map<std::pair<const c10::StorageImpl*, uint32_t>, Sent> sent_;
+  std::map<SentKey, Sent> sent_;
 };
 
 // Makes the engine of this process the one that hands out the hooks; once, before the first graph. Outside of

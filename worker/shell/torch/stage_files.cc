@@ -64,15 +64,18 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
   for (const ParameterSlot& slot : stage.layout().slots) {
     if (stage.role().parts == 1 && device_.is_host()) {
       const at::Tensor flat = Wrap(weights.memory(), device_.torch_device());
-      Initialize(slot.parameter, run_.spec.train.seed, slot.layer,
-                 flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size));
+      absl::Status made =
+          Initialize(slot.parameter, run_.spec.train.seed, slot.layer,
+                     flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size));
+      if (!made.ok()) return made;
       continue;
     }
     const int64_t begin = std::max(held.begin, slot.offset);
     const int64_t end = std::min(held.end, slot.offset + slot.parameter.elements());
     if (begin >= end) continue;
     const at::Tensor whole = at::empty(slot.parameter.size, c10::kFloat);
-    Initialize(slot.parameter, run_.spec.train.seed, slot.layer, whole);
+    absl::Status made = Initialize(slot.parameter, run_.spec.train.seed, slot.layer, whole);
+    if (!made.ok()) return made;
     const absl::Status loaded = device_.Load(weights.data() + (begin - held.begin),
                                              whole.const_data_ptr<float>() + (begin - slot.offset),
                                              static_cast<size_t>(end - begin) * sizeof(float));
@@ -234,7 +237,8 @@ absl::Status StageFiles::SaveInitial(const StageLayout& layout, const std::strin
   std::vector<const float*> values;
   for (const ParameterSlot& slot : layout.slots) {
     parameters.push_back(at::empty(slot.parameter.size, c10::kFloat));
-    Initialize(slot.parameter, run_.spec.train.seed, slot.layer, parameters.back());
+    absl::Status made = Initialize(slot.parameter, run_.spec.train.seed, slot.layer, parameters.back());
+    if (!made.ok()) return made;
     values.push_back(parameters.back().const_data_ptr<float>());
   }
   return WriteStageFile(folder, layout, values, 0);

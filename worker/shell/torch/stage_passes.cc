@@ -73,9 +73,9 @@ absl::Status StagePasses::AppendData(const Job& job, std::vector<at::Tensor>* in
   return absl::OkStatus();
 }
 
-// Returns the targets; undefined for all stages but the last.
+// Returns the targets; undefined for all stages but the last, and for a model with a loss of its own.
 absl::StatusOr<at::Tensor> StagePasses::Targets(const Job& job) {
-  if (!is_last()) return at::Tensor();
+  if (!is_last() || !data_.has_targets()) return at::Tensor();
   return data_.Take({job.step, job.microbatch, true});
 }
 

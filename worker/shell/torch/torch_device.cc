@@ -14,6 +14,7 @@
 #include "worker/shell/data/data.h"
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/torch/cpu_rank_device.h"
+#include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/host_offload.h"
 #include "worker/shell/torch/memory_scope.h"
 #include "worker/shell/torch/torch_context.h"
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the stages have %d layers, the model has %d", layers, described));
   }
+  if (absl::Status s = CheckGraphs(run); !s.ok()) return s;
   return Dataset::Open(run);
 }
 

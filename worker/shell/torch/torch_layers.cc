@@ -17,6 +17,8 @@
 #include <mutex>
 
 #include "run/model_layers.h"
+#include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/torch_resnet.h"
 
 namespace weft {
@@ -154,7 +156,8 @@ class JoinedScores final : public Layer {
   }
 };
 
-// Build the module of a kind; torch_resnet.h has those of residual networks. `index` is the layer's number.
+// Build the module of a kind; torch_resnet.h has those of residual networks, graph_layer.h exported ones.
+// `index` is the layer's number.
 std::unique_ptr<Layer> Build(const TokenEmbeddingSpec& spec, int index) {
   return std::make_unique<TokenEmbedding>(spec, index);
 }
@@ -177,6 +180,9 @@ std::unique_ptr<Layer> Build(const JoinedScoresSpec&, int) { return std::make_un
 std::unique_ptr<Layer> Build(const StemSpec& spec, int) { return BuildStem(spec); }
 std::unique_ptr<Layer> Build(const ResidualBlockSpec& spec, int) { return BuildResidualBlock(spec); }
 std::unique_ptr<Layer> Build(const AveragedScoresSpec&, int) { return BuildAveragedScores(); }
+std::unique_ptr<Layer> Build(const ExportedLayerSpec& spec, int index) {
+  return BuildGraphLayer(spec, index);
+}
 
 }  // namespace
 
@@ -193,7 +199,11 @@ at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets) {
   return at::cross_entropy_loss(scores.to(c10::kFloat), targets);
 }
 
-void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {
+absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {
+  if (!parameter.file.empty()) {
+    return ReadExportedTensor(parameter.file, {parameter.name, ElementType::kF32, parameter.size},
+                              tensor.mutable_data_ptr());
+  }
   at::NoGradGuard no_grad;
   const uint64_t own = ParameterSeed(seed, layer, parameter.name);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(own);
@@ -209,6 +219,7 @@ void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Te
       tensor.uniform_(-value, value, generator);
       break;
   }
+  return absl::OkStatus();
 }
 
 void PrepareProcess() {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "run/run_spec.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/torch/dropout.h"
@@ -23,7 +24,8 @@ class Layer {
   virtual ~Layer() = default;
   // Runs the layer. `inputs`: what the layer reads, as LayerCount.inputs lists it, or the data (tokens as
   // int64 [samples, context], or features [samples, inputs]). `parameters` in the order of DescribeLayers.
-  // The output of the last layer is the scores [rows, classes].
+  // The output of the last layer is the scores [rows, classes], or, of an exported model, the loss. An exported
+  // layer may read another layer and the data behind it.
   virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                              const MaskKey& key) const = 0;
 };
@@ -34,8 +36,9 @@ std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
 // Returns the mean cross entropy of the last layer's scores, in float32.
 at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets);
 
-// Fills a parameter with its initial value. `tensor` has the parameter's size and needs no gradient.
-void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);
+// Fills a parameter with its initial value. `tensor`, on the host, has the parameter's size and needs no
+// gradient. Failure of the file, where the value is in one.
+absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);
 
 // Make LibTorch compute alike everywhere: one thread a kernel, deterministic kernels, denormals kept. Call
 // PrepareProcess once a process, before other calls; PrepareThread once on every thread that computes.

@@ -17,10 +17,11 @@ namespace {
 DataPrefetch::OfStep PiecesOf(const ScheduledRun& run, Rank rank) {
   if (run.schedule == nullptr) return [](int) { return std::vector<DataPiece>(); };
   std::vector<int> readers;
+  const bool has_targets = !std::holds_alternative<ExportedSpec>(run.spec.model);
   for (int s = 0; s < run.spec.stages(); ++s) {
     if (LayOutStage(run.spec, s).reads_data) readers.push_back(s);
   }
-  return [schedule = run.schedule, readers, rank](int step) {
+  return [schedule = run.schedule, readers, has_targets, rank](int step) {
     std::vector<DataPiece> pieces;
     const auto runs = [&](int stage, int b) {
       return schedule->scheme.compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
@@ -29,7 +30,7 @@ DataPrefetch::OfStep PiecesOf(const ScheduledRun& run, Rank rank) {
       for (const int stage : readers) {
         if (runs(stage, b)) pieces.push_back({step, b, false});
       }
-      if (runs(schedule->scheme.stages - 1, b)) pieces.push_back({step, b, true});
+      if (has_targets && runs(schedule->scheme.stages - 1, b)) pieces.push_back({step, b, true});
     }
     return pieces;
   };
@@ -50,7 +51,7 @@ TorchRank::TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset
       model_{run_.spec, BuildLayers(run.spec.model),
              at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
-             /*capturable=*/device_->captures() &&
+             /*capturable=*/device_->captures() && !std::holds_alternative<ExportedSpec>(run.spec.model) &&
                  (run.schedule == nullptr || run.schedule->scheme.MaxStaleness() == 0),
              /*split_backward=*/run.schedule != nullptr && run.schedule->scheme.split_backward},
       files_(run_, *device_),

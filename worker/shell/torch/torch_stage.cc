@@ -14,20 +14,6 @@
 namespace weft {
 namespace {
 
-c10::ScalarType TorchType(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return c10::ScalarType::Float;
-    case DataType::kBFloat16:
-      return c10::ScalarType::BFloat16;
-    case DataType::kInt64:
-      return c10::ScalarType::Long;
-    case DataType::kUInt8:
-      return c10::ScalarType::Byte;
-  }
-  std::abort();
-}
-
 DataType WeftType(c10::ScalarType type) {
   for (const DataType t : {DataType::kFloat32, DataType::kBFloat16, DataType::kInt64, DataType::kUInt8}) {
     if (TorchType(t) == type) return t;
@@ -50,7 +36,7 @@ std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
   return strides;
 }
 
-// Returns the stage's output, or its loss where there are targets.
+// Returns the stage's output, or its loss, by the model itself or from the targets.
 at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
                      const at::Tensor* parameters) {
@@ -74,13 +60,27 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
   return targets.defined() ? Loss(values.back(), targets) : std::move(values.back());
 }
 
-PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
+PassOutput OutputOf(const at::Tensor& end, const StageLayout& layout) {
   PassOutput output;
-  (targets.defined() ? output.loss : output.activation) = end;
+  (layout.consumers == 0 ? output.loss : output.activation) = end;
   return output;
 }
 
 }  // namespace
+
+c10::ScalarType TorchType(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return c10::ScalarType::Float;
+    case DataType::kBFloat16:
+      return c10::ScalarType::BFloat16;
+    case DataType::kInt64:
+      return c10::ScalarType::Long;
+    case DataType::kUInt8:
+      return c10::ScalarType::Byte;
+  }
+  std::abort();
+}
 
 // Makes the tensors. Statistics are read without narrowing.
 StageWeights::StageWeights(const StageLayout& layout, RankDevice& device, Precision precision)
@@ -166,15 +166,14 @@ PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const S
   const at::Tensor end = RunLayers(layers, layout, inputs, targets, key, pass->leaves->parameters.data());
   // The pass keeps the edge alone: the graph keeps the output's bytes only if a gradient needs them.
   pass->output = torch::autograd::impl::gradient_edge(end);
-  return OutputOf(end, targets);
+  return OutputOf(end, layout);
 }
 
 PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                            const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
                            const MaskKey& key, const Pass& pass) {
   at::NoGradGuard without_graph;
-  return OutputOf(RunLayers(layers, layout, inputs, targets, key, pass.weights->parameters().data()),
-                  targets);
+  return OutputOf(RunLayers(layers, layout, inputs, targets, key, pass.weights->parameters().data()), layout);
 }
 
 PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half) {

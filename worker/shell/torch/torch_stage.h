@@ -109,7 +109,7 @@ struct PassOutput {
 };
 
 // Run layers [layout.first_layer, layout.end_layer) on `inputs`, the stage's and the data last if it reads
-// that, with `pass->weights`. `targets` is defined for the last stage only. RunForward leaves the graph in
+// that, with `pass->weights`. `targets` is defined for the last stage only, where the model has no loss of its own. RunForward leaves the graph in
 // `pass`; RunWithoutGraph leaves nothing, and gives the same bits.
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                       const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
@@ -129,6 +129,7 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
 // the host. `Wrap` aborts if the shape does not fit the bytes.
 at::Tensor Wrap(const Tensor& tensor, c10::Device device);
 Tensor Unwrap(const at::Tensor& contiguous);
+c10::ScalarType TorchType(DataType type);
 
 }  // namespace weft
 

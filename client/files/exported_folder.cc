@@ -1,0 +1,39 @@
+#include "client/files/exported_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "run/json_text.h"
+
+namespace weft {
+
+namespace fs = std::filesystem;
+
+absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& model) {
+  // The coordinator takes a run's specification up to 1 MiB.
+  constexpr uintmax_t kMaxBytes = uintmax_t{1} << 20;
+  if (!model.is_object() || !model.contains("exported") || !model["exported"].is_string())
+    return absl::OkStatus();
+  const fs::path path = fs::absolute(fs::path(folder) / std::string(model["exported"])).lexically_normal();
+  const std::string file = (path / "model.json").string();
+  std::error_code error;
+  const uintmax_t bytes = fs::file_size(file, error);
+  std::ifstream in(file, std::ios::binary);
+  if (error || !in) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", file, "; weft.export in Python writes such a folder"));
+  }
+  if (bytes > kMaxBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, " has ", bytes, " bytes; a run's model may have 1 MiB"));
+  std::stringstream text;
+  text << in.rdbuf();
+  absl::StatusOr<nlohmann::json> graphs = ParseJson(text.str());
+  if (!graphs.ok()) return absl::InvalidArgumentError(absl::StrCat(file, " ", graphs.status().message()));
+  model["exported"] = {{"folder", path.string()}, {"graphs", *std::move(graphs)}};
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,171 @@
+"""Cuts a traced model into layers where one tensor that depends on parameters crosses.
+
+What depends on the data and on constants alone, as masks and positions, does not cross: each layer that reads it
+computes it again. Cuts are at the borders of the model's own blocks.
+"""
+import fnmatch
+from dataclasses import dataclass, field
+
+import torch
+
+from weft.errors import NotExportable
+from weft.tracing import Operation, Trace, Value
+
+
+@dataclass
+class Layer:
+    name: str
+    operations: list[Operation]
+    output: Value
+    previous: Value | None
+    inputs: dict[str, list[Value]] = field(default_factory=dict)  # by kind: "field", "parameter", "constant"
+
+
+def block_patterns(model: torch.nn.Module) -> list[str]:
+    """Returns the patterns of the model's own blocks: members of its outermost lists, or else its children."""
+    lists = [name for name, module in model.named_modules()
+             if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and len(module) > 1]
+    lists = [name for name in lists if not any(name != o and (o == "" or name.startswith(o + ".")) for o in lists)]
+    return [f"{name}.*" if name else "*" for name in lists] or ["*"]
+
+
+def cut(trace: Trace, model: torch.nn.Module, patterns: list[str]) -> list[Layer]:
+    """Returns the layers, in order."""
+    operations = trace.operations
+    blocks = [_block_of(o, patterns) for o in operations]
+    with_parameters = {name for name, module in model.named_modules() if any(True for _ in module.parameters())}
+    blocks = [b if b in with_parameters else None for b in blocks]
+    cuts = _places(trace, blocks)
+    layers, begin, previous = [], 0, None
+    for place in [*cuts, len(operations) - 1]:
+        last = place == len(operations) - 1
+        output = trace.loss if last else _crossing(trace, place)[0]
+        inner = _needed(operations, begin, place + 1, output)
+        layers.append(_layer(inner, output, previous, _name_of(inner, blocks, operations, layers)))
+        begin, previous = place + 1, output
+    _refuse_shared_parameters(layers)
+    return layers
+
+
+def _block_of(operation: Operation, patterns: list[str]) -> str | None:
+    for module in operation.modules:
+        for pattern in patterns:
+            if module.count(".") == pattern.count(".") and fnmatch.fnmatchcase(module, pattern):
+                return module
+    return None
+
+
+def _last_readers(trace: Trace) -> dict[Value, int]:
+    last = {}
+    for i, operation in enumerate(trace.operations):
+        for value in operation.reads:
+            last[value] = i
+    last[trace.loss] = len(trace.operations)
+    return last
+
+
+def _crossing(trace: Trace, place: int) -> list[Value]:
+    """Returns the live values that operations behind `place` read from before."""
+    last = _last_readers(trace)
+    return [v for o in trace.operations[:place + 1] for v in o.results if v.live and last.get(v, -1) > place]
+
+
+def _places(trace: Trace, blocks: list[str | None]) -> list[int]:
+    """Returns the operations behind which a cut is made."""
+    operations = trace.operations
+    live = [i for i, o in enumerate(operations) if any(r.live for r in o.results)]
+    single = _single_places(trace)
+    places, block = [], None
+    for before, i in zip([None, *live], live):
+        if blocks[i] is None or blocks[i] == block:
+            continue
+        block = blocks[i]
+        if before is not None:
+            fitting = [p for p in single if before <= p < i]
+            places += fitting[-1:]
+    in_blocks = [i for i in live if blocks[i] is not None]
+    if in_blocks:  # what follows the last block, as a norm and the scores, is a layer too
+        behind = [p for p in single if in_blocks[-1] <= p < live[-1]]
+        if any(o.reads and any(v.kind == "parameter" for v in o.reads) for o in operations[in_blocks[-1] + 1:]):
+            places += behind[:1]
+    return sorted(set(places))
+
+
+def _single_places(trace: Trace) -> list[int]:
+    """Returns the places that one float tensor alone crosses, samples first, through which gradients pass."""
+    last, alive, single = _last_readers(trace), set(), []
+    for i, operation in enumerate(trace.operations):
+        alive |= {v for v in operation.results if v.live}
+        alive = {v for v in alive if last.get(v, -1) > i}
+        if len(alive) != 1 or i + 1 == len(trace.operations):
+            continue
+        (value,) = alive
+        sizes = value.meta.shape
+        if value.trained and value.meta.dtype == torch.float32 and len(sizes) > 1 and sizes[0] == trace.samples:
+            single.append(i)
+    return single
+
+
+def _needed(operations: list[Operation], begin: int, end: int, output: Value) -> list[Operation]:
+    """Returns the live operations of a range, and those that depend on data alone that they read."""
+    maker = {r: i for i, o in enumerate(operations) for r in o.results}
+    wanted = {i for i in range(begin, end) if any(r.live for r in operations[i].results)}
+    stack = list(wanted)
+    while stack:
+        for value in operations[stack.pop()].reads:
+            made = maker.get(value)
+            if made is not None and made not in wanted and not value.live:
+                wanted.add(made)
+                stack.append(made)
+    for i in wanted:
+        if operations[i].op == "aten::dropout" and not operations[i].results[0].live:
+            raise NotExportable(f"a dropout of what depends on data alone cannot be exported, in {operations[i].place}")
+    return _without_unread([operations[i] for i in sorted(wanted)], output)
+
+
+def _without_unread(operations: list[Operation], output: Value) -> list[Operation]:
+    """Leaves out what nobody reads."""
+    read, kept = {output}, []
+    for operation in reversed(operations):
+        if any(r in read for r in operation.results):
+            kept.append(operation)
+            read.update(operation.reads)
+    return kept[::-1]
+
+
+def _layer(operations: list[Operation], output: Value, previous: Value | None, name: str) -> Layer:
+    layer = Layer(name, operations, output, None, {"field": [], "parameter": [], "constant": []})
+    made = {r for o in operations for r in o.results}
+    for operation in operations:
+        for value in operation.reads:
+            if value.kind in layer.inputs:
+                if value not in layer.inputs[value.kind]:
+                    layer.inputs[value.kind].append(value)
+            elif value is previous:
+                layer.previous = value
+            elif value not in made:
+                raise NotExportable(f"layer {name} reads more than one tensor of the layers before; give other "
+                                    f"`layers`, of blocks that one tensor alone enters")
+    if previous is not None and layer.previous is None:
+        raise NotExportable(f"layer {name} does not read the layer before it")
+    return layer
+
+
+def _name_of(inner: list[Operation], blocks: list, operations: list[Operation], layers: list[Layer]) -> str:
+    index = {id(o): i for i, o in enumerate(operations)}
+    named = [blocks[index[id(o)]] for o in inner if o.results[0].live and blocks[index[id(o)]] is not None]
+    outer = [o.modules[0].split(".")[0] for o in inner if o.results[0].live and o.modules]
+    name = (named or outer or ["loss"])[0]
+    taken = {layer.name for layer in layers}
+    return name if name not in taken else next(n for i in range(2, 10000) if (n := f"{name}_{i}") not in taken)
+
+
+def _refuse_shared_parameters(layers: list[Layer]) -> None:
+    reader = {}
+    for layer in layers:
+        for parameter in layer.inputs["parameter"]:
+            first = reader.setdefault(parameter.name, layer.name)
+            if first != layer.name:
+                raise NotExportable(
+                    f"the layers {first} and {layer.name} share the parameter {parameter.name}, and tied parameters "
+                    "cannot be exported yet; untie them, or give `layers` so that one layer has all of its uses")

@@ -1,0 +1,212 @@
+"""`weft.export`: writes a model, its loss and its weights as a folder that `weft train` reads."""
+import contextlib
+import os
+import shutil
+import tempfile
+from typing import Callable
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from weft.costs import costs_of
+from weft.cutting import Layer, block_patterns, cut
+from weft.errors import NotExportable
+from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder
+from weft.interpreter import Interpreter
+from weft.tracing import Trace, Value, trace
+
+
+def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable | None = None, *,
+           path: str, layers: list[str] | None = None) -> list[str]:
+    """Writes the model with its loss and weights as the folder `path`, and returns the names of its layers.
+
+    model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
+    example: the fields of one micro-batch by name, each with the samples first, at least 2 of them. A run may have
+        micro-batches of another size; all other sizes stay.
+    loss: `loss(model, fields)`, which returns one number; None for `model(**fields)` that returns it, or an object
+        with it as `loss`.
+    layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
+        takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
+
+    Raises NotExportable, and writes nothing, if the model cannot be exported. Every export is checked before: on two
+    examples, the loss and all gradients of the folder have the bits of the model's own.
+    """
+    loss = loss or _loss_of_output
+    _check_arguments(model, example)
+    was_training = model.training
+    try:
+        model.train()
+        one = dict(sorted(example.items()))
+        two = _another(one)
+        first, second = trace(model, one, loss), trace(model, two, loss)
+        patterns = block_patterns(model) if layers is None else list(layers)
+        parts = list(zip(cut(first, model, patterns), cut(second, model, patterns)))
+        content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
+                   "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
+                   "layers": [_layer_json(a, b, first, second) for a, b in parts]}
+        tensors = {v.name: first.tensors[v.name] for a, _ in parts
+                   for v in a.inputs["parameter"] + a.inputs["constant"]}
+        _write_checked(path, content, tensors, model, loss, [one, two])
+    finally:
+        model.train(was_training)
+    return [layer["name"] for layer in content["layers"]]
+
+
+def _loss_of_output(model, fields):
+    output = model(**fields)
+    return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def _check_arguments(model, example) -> None:
+    counts = {t.shape[0] if t.dim() else 0 for t in example.values()}
+    if len(counts) != 1 or min(counts) < 2:
+        raise NotExportable("`example` must have fields whose first dimension is the same number of samples, at least "
+                            f"2; it has {sorted(counts)}")
+    for name, tensor in example.items():
+        if tensor.dtype not in (torch.float32, torch.int64):
+            raise NotExportable(f"the field {name} is of {tensor.dtype}; fields are float32 or int64")
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            raise NotExportable(f"the parameter {name} is of {parameter.dtype} on {parameter.device}; export the model "
+                                "in float32 on the CPU, as model.float().cpu()")
+
+
+def _another(example: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns a second example with other values and one more sample."""
+    samples = next(iter(example.values())).shape[0]
+    order = [(i * 2 + 1) % samples for i in range(samples + 1)]
+    return {n: t[order] * 0.75 + 0.125 if t.is_floating_point() else t[order] for n, t in example.items()}
+
+
+def _type_and_size(size, dtype) -> dict:
+    return {"type": TYPES[dtype], "sizes": list(size)}
+
+
+# ---- the content of a layer, of the traces at two numbers of samples
+
+
+def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace) -> dict:
+    values = ([a.previous] if a.previous else []) + [v for kind in a.inputs.values() for v in kind]
+    numbers = {v: i for i, v in enumerate(values)}
+    if a.name != b.name or len(a.operations) != len(b.operations):
+        raise NotExportable(f"layer {a.name} has other operations for another number of samples")
+    operations = []
+    for one, two in zip(a.operations, b.operations):
+        merged = _merge(one.arguments, two.arguments, first, second, one.place)
+        operation = {"op": one.op,
+                     "arguments": [argument_json(v, lambda x: numbers.get(x) if isinstance(x, Value) else None)
+                                   for v in merged]}
+        for result in one.results:
+            numbers[result] = len(numbers)
+        operation["results"] = [numbers[r] for r in one.results]
+        if one.place:
+            operation["place"] = one.place
+        operations.append(operation)
+    output = {"value": numbers[a.output]}
+    if a.output is not first.loss:
+        output["sizes"] = list(a.output.meta.shape[1:])
+    return {"name": a.name,
+            "reads": {"previous": a.previous is not None, "fields": [v.name for v in a.inputs["field"]]},
+            "parameters": [{"name": v.name, "sizes": list(v.meta.shape)} for v in a.inputs["parameter"]],
+            "constants": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype)}
+                          for v in a.inputs["constant"]],
+            "values": len(numbers), "operations": operations, "output": output}
+
+
+def _merge(one, two, first: Trace, second: Trace, place: str):
+    """Returns the argument of both traces; whole numbers that grow with the samples as multiples of them."""
+    if isinstance(one, Value):
+        return one
+    if isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        return [_merge(x, y, first, second, place) for x, y in zip(one, two)]
+    if one == two:
+        return one
+    if isinstance(one, int) and isinstance(two, int) and one % first.samples == 0:
+        times = one // first.samples
+        if two == times * second.samples:
+            return Samples(times)
+    raise NotExportable(f"an operation in {place or 'the model'} has the argument {one} in one example and {two} in "
+                        "another; it must depend on the number of samples alone: is there state in Python, or a value "
+                        "of the data?")
+
+
+# ---- the check
+
+
+def _write_checked(path, content, tensors, model, loss, examples) -> None:
+    """Writes the folder beside its place, checks it, and moves it there."""
+    parent = os.path.dirname(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    if os.path.exists(path) and not os.path.exists(os.path.join(path, "model.json")):
+        raise NotExportable(f"{path} is there and is no exported model; give another path")
+    partial = tempfile.mkdtemp(prefix=os.path.basename(path) + ".", dir=parent)
+    try:
+        write_folder(partial, content, tensors)
+        for example in examples:
+            _check(read_folder(partial), model, loss, example)
+        for layer, costs in zip(content["layers"], costs_of(Interpreter(*read_folder(partial)), examples)):
+            layer["costs"] = costs
+        write_folder(partial, content, tensors)
+        os.chmod(partial, 0o755)
+        if os.path.exists(path):
+            shutil.rmtree(path)
+        os.rename(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Leaves dropout out: a worker draws the masks by its own key."""
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        if function in (torch.dropout, torch.nn.functional.dropout):
+            return arguments[0]
+        return function(*arguments, **(keywords or {}))
+
+
+@contextlib.contextmanager
+def _as_workers_compute():
+    """Makes kernels those of a worker: one thread, none of oneDNN."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _check(folder, model, loss, example) -> None:
+    """Compares the loss and all gradients of the folder with the model's own."""
+    interpreter = Interpreter(*folder)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    copy = {n: t.clone() for n, t in example.items()}
+    with _as_workers_compute():
+        with _WithoutDropout():
+            own = loss(model, copy)
+        own_gradients = torch.autograd.grad(own, list(trained.values()), allow_unused=True)
+        made = interpreter.run(example)
+        leaves = interpreter.parameters
+        gradients = dict(zip(leaves, torch.autograd.grad(made, list(leaves.values()), allow_unused=True)))
+    for (name, _), gradient in zip(trained.items(), own_gradients):
+        if gradient is None or gradients.get(name) is None:
+            raise NotExportable(f"the parameter {name} gets no gradient from the loss; freeze it with "
+                                "requires_grad_(False)")
+    own_of = dict(zip(trained, own_gradients))
+    # A backward runs from the last layer to the first: what is wrong in a layer shows there first.
+    for layer in reversed(interpreter.layers):
+        for parameter in layer["parameters"]:
+            name = parameter["name"]
+            if not _same_bits(own_of[name], gradients[name]):
+                raise NotExportable(
+                    f"layer {layer['name']} is the first, from the loss on, whose gradients are not the model's own "
+                    f"({name}); torch.export loses custom autograd functions, hooks on tensors and state in Python, "
+                    "and a model may take another way while it is traced: write it as plain operations, the same always")
+    if not _same_bits(own, made):
+        raise NotExportable(f"the folder's loss is {made.item()!r}, and the model's own is {own.item()!r}; does the "
+                            "model keep state in Python?")
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.detach().contiguous().view(torch.int32),
+                                              b.detach().contiguous().view(torch.int32))

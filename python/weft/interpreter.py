@@ -1,0 +1,55 @@
+"""Runs the graphs of an exported model's folder in Python, operation by operation, as a worker does in C++.
+
+The check of an export compares this with the model itself.
+"""
+import torch
+
+from weft.graph_file import TYPE_OF, argument_of
+
+
+class Interpreter:
+    """The layers of a folder that `graph_file.read_folder` returned. Dropout drops nothing."""
+
+    def __init__(self, model: dict, tensors: dict[str, torch.Tensor]):
+        self.layers = model["layers"]
+        # Leaves of the graph, by name; a parameter that several operations of a layer read is one leaf.
+        self.parameters = {p["name"]: tensors[p["name"]].clone().requires_grad_()
+                           for layer in self.layers for p in layer["parameters"]}
+        self._constants = {c["name"]: tensors[c["name"]].to(TYPE_OF[c["type"]])
+                           for layer in self.layers for c in layer["constants"]}
+
+    def run_layer(self, layer: dict, previous: torch.Tensor | None, fields: dict[str, torch.Tensor],
+                  samples: int) -> torch.Tensor:
+        values = [None] * layer["values"]
+        given = [previous] if layer["reads"]["previous"] else []
+        given += [fields[name] for name in layer["reads"]["fields"]]
+        given += [self.parameters[p["name"]] for p in layer["parameters"]]
+        given += [self._constants[c["name"]] for c in layer["constants"]]
+        values[:len(given)] = given
+        for operation in layer["operations"]:
+            made = _call(operation, values, samples)
+            results = operation["results"]
+            for number, result in zip(results, made if isinstance(made, (list, tuple)) else [made]):
+                if number is not None:
+                    values[number] = result
+        return values[layer["output"]["value"]].contiguous()
+
+    def run(self, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Returns the loss."""
+        samples = next(iter(fields.values())).shape[0]
+        value = None
+        for layer in self.layers:
+            value = self.run_layer(layer, value, fields, samples)
+        return value
+
+
+def _call(operation: dict, values: list, samples: int):
+    arguments = [argument_of(form, values, samples) for form in operation["arguments"]]
+    if operation["op"] == "aten::dropout":
+        return arguments[0]
+    name, _, overload = operation["op"].removeprefix("aten::").partition(".")
+    call = getattr(getattr(torch.ops.aten, name), overload or "default")
+    schema = call._schema.arguments
+    by_place = [a for a, s in zip(arguments, schema) if not s.kwarg_only]
+    by_name = {s.name: a for a, s in zip(arguments, schema) if s.kwarg_only}
+    return call(*by_place, **by_name)

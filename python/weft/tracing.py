@@ -1,0 +1,239 @@
+"""Turns a model and its loss into one list of functional ATen operations.
+
+torch.export traces the unchanged module in training mode; its operations are then made functional, so that nothing
+is written in place. A region under torch.no_grad is kept: what it makes is detached. torch alone would forget the
+region, and its gradients would be wrong.
+"""
+import operator
+import re
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from weft.errors import NotExportable
+
+ALLOWED = frozenset((Path(__file__).parent / "operations.txt").read_text(encoding="utf-8").split())
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the graph: a field of the data, a parameter, a constant, or what an operation makes."""
+    kind: str  # "field", "parameter", "constant" or "result"
+    name: str
+    meta: Any  # a tensor without bytes, with its size and type
+    # True if it depends on a trained parameter, and if gradients pass through it to one.
+    live: bool = False
+    trained: bool = False
+
+
+@dataclass(eq=False)
+class Operation:
+    op: str                # "aten::linear", "aten::add.Tensor"
+    arguments: list        # in the order of the operation's schema
+    results: list[Value]
+    place: str             # line of the model's code
+    modules: list[str]     # names of the modules around it, the outermost first
+    reads: list[Value] = field(default_factory=list)
+
+
+@dataclass
+class Trace:
+    operations: list[Operation]
+    loss: Value
+    samples: int
+    tensors: dict[str, torch.Tensor]  # of parameters and constants, by name
+
+
+def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable) -> Trace:
+    """Traces `loss(model, example)`."""
+    whole = _Whole(model, loss)
+    example = dict(sorted(example.items()))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(whole, (example,), strict=False)
+            _keep_regions_without_gradients(program)
+            program = program.run_decompositions({})
+    except NotExportable:
+        raise
+    except Exception as error:
+        raise NotExportable(f"torch.export cannot trace the model: {error}") from error
+    return _Flattening(program, example).run()
+
+
+class _Whole(torch.nn.Module):
+    def __init__(self, model, loss):
+        super().__init__()
+        self.model = model
+        self._loss = loss
+        self.train(model.training)
+
+    def forward(self, fields):
+        return self._loss(self.model, fields)
+
+
+def _keep_regions_without_gradients(program) -> None:
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if str(node.target) != "wrap_with_set_grad_enabled" or node.args[0] is not False:
+            continue
+        for made in list(node.users):
+            with graph.inserting_after(made):
+                detached = graph.call_function(torch.ops.aten.detach.default, (made,))
+            detached.meta = dict(made.meta)
+            made.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
+    program.graph_module.recompile()
+
+
+class _Flattening:
+    """Reads torch's program into operations."""
+
+    def __init__(self, program, example):
+        self._program = program
+        self._example = example
+        self._values = {}  # by node: a Value or a list of them
+        self._operations = []
+        self._tensors = {}
+
+    def run(self) -> Trace:
+        signature = self._program.graph_signature
+        self._refuse_writes(signature)
+        self._take_inputs(signature)
+        loss = None
+        for node in self._program.graph.nodes:
+            if node.op == "call_function":
+                self._take(node)
+            elif node.op == "get_attr":
+                raise NotExportable(f"{node.target} is a graph within the graph: control flow{_at(_place(node))}")
+            elif node.op == "output":
+                loss = self._values[node.args[0][0]] if isinstance(node.args[0][0], torch.fx.Node) else None
+                if len(node.args[0]) != 1:
+                    raise NotExportable("the loss must be one tensor, and the function returns several values")
+        if not isinstance(loss, Value) or loss.kind != "result" or loss.meta.dim() != 0 or not loss.trained:
+            raise NotExportable("the loss must be one number that depends on the model's parameters")
+        samples = next(iter(self._example.values())).shape[0]
+        return Trace(self._operations, loss, samples, self._tensors)
+
+    @staticmethod
+    def _refuse_writes(signature) -> None:
+        written = list(signature.buffers_to_mutate.values())
+        if written:
+            name = written[0].removeprefix("model.")
+            raise NotExportable(
+                f"the forward writes the buffer {name}, and written buffers, as those of batch norms in training, "
+                "cannot be exported yet; use a group norm or a layer norm, or freeze them with .eval()")
+        if signature.user_inputs_to_mutate:
+            raise NotExportable("the forward writes into a field of its data; make it work on a copy")
+
+    def _take_inputs(self, signature) -> None:
+        state = {**self._program.state_dict, **self._program.constants}
+        placeholders = {n.name: n for n in self._program.graph.nodes if n.op == "placeholder"}
+        fields = iter(self._example)
+        for spec in signature.input_specs:
+            node = placeholders[spec.arg.name]
+            kind = spec.kind.name
+            if kind == "USER_INPUT":
+                value = Value("field", next(fields), node.meta["val"])
+            elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+                tensor = state[spec.target]
+                trained = kind == "PARAMETER" and tensor.requires_grad
+                name = spec.target.removeprefix("model.")
+                value = Value("parameter" if trained else "constant", name, node.meta["val"], trained, trained)
+                self._tensors[name] = tensor.detach()
+            else:
+                raise NotExportable(f"an input of the kind {kind} cannot be exported")
+            self._values[node] = value
+
+    def _take(self, node) -> None:
+        if node.target is operator.getitem:
+            self._values[node] = self._values[node.args[0]][node.args[1]]
+            return
+        place = _place(node)
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+            raise NotExportable(f"{node.target} is not an operation of ATen, so that a worker, which has no Python, "
+                                f"cannot run it{_at(place)}")
+        schema = node.target._schema
+        if not schema.returns:
+            return  # an assertion of the tracer
+        arguments = self._arguments(node, schema)
+        name = schema.name
+        if name == "aten::native_dropout":
+            name, arguments = "aten::dropout", [arguments[0], arguments[1], True]
+        if name not in ALLOWED or schema.is_mutable:
+            raise NotExportable(f"the operation {name} is not among those that an exported model may use{_at(place)}")
+        _refuse_random(name, schema, arguments, place)
+        self._operations.append(self._operation(node, name, schema, arguments, place))
+
+    def _arguments(self, node, schema) -> list:
+        arguments = []
+        for i, argument in enumerate(schema.arguments):
+            if i < len(node.args) and not argument.kwarg_only:
+                given = node.args[i]
+            else:
+                given = node.kwargs.get(argument.name, argument.default_value)
+            arguments.append(self._resolved(given))
+        return arguments
+
+    def _resolved(self, given):
+        if isinstance(given, torch.fx.Node):
+            return self._values[given]
+        if isinstance(given, (list, tuple)):
+            return [self._resolved(v) for v in given]
+        return given
+
+    def _operation(self, node, name, schema, arguments, place) -> Operation:
+        reads = list(values_of(arguments))
+        live = any(v.live for v in reads)
+        trained = any(v.trained for v in reads) and name != "aten::detach"
+        made = node.meta["val"]
+        several = isinstance(made, (list, tuple)) and name != "aten::dropout"
+        if isinstance(made, (list, tuple)) and not several:
+            made = made[0]
+        metas = made if several else [made]
+        results = [Value("result", f"{node.name}#{i}", meta, live, trained and _floating(meta))
+                   for i, meta in enumerate(metas)]
+        self._values[node] = results if several or name == "aten::dropout" else results[0]
+        overload = "" if name == "aten::dropout" else schema.overload_name
+        if name == "aten::view" and not overload:
+            name = "aten::reshape"  # the tensor may have other strides than the traced one
+        modules = [v[0] for v in node.meta.get("nn_module_stack", {}).values()]
+        return Operation(f"{name}.{overload}" if overload else name, arguments, results, place,
+                         [m.removeprefix("model.") for m in modules if m not in ("", "model")], reads)
+
+
+def values_of(arguments):
+    """Yields the values among arguments."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, list):
+            yield from values_of(argument)
+
+
+def _floating(meta) -> bool:
+    return isinstance(meta, torch.Tensor) and meta.is_floating_point()
+
+
+def _refuse_random(name, schema, arguments, place) -> None:
+    """Refuses an operation that would draw numbers without a key."""
+    rates = {"aten::scaled_dot_product_attention": "dropout_p", "aten::lstm": "dropout", "aten::gru": "dropout"}
+    wanted = rates.get(name)
+    for argument, given in zip(schema.arguments, arguments):
+        if argument.name == wanted and given:
+            raise NotExportable(f"{name} drops out by itself, and only dropout that stands alone is keyed by step and "
+                                f"micro-batch; set its dropout to 0{_at(place)}")
+
+
+def _place(node) -> str:
+    """Returns the line of the model's code that made an operation, as "model.py:12"."""
+    found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    here = str(Path(__file__).parent)
+    own = [f for f in found if "/site-packages/torch/" not in f[0] and not f[0].startswith(("<", here))]
+    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+
+
+def _at(place: str) -> str:
+    return f", in {place}" if place else ""

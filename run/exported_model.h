@@ -1,0 +1,103 @@
+// Describes a model of the user's own as values: a graph of ATen operations for each layer, as weft.export
+// wrote it (python/weft, docs/guide/exported_format.md).
+//
+// A layer reads the output of the layer before it, fields of the data, or both. Values are numbered within
+// the layer: first what it reads (the layer before, then fields), then its parameters, its constants, and the
+// results of its operations, in order. The last layer's output is the loss.
+//
+// Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
+// values that stand before it; sizes are positive and their products stay far from overflow; names of layers
+// and of tensors are unique. Whether LibTorch takes the arguments is the worker's to check
+// (worker/shell/torch/graph_layer.h). Pure.
+#ifndef WEFT_RUN_EXPORTED_MODEL_H_
+#define WEFT_RUN_EXPORTED_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+enum class ElementType : uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
+enum class GraphMemoryFormat : uint8_t { kContiguous, kPreserve, kChannelsLast };
+
+// ---- the arguments of an operation
+
+// A whole number that is so many times the samples of a micro-batch.
+struct GraphSamples {
+  int64_t times = 0;
+};
+struct GraphValue {
+  int number = 0;
+};
+// A list of values; -1 for none.
+struct GraphValues {
+  std::vector<int> numbers;
+};
+struct GraphDevice {};  // where the layer computes
+struct GraphLayout {};  // strided
+using GraphNumber = std::variant<bool, int64_t, GraphSamples, double>;
+using GraphNumbers = std::vector<GraphNumber>;
+using GraphArgument =
+    std::variant<std::monostate, bool, int64_t, GraphSamples, double, std::string, GraphValue, GraphValues,
+                 GraphNumbers, ElementType, GraphDevice, GraphLayout, GraphMemoryFormat>;
+
+struct GraphOperation {
+  std::string name, overload;            // "aten::add", "Tensor"
+  std::vector<GraphArgument> arguments;  // in the order of the operation's schema, all of them
+  std::vector<int> results;              // numbers; -1 for one that nobody reads
+  std::string place;                     // line of the model's code, as "model.py:12"; "" if it is not known
+};
+
+// ---- the model
+
+// A parameter or a constant, by its name in the model's state_dict.
+struct ExportedTensor {
+  std::string name;
+  ElementType type = ElementType::kF32;
+  std::vector<int64_t> sizes;
+};
+
+// The costs of a sample, or of a micro-batch of any size where that is said (layer_spec.h).
+struct ExportedCosts {
+  double flops = 0;
+  int64_t activation_bytes = 0, fixed_activation_bytes = 0, work_bytes = 0;
+};
+
+struct ExportedLayer {
+  std::string name;
+  bool reads_previous = false;
+  std::vector<int> fields;  // fields that it reads
+  std::vector<ExportedTensor> parameters, constants;
+  int values = 0;  // numbered values
+  std::vector<GraphOperation> operations;
+  int output = 0;                     // number of the output
+  std::vector<int64_t> output_sizes;  // of a sample; none for the last layer
+  ExportedCosts costs;
+};
+
+// A named part of a sample. The fields of a sample lie one after the other, each at a multiple of 8 bytes.
+struct ExportedField {
+  std::string name;
+  ElementType type = ElementType::kF32;  // or kI64
+  std::vector<int64_t> sizes;            // of a sample
+  int64_t begin = 0, bytes = 0;          // within a sample
+};
+
+struct ExportedModel {
+  std::vector<ExportedField> fields;
+  int64_t sample_bytes = 0;
+  std::vector<ExportedLayer> layers;
+};
+
+// Returns "F32", ..
+absl::string_view ElementTypeName(ElementType type);
+int64_t ElementTypeBytes(ElementType type);
+
+}  // namespace weft
+
+#endif  // WEFT_RUN_EXPORTED_MODEL_H_

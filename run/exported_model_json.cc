@@ -1,0 +1,354 @@
+#include "run/exported_model_json.h"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "run/exported_operations.h"
+#include "run/file_section.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr size_t kMaxGraphLayers = 10000, kMaxDimensions = 7, kMaxNameBytes = 512;
+constexpr int64_t kMaxElements = int64_t{1} << 40;
+constexpr int kMaxValues = 1 << 20;
+constexpr int64_t kFieldAlignment = 8;
+
+struct NamedType {
+  ElementType type;
+  const char* name;
+  int64_t bytes;
+};
+constexpr NamedType kTypes[] = {{ElementType::kF32, "F32", 4}, {ElementType::kBF16, "BF16", 2},
+                                {ElementType::kF16, "F16", 2}, {ElementType::kF64, "F64", 8},
+                                {ElementType::kI64, "I64", 8}, {ElementType::kI32, "I32", 4},
+                                {ElementType::kI16, "I16", 2}, {ElementType::kI8, "I8", 1},
+                                {ElementType::kU8, "U8", 1},   {ElementType::kBool, "BOOL", 1}};
+
+absl::Status Wrong(absl::string_view path, absl::string_view message) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.empty() ? "" : absl::StrCat(path, ": "), message, "; export the model again"));
+}
+
+// Reads the values of one object, and keeps the first failure; after it, reads return empty values.
+class Reader {
+ public:
+  Reader(const Json& json, std::string path, absl::Status& status)
+      : json_(json), path_(std::move(path)), status_(status) {
+    if (status_.ok() && !json.is_object()) Fail("", "is not an object");
+  }
+
+  bool ok() const { return status_.ok(); }
+  void Fail(absl::string_view key, absl::string_view message) {
+    if (status_.ok()) status_ = Wrong(PathOf(key), message);
+  }
+  std::string PathOf(absl::string_view key) const {
+    return key.empty() ? path_ : path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key);
+  }
+
+  // Returns the value of a key that has to be there; null behind a failure.
+  const Json& At(const char* key) {
+    static const Json none;
+    if (!ok()) return none;
+    const auto found = json_.find(key);
+    if (found == json_.end()) {
+      Fail("", absl::StrCat("the field \"", key, "\" is missing"));
+      return none;
+    }
+    return *found;
+  }
+  const Json& List(const char* key) {
+    static const Json empty = Json::array();
+    const Json& list = At(key);
+    if (ok() && !list.is_array()) Fail(key, "is not a list");
+    return ok() ? list : empty;
+  }
+  std::string Name(const char* key) {
+    const Json& text = At(key);
+    if (ok() && (!text.is_string() || text.get_ref<const std::string&>().empty() ||
+                 text.get_ref<const std::string&>().size() > kMaxNameBytes))
+      Fail(key, "is not a name");
+    return ok() ? text.get<std::string>() : "";
+  }
+  bool Flag(const char* key) {
+    const Json& flag = At(key);
+    if (ok() && !flag.is_boolean()) Fail(key, "is neither true nor false");
+    return ok() && flag.get<bool>();
+  }
+  int64_t Whole(const char* key, int64_t least, int64_t most) { return WholeOf(At(key), key, least, most); }
+  int64_t WholeOf(const Json& json, absl::string_view key, int64_t least, int64_t most) {
+    if (!ok()) return least;
+    const bool fits = json.is_number_integer() &&
+                      (!json.is_number_unsigned() || json.get<uint64_t>() <= uint64_t{INT64_MAX}) &&
+                      json.get<int64_t>() >= least && json.get<int64_t>() <= most;
+    if (!fits) Fail(key, absl::StrCat("is not a whole number from ", least, " to ", most));
+    return ok() ? json.get<int64_t>() : least;
+  }
+  std::vector<int64_t> Sizes(const char* key) {
+    std::vector<int64_t> sizes;
+    int64_t elements = 1;
+    for (const Json& size : List(key)) {
+      sizes.push_back(WholeOf(size, key, 1, kMaxElements));
+      if (elements > kMaxElements / sizes.back()) Fail(key, "are too large");
+      if (!ok()) return {};
+      elements *= sizes.back();
+    }
+    if (sizes.size() > kMaxDimensions) Fail(key, absl::StrCat("are more than ", kMaxDimensions));
+    return sizes;
+  }
+  ElementType Type(const char* key) { return TypeOf(At(key), key); }
+  ElementType TypeOf(const Json& json, absl::string_view key) {
+    for (const NamedType& t : kTypes) {
+      if (json.is_string() && json.get_ref<const std::string&>() == t.name) return t.type;
+    }
+    Fail(key, "is not a type of elements");
+    return ElementType::kF32;
+  }
+
+ private:
+  const Json& json_;
+  const std::string path_;
+  absl::Status& status_;
+};
+
+std::string Numbered(absl::string_view path, const char* key, size_t number) {
+  return absl::StrCat(path, path.empty() ? "" : ".", key, "[", number, "]");
+}
+
+// ---- arguments
+
+// Reads the number of a value that stands before the operation.
+int ValueNumber(Reader& reader, const Json& json, int defined) {
+  return static_cast<int>(reader.WholeOf(json, "arguments", 0, defined - 1));
+}
+
+// Reads the numbers that JSON does not have.
+double NonFinite(Reader& reader, const Json& json) {
+  if (json == "inf") return std::numeric_limits<double>::infinity();
+  if (json == "-inf") return -std::numeric_limits<double>::infinity();
+  if (json == "nan") return std::numeric_limits<double>::quiet_NaN();
+  reader.Fail("arguments", "have a number that is none");
+  return 0;
+}
+
+// Returns the one key and its content of {"key": content}, or nothing.
+std::optional<std::pair<std::string, const Json*>> TaggedOf(const Json& json) {
+  if (!json.is_object() || json.size() != 1) return std::nullopt;
+  return std::pair(json.begin().key(), &json.begin().value());
+}
+
+GraphNumber NumberOf(Reader& reader, const Json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return reader.WholeOf(json, "arguments", INT64_MIN, INT64_MAX);
+  if (json.is_number()) return json.get<double>();
+  const auto tagged = TaggedOf(json);
+  if (tagged.has_value() && tagged->first == "samples")
+    return GraphSamples{reader.WholeOf(*tagged->second, "arguments", 0, kMaxElements)};
+  if (tagged.has_value() && tagged->first == "float") return NonFinite(reader, *tagged->second);
+  reader.Fail("arguments", "have a list of something other than numbers");
+  return int64_t{0};
+}
+
+GraphMemoryFormat MemoryFormatOf(Reader& reader, const Json& json) {
+  if (json == "contiguous") return GraphMemoryFormat::kContiguous;
+  if (json == "preserve") return GraphMemoryFormat::kPreserve;
+  if (json != "channels_last") reader.Fail("arguments", "have an unknown memory format");
+  return GraphMemoryFormat::kChannelsLast;
+}
+
+GraphArgument ListOf(Reader& reader, const std::string& kind, const Json& list, int defined) {
+  if (!list.is_array()) reader.Fail("arguments", absl::StrCat("have a ", kind, " that is no list"));
+  if (kind == "values") {
+    GraphValues values;
+    for (const Json& v : list) values.numbers.push_back(v.is_null() ? -1 : ValueNumber(reader, v, defined));
+    return values;
+  }
+  GraphNumbers numbers;
+  for (const Json& number : list) numbers.push_back(NumberOf(reader, number));
+  return numbers;
+}
+
+GraphArgument ArgumentOf(Reader& reader, const Json& json, int defined) {
+  if (json.is_null()) return std::monostate();
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return reader.WholeOf(json, "arguments", INT64_MIN, INT64_MAX);
+  if (json.is_number()) return json.get<double>();
+  const auto tagged = TaggedOf(json);
+  const std::string kind = tagged.has_value() ? tagged->first : "";
+  if (kind == "value") return GraphValue{ValueNumber(reader, *tagged->second, defined)};
+  if (kind == "values" || kind == "list") return ListOf(reader, kind, *tagged->second, defined);
+  if (kind == "samples") return GraphSamples{reader.WholeOf(*tagged->second, "arguments", 0, kMaxElements)};
+  if (kind == "float") return NonFinite(reader, *tagged->second);
+  if (kind == "text" && tagged->second->is_string()) return tagged->second->get<std::string>();
+  if (kind == "type") return reader.TypeOf(*tagged->second, "arguments");
+  if (kind == "device") return GraphDevice();
+  if (kind == "layout") return GraphLayout();
+  if (kind == "memory_format") return MemoryFormatOf(reader, *tagged->second);
+  reader.Fail("arguments", "have a form that this version does not know");
+  return std::monostate();
+}
+
+// ---- layers
+
+GraphOperation OperationOf(const Json& json, const std::string& path, int* defined, absl::Status& status) {
+  Reader reader(json, path, status);
+  GraphOperation operation;
+  const std::string full = reader.Name("op");
+  const size_t dot = full.find('.');
+  operation.name = full.substr(0, dot);
+  if (dot != std::string::npos) operation.overload = full.substr(dot + 1);
+  if (json.is_object() && json.contains("place")) operation.place = reader.Name("place");
+  if (reader.ok() && !IsExportedOperation(operation.name)) {
+    reader.Fail("op", absl::StrCat("the operation ", operation.name,
+                                   operation.place.empty() ? "" : absl::StrCat(", in ", operation.place, ","),
+                                   " is not among those that an exported model may use"));
+  }
+  for (const Json& argument : reader.List("arguments"))
+    operation.arguments.push_back(ArgumentOf(reader, argument, *defined));
+  for (const Json& result : reader.List("results")) {
+    operation.results.push_back(result.is_null() ? -1 : *defined);
+    if (!result.is_null() && reader.WholeOf(result, "results", 0, kMaxValues) != (*defined)++)
+      reader.Fail("results", "are not numbered one after the other");
+  }
+  if (operation.results.empty()) reader.Fail("results", "are none");
+  return operation;
+}
+
+std::vector<ExportedTensor> TensorsOf(const Json& list, const std::string& path, bool typed,
+                                      absl::Status& status) {
+  std::vector<ExportedTensor> tensors;
+  for (const Json& json : list) {
+    Reader reader(json, absl::StrCat(path, "[", tensors.size(), "]"), status);
+    ExportedTensor tensor{reader.Name("name"), ElementType::kF32, reader.Sizes("sizes")};
+    if (typed) tensor.type = reader.Type("type");
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+ExportedCosts CostsOf(const Json& json, const std::string& path, absl::Status& status) {
+  Reader reader(json, path, status);
+  ExportedCosts costs;
+  const Json& flops = reader.At("flops");
+  if (reader.ok() && !(flops.is_number() && flops.get<double>() >= 0 && flops.get<double>() < 1e30))
+    reader.Fail("flops", "is not a number from 0 up");
+  if (reader.ok()) costs.flops = flops.get<double>();
+  costs.activation_bytes = reader.Whole("activation_bytes", 0, kMaxElements);
+  costs.fixed_activation_bytes = reader.Whole("fixed_activation_bytes", 0, kMaxElements);
+  costs.work_bytes = reader.Whole("work_bytes", 0, kMaxElements);
+  return costs;
+}
+
+void ReadReads(const Json& json, const std::string& path, const ExportedModel& model, ExportedLayer& layer,
+               absl::Status& status) {
+  Reader reader(json, path, status);
+  layer.reads_previous = reader.Flag("previous");
+  for (const Json& name : reader.List("fields")) {
+    int found = -1;
+    for (size_t i = 0; i < model.fields.size(); ++i) {
+      if (name == model.fields[i].name) found = static_cast<int>(i);
+    }
+    if (found < 0) return reader.Fail("fields", "name a field that the model does not have");
+    layer.fields.push_back(found);
+  }
+  if (layer.reads_previous == model.layers.empty())
+    reader.Fail("previous", "must be false for the first layer and true for all others");
+  if (!layer.reads_previous && layer.fields.empty())
+    reader.Fail("fields", "are none: the first layer reads data");
+}
+
+ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedModel& model, bool is_last,
+                      absl::Status& status) {
+  Reader reader(json, path, status);
+  ExportedLayer layer;
+  layer.name = reader.Name("name");
+  ReadReads(reader.At("reads"), reader.PathOf("reads"), model, layer, status);
+  layer.parameters = TensorsOf(reader.List("parameters"), reader.PathOf("parameters"), false, status);
+  layer.constants = TensorsOf(reader.List("constants"), reader.PathOf("constants"), true, status);
+  int defined = static_cast<int>((layer.reads_previous ? 1 : 0) + layer.fields.size() +
+                                 layer.parameters.size() + layer.constants.size());
+  for (const Json& operation : reader.List("operations")) {
+    layer.operations.push_back(
+        OperationOf(operation, Numbered(path, "operations", layer.operations.size()), &defined, status));
+    if (!status.ok()) return layer;
+  }
+  layer.values = static_cast<int>(reader.Whole("values", 1, kMaxValues));
+  if (reader.ok() && layer.values != defined) reader.Fail("values", absl::StrCat("must be ", defined));
+  Reader output(reader.At("output"), reader.PathOf("output"), status);
+  layer.output = static_cast<int>(output.Whole("value", 0, defined - 1));
+  if (!is_last) layer.output_sizes = output.Sizes("sizes");
+  layer.costs = CostsOf(reader.At("costs"), reader.PathOf("costs"), status);
+  return layer;
+}
+
+void ReadFields(const Json& list, ExportedModel& model, absl::Status& status) {
+  for (const Json& json : list) {
+    Reader reader(json, Numbered("", "fields", model.fields.size()), status);
+    ExportedField field{reader.Name("name"), reader.Type("type"), reader.Sizes("sizes"), model.sample_bytes};
+    if (reader.ok() && field.type != ElementType::kF32 && field.type != ElementType::kI64)
+      reader.Fail("type", "must be F32 or I64");
+    field.bytes = ElementTypeBytes(field.type);
+    for (const int64_t size : field.sizes) field.bytes *= size;
+    model.sample_bytes += (field.bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
+    model.fields.push_back(std::move(field));
+  }
+}
+
+// Checks that no name stands twice: parameters and constants are found by name, and checkpoints name layers.
+void CheckNames(const ExportedModel& model, absl::Status& status) {
+  std::set<std::string> layers, parameters, fields;
+  const auto check = [&status](std::set<std::string>& names, const std::string& name) {
+    if (names.insert(name).second || !status.ok()) return;
+    status = Wrong("", absl::StrCat("the name ", name, " stands twice"));
+  };
+  for (const ExportedField& field : model.fields) check(fields, field.name);
+  for (const ExportedLayer& layer : model.layers) {
+    check(layers, layer.name);
+    for (const ExportedTensor& parameter : layer.parameters) check(parameters, parameter.name);
+  }
+}
+
+}  // namespace
+
+absl::string_view ElementTypeName(ElementType type) { return kTypes[static_cast<size_t>(type)].name; }
+
+int64_t ElementTypeBytes(ElementType type) { return kTypes[static_cast<size_t>(type)].bytes; }
+
+absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Json& file) {
+  absl::Status status;
+  Reader reader(file, "", status);
+  const Json& format = reader.At("format");
+  if (!status.ok()) return status;
+  if (format != kFormat) {
+    return absl::InvalidArgumentError(absl::StrCat("has the format ", format.dump(),
+                                                   ", and this version reads ", kFormat,
+                                                   "; export the model again, with this version's weft"));
+  }
+  auto model = std::make_shared<ExportedModel>();
+  ReadFields(reader.List("fields"), *model, status);
+  const Json& layers = reader.List("layers");
+  if (layers.empty() || layers.size() > kMaxGraphLayers)
+    reader.Fail("layers", absl::StrCat("are not 1 to ", kMaxGraphLayers));
+  for (const Json& layer : layers) {
+    if (!status.ok()) return status;
+    const size_t number = model->layers.size();
+    model->layers.push_back(
+        LayerOf(layer, Numbered("", "layers", number), *model, number + 1 == layers.size(), status));
+  }
+  CheckNames(*model, status);
+  if (!status.ok()) return status;
+  return std::shared_ptr<const ExportedModel>(std::move(model));
+}
+
+}  // namespace weft

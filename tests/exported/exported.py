@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Trains exported models by real processes, and compares the bits.
+
+    exported.py BIN_DIR           the models of tests/exported/models: every schedule against weft train --reference, and
+                                  what is refused
+    exported.py BIN_DIR --torch   exports the modules of modules.py anew, compares the first step of a training with
+                                  PyTorch's own, and tries what cannot be exported; exits 77, with one line, where python3 has no torch or numpy
+
+make_models.py writes tests/exported/models.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Micro-batches of 3 samples: the models were exported with 4.
+RUN = """
+model: {{exported: {model}.weft}}
+data: {{arrays: {{{arrays}}}}}
+train: {{steps: {steps}, batch: 12, microbatches: 4, seed: 3, optimizer: {optimizer}}}
+stages: {stages}
+schedule: {schedule}
+"""
+ADAMW = "{adamw: {lr: 0.01}}"
+# Schedules and processes for each model; all models together meet every one.
+SCHEDULES = {
+    "mlp": [("1f1b", 1), ("{fsdp: }", 2), ("{zb_h1: }", 1)],
+    "cnn": [("{ddp: }", 2), ("{fsdp: {shard: width}}", 1), ("{1f1b: , activations: offload}", 1)],
+    "gpt_dropout": [("{lpp: {groups: 2, ranks: 2}}", 2), ("{zb_h1: }", 2), ("{1f1b: , activations: recompute}", 2),
+                    ("{fsdp: , activations: offload}", 1)],
+    "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
+}
+
+
+def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=3):
+    """Writes a run of a model in the folder; returns its path."""
+    fields = sorted(p.name.split(".")[1] for p in folder.glob(f"{name}.*.npy"))
+    arrays = ", ".join(f"{field}: {name}.{field}.npy" for field in fields)
+    path = folder / "run.yaml"
+    path.write_text(RUN.format(model=name, arrays=arrays, steps=steps, optimizer=optimizer, schedule=schedule, stages=stages))
+    return path
+
+
+def tensors(folder):
+    """Returns the bytes of a checkpoint's tensors, by name."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8:8 + length]).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                found[name] = data[8 + length + begin:8 + length + end]
+    return found
+
+
+def train(weft, run, out, *flags):
+    done = subprocess.run([weft, "train", run, "--out", out, *flags], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"weft train {run.read_text()} {flags} ended with {done.returncode}: {done.stderr}")
+    return tensors(out / "checkpoint"), [json.loads(line)["loss"] for line in (out / "steps.jsonl").read_text().splitlines()]
+
+
+def compare_schedules(weft, folder):
+    failures = []
+    for name, cases in SCHEDULES.items():
+        wanted = train(weft, run_file(folder, name), folder / f"{name}.reference", "--reference")
+        for number, (schedule, processes) in enumerate(cases):
+            run = run_file(folder, name, schedule=schedule)
+            made = train(weft, run, folder / f"{name}.{number}", "--processes", str(processes))
+            same = made == wanted and len(made[0]) > 0
+            print(f"{name}, {schedule}, {processes} processes: {'equal' if same else 'DIFFERENT'}")
+            failures += [] if same else [f"{name}, {schedule}"]
+    return failures
+
+
+# ---- what is refused
+
+def changed_model(folder, change):
+    """Copies the mlp, with its model changed."""
+    copy = folder / "mlp.weft"
+    shutil.rmtree(copy)
+    shutil.copytree(HERE / "models" / "mlp.weft", copy)
+    model = json.loads((copy / "model.json").read_text())
+    change(model)
+    (copy / "model.json").write_text(json.dumps(model))
+
+
+def _operation(model):
+    return model["layers"][0]["operations"][1]
+
+
+REFUSED = [
+    ("another version", lambda m: m.update(format=2), "has the format 2, and this version reads 1"),
+    ("an operation that reads files", lambda m: _operation(m).update(op="aten::from_file"), "aten::from_file"),
+    ("an operation that writes", lambda m: _operation(m).update(op="aten::add_.Tensor"), "aten::add_"),
+    ("an overload that is not there", lambda m: _operation(m).update(op="aten::linear.none"), "does not have the operation"),
+    ("an argument too few", lambda m: _operation(m)["arguments"].pop(), "has 3 arguments, and the file 2"),
+    ("an argument of another type", lambda m: _operation(m)["arguments"].__setitem__(0, {"text": "x"}), "not of the type"),
+    ("a value from behind", lambda m: _operation(m)["arguments"].__setitem__(0, {"value": 99}), "is not a whole number from 0 to"),
+    ("a missing field", lambda m: m["layers"][1].pop("output"), 'the field "output" is missing'),
+    ("a field of the data that is not there", lambda m: m["layers"][0]["reads"]["fields"].append("z"), "does not have"),
+    ("another size than the weights'", lambda m: m["layers"][0]["parameters"][0].update(sizes=[24, 13]), "mat1 and mat2 shapes"),
+    ("another name than the weights'", lambda m: m["layers"][0]["parameters"][0].update(name="w"), "holds no w"),
+    ("another size than the data's", lambda m: m["fields"][1].update(sizes=[13]), "of layer layers.0"),
+    ("an output of another size", lambda m: m["layers"][0]["output"].update(sizes=[25]), "are announced"),
+]
+
+
+def check_refusals(weft, folder):
+    failures = []
+    run = run_file(folder, "mlp")
+    for title, change, words in REFUSED:
+        changed_model(folder, change)
+        done = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False)
+        if done.returncode != 78 or words not in done.stderr or (folder / "refused").exists():
+            failures.append(f"{title}: exit {done.returncode}, {done.stderr}")
+    print(f"{len(REFUSED)} wrong models, {len(failures)} not refused as they should be")
+    changed_model(folder, lambda m: None)
+    return failures
+
+
+# ---- PyTorch's own first step
+
+def first_step(module, loss, data):
+    """Returns the loss and the parameters after one step of plain gradient descent, with the arithmetic of the run."""
+    import torch  # only where it is there
+    trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    losses, sums = [], None
+    for b in range(4):
+        value = loss(module, {n: t[3 * b:3 * b + 3].contiguous() for n, t in data.items()})
+        gradients = torch.autograd.grad(value, list(trained.values()), grad_outputs=torch.tensor(0.25))
+        losses.append(value.item())
+        sums = list(gradients) if sums is None else [s + g for s, g in zip(sums, gradients)]
+    return sum(losses) / 4, {n: (p - 0.5 * g).detach() for (n, p), g in zip(trained.items(), sums)}
+
+
+def compare_with_torch(weft, folder):
+    import torch  # only where it is there
+    sys.path.insert(0, str(HERE))
+    import make_models
+    torch.set_num_threads(1)
+    failures = []
+    for name in make_models.MODULES:
+        if name == "gpt_dropout":
+            continue  # its masks are Weft's own
+        module, loss, data = make_models.make(folder, name)
+        with torch.backends.mkldnn.flags(enabled=False):
+            wanted_loss, wanted = first_step(module, loss, data)
+        run = run_file(folder, name, steps=1, optimizer="{sgd: {lr: 0.5}}")
+        made, losses = train(weft, run, folder / name, "--processes", "1")
+        made = {key.split(".", 1)[1]: value for key, value in made.items()}
+        differing = [n for n, p in wanted.items() if made.get(n) != p.numpy().tobytes()]
+        same = losses == [wanted_loss] and not differing and len(made) == len(wanted)
+        print(f"{name}: loss {losses[0]!r}, PyTorch's {wanted_loss!r}; {len(wanted) - len(differing)} of {len(wanted)} tensors equal")
+        failures += [] if same else [name]
+    return failures
+
+
+def check_exporter(folder):
+    """Tries what weft.export must refuse, and what it must not."""
+    import modules  # only where torch is there
+    import torch
+    import weft
+    failures = []
+    for title, (build, words) in modules.REFUSED.items():
+        torch.manual_seed(1)
+        path = folder / "refused.weft"
+        said = None
+        try:
+            weft.export(build(), {"x": torch.randn(4, 6), "y": torch.randn(4, 6)},
+                        lambda m, f: torch.nn.functional.mse_loss(m(f["x"]), f["y"]), path=str(path))
+        except weft.NotExportable as error:
+            said = str(error)
+        wrong = said is not None if words is None else said is None or words not in said or path.exists()
+        failures += [f"{title}: {said}"] if wrong else []
+        shutil.rmtree(path, ignore_errors=True)
+    print(f"{len(modules.REFUSED)} modules of which some cannot be exported, {len(failures)} judged wrongly")
+    return failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--torch", action="store_true")
+    options = parser.parse_args()
+    if options.torch and subprocess.run([sys.executable, "-c", "import numpy, torch"], capture_output=True, check=False).returncode:
+        print("SKIPPED: python3 has no torch or no numpy; weft.export has not been tried")
+        return 77
+    weft = options.bin.resolve() / "weft"
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if options.torch:
+            failures = compare_with_torch(weft, folder) + check_exporter(folder)
+        else:
+            shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+            failures = compare_schedules(weft, folder) + check_refusals(weft, folder)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Models of our own as a user would write them, with their losses and examples: what is exported in the tests."""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Mlp(nn.Module):
+    """Reads a mask as a second field, and has a layer that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.SiLU(),
+                                    nn.Linear(24, 5))
+        self.layers[2].requires_grad_(False)
+
+    def forward(self, x, mask):
+        return self.layers(x * mask)
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm1 = nn.GroupNorm(2, 8)
+        self.conv2 = nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.norm2 = nn.GroupNorm(4, 16)
+        self.scores = nn.Linear(16, 4)
+
+    def forward(self, images):
+        x = F.max_pool2d(F.relu(self.norm1(self.conv1(images))), 2)
+        x = F.relu(self.norm2(self.conv2(x)))
+        return self.scores(x.mean((2, 3)))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x, mask):
+        samples, tokens, width = x.shape
+        q, k, v = (part.view(samples, tokens, self.heads, width // self.heads).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).split(width, dim=-1))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(x.shape)))
+        return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh")))
+
+
+class Gpt(nn.Module):
+    """Attends to what stands before and is no padding: every block reads the data too."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(8, 16)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(3)])
+        self.norm, self.scores = nn.LayerNorm(16), nn.Linear(16, 32, bias=False)
+        self.register_buffer("causal", torch.ones(8, 8, dtype=torch.bool).tril())
+
+    def forward(self, tokens):
+        x = self.drop(self.tokens(tokens) + self.places(torch.arange(tokens.shape[1])))
+        mask = self.causal & (tokens != 0)[:, None, None, :] | torch.eye(8, dtype=torch.bool)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.scores(self.norm(x))
+
+
+class Lstm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(32, 12)
+        self.memory = nn.LSTM(12, 16, num_layers=2, batch_first=True)
+        self.scores = nn.Linear(16, 32)
+
+    def forward(self, tokens):
+        return self.scores(self.memory(self.tokens(tokens))[0])
+
+
+def next_token_loss(model, fields):
+    return F.cross_entropy(model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten())
+
+
+def _tokens(samples):
+    text = torch.randint(1, 32, (samples, 9))
+    text[::3, 6:] = 0  # padding
+    return {"tokens": text[:, :8].clone(), "targets": text[:, 1:].clone()}
+
+
+# By name: the module, its loss, and a function that makes samples.
+MODULES = {
+    "mlp": (Mlp, lambda m, f: F.mse_loss(m(f["x"], f["mask"]), f["y"]),
+            lambda n: {"x": torch.randn(n, 12), "mask": (torch.rand(n, 12) > 0.2).float(), "y": torch.randn(n, 5)}),
+    "cnn": (Cnn, lambda m, f: F.cross_entropy(m(f["images"]), f["labels"]),
+            lambda n: {"images": torch.rand(n, 1, 12, 12), "labels": torch.randint(0, 4, (n,))}),
+    "gpt": (Gpt, next_token_loss, _tokens),
+    "gpt_dropout": (lambda: Gpt(0.1), next_token_loss, _tokens),
+    "lstm": (Lstm, next_token_loss, _tokens),
+}
+
+
+# ---- what weft.export refuses
+
+class _Doubled(torch.autograd.Function):
+    """Its backward is not the derivative of its forward."""
+
+    @staticmethod
+    def forward(_, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient * 2
+
+
+class Chain(nn.Module):
+    """Three linear layers; `between` is called with the output of the second."""
+
+    def __init__(self, between=lambda x: x):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.between = between
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layers[2](self.between(self.layers[1](self.layers[0](x))))
+
+
+class Counting(Chain):
+    def forward(self, x):
+        return super().forward(x) * self.calls
+
+
+class Tied(Chain):
+    def __init__(self):
+        super().__init__()
+        self.layers[2].weight = self.layers[0].weight
+
+
+class Unused(Chain):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Linear(6, 6)
+
+
+def _hooked(x):
+    x.register_hook(lambda gradient: gradient * 3)
+    return x
+
+
+def _without_gradients(x):
+    with torch.no_grad():
+        scale = x.mean(1, keepdim=True)
+    return x * scale
+
+
+# By title: the module, and words of the refusal; None for a module that is fine.
+REFUSED = {
+    "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
+    "a hook on a tensor": (lambda: Chain(_hooked), "layer layers.1 is the first, from the loss on"),
+    "a batch norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), "writes the buffer 1."),
+    "random numbers": (lambda: Chain(lambda x: x + torch.rand_like(x)), "aten::rand_like"),
+    "a branch on values": (lambda: Chain(lambda x: x if x.sum() > 0 else -x), "torch.export cannot trace the model"),
+    "state in Python": (Counting, "state in Python"),
+    "tied parameters": (Tied, "share the parameter"),
+    "a parameter without use": (Unused, "gets no gradient"),
+    "a region without gradients": (lambda: Chain(_without_gradients), None),
+    "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
+}

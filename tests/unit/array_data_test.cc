@@ -1,0 +1,100 @@
+// Tests the fields of samples that come from NumPy files.
+#include "worker/shell/data/array_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ArrayDataTest : public ::testing::Test {
+ protected:
+  ArrayDataTest() { std::filesystem::create_directories(folder_); }
+  ~ArrayDataTest() override { std::filesystem::remove_all(folder_); }
+
+  // Writes a file as numpy.save does; returns its path.
+  std::string Write(const std::string& name, const std::string& type, const std::string& shape,
+                    const std::string& bytes, const std::string& order = "False") {
+    std::string header =
+        absl::StrCat("{'descr': '", type, "', 'fortran_order': ", order, ", 'shape': ", shape, ", }");
+    header.resize((header.size() + 10 + 64) / 64 * 64 - 10, ' ');
+    std::string path = folder_ + "/" + name;
+    const char length[] = {static_cast<char>(header.size()), static_cast<char>(header.size() >> 8)};
+    std::ofstream(path, std::ios::binary)
+        << "\x93NUMPY" << '\1' << '\0' << std::string(length, 2) << header << bytes;
+    return path;
+  }
+  template <typename T>
+  static std::string Bytes(const std::vector<T>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+  }
+
+  // Fields x, float32 [2], and y, one int64.
+  static ExportedModel Model() {
+    ExportedModel model;
+    model.fields = {{"x", ElementType::kF32, {2}, 0, 8}, {"y", ElementType::kI64, {}, 8, 8}};
+    model.sample_bytes = 16;
+    return model;
+  }
+  std::string Refusal(const std::string& x, const std::string& y) {
+    const auto data = OpenArrays({{{"x", x}, {"y", y}}}, Model());
+    return data.ok() ? "" : std::string(data.status().message());
+  }
+
+  const std::string folder_ = absl::StrCat(::testing::TempDir(), "/array_data_", getpid());
+};
+
+TEST_F(ArrayDataTest, Samples_AreTheirFieldsOneAfterTheOther) {
+  const std::string x = Write("x.npy", "<f4", "(3, 2)", Bytes<float>({0, 1, 2, 3, 4, 5}));
+  const std::string y = Write("y.npy", "<u2", "(3,)", Bytes<uint16_t>({7, 65535, 9}));
+  const auto data = OpenArrays({{{"x", x}, {"y", y}}}, Model());
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 3);
+  EXPECT_EQ((*data)->inputs(), 16);
+  EXPECT_EQ((*data)->targets(), 0);
+  char sample[16];
+  ASSERT_TRUE((*data)->ReadInputs(1, sample).ok());
+  std::vector<float> floats(2);
+  int64_t label = 0;
+  std::memcpy(floats.data(), sample, 8);
+  std::memcpy(&label, sample + 8, 8);
+  EXPECT_THAT(floats, ElementsAre(2, 3));
+  EXPECT_EQ(label, 65535);
+}
+
+TEST_F(ArrayDataTest, WrongFile_IsRefusedWithItsField) {
+  const std::string x = Write("x.npy", "<f4", "(1, 2)", Bytes<float>({0, 1}));
+  const std::string y = Write("y.npy", "|i1", "(1,)", "\1");
+  EXPECT_EQ(Refusal(x, y), "");
+  EXPECT_THAT(Refusal(y, y), HasSubstr("data.arrays.x: "));
+  EXPECT_THAT(Refusal(y, y), HasSubstr("NumPy's type i1, and the model's field is float32"));
+  EXPECT_THAT(Refusal(x, x), HasSubstr("data.arrays.y: "));
+  EXPECT_THAT(Refusal(Write("wide.npy", "<f4", "(1, 3)", Bytes<float>({0, 1, 2})), y),
+              HasSubstr("has the sizes [1, 3], and the model's field has [samples, 2]"));
+  EXPECT_THAT(Refusal(Write("two.npy", "<f4", "(2, 2)", Bytes<float>({0, 1, 2, 3})), y),
+              HasSubstr("has 1 samples, and the field x has 2"));
+  EXPECT_THAT(Refusal(Write("short.npy", "<f4", "(4, 2)", Bytes<float>({0, 1})), y),
+              HasSubstr("another length"));
+  EXPECT_THAT(Refusal(Write("big.npy", ">f4", "(1, 2)", Bytes<float>({0, 1})), y),
+              HasSubstr("not little-endian"));
+  EXPECT_THAT(Refusal(Write("turned.npy", "<f4", "(1, 2)", Bytes<float>({0, 1}), "True"), y),
+              HasSubstr("last dimension is not the fastest"));
+  EXPECT_THAT(Refusal(folder_ + "/none.npy", y), HasSubstr("no file"));
+  std::ofstream(folder_ + "/text.npy") << "this is a text, and no array";
+  EXPECT_THAT(Refusal(folder_ + "/text.npy", y), HasSubstr("does not begin as one"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,147 @@
+// Tests the reading of exported models and the runs that train them, without LibTorch.
+#include "run/exported_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "run/exported_model_json.h"
+#include "run/exported_operations.h"
+#include "run/model_layers.h"
+#include "run/run_spec.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// Two layers: y = x W, and the mean of (y - target)^2.
+Json TwoLayers() {
+  return Json::parse(R"({
+    "format": 1, "torch": "2.11.0",
+    "fields": [{"name": "odd", "type": "F32", "sizes": [3]}, {"name": "target", "type": "I64", "sizes": []}],
+    "layers": [
+      {"name": "first", "reads": {"previous": false, "fields": ["odd"]},
+       "parameters": [{"name": "a.weight", "sizes": [2, 3]}], "constants": [], "values": 3,
+       "operations": [{"op": "aten::linear", "arguments": [{"value": 0}, {"value": 1}, null], "results": [2],
+                       "place": "m.py:3"}],
+       "output": {"value": 2, "sizes": [2]},
+       "costs": {"flops": 12, "activation_bytes": 8, "fixed_activation_bytes": 5, "work_bytes": 7}},
+      {"name": "last", "reads": {"previous": true, "fields": ["target"]},
+       "parameters": [{"name": "b.weight", "sizes": [2]}], "constants": [], "values": 5,
+       "operations": [{"op": "aten::mul.Tensor", "arguments": [{"value": 0}, {"value": 2}], "results": [3]},
+                      {"op": "aten::sum", "arguments": [{"value": 3}, {"type": "F32"}], "results": [4]}],
+       "output": {"value": 4},
+       "costs": {"flops": 2, "activation_bytes": 8, "fixed_activation_bytes": 0, "work_bytes": 0}}]})");
+}
+
+Json RunOf(const Json& graphs) {
+  return {{"model", {{"exported", {{"folder", "/m.weft"}, {"graphs", graphs}}}}},
+          {"data", {{"arrays", {{"odd", "/odd.npy"}, {"target", "/target.npy"}}}}},
+          {"train", {{"steps", 2}, {"batch", 4}, {"microbatches", 2}}},
+          {"stages", 2},
+          {"schedule", "1f1b"}};
+}
+
+void ExpectRefused(const Json& run, const std::string& words) {
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_FALSE(spec.ok()) << words;
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr(words));
+}
+
+TEST(ExportedModel, Fields_LieOneAfterTheOtherAligned) {
+  const auto model = ParseExportedModel(TwoLayers());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->fields[0].bytes, 12);
+  EXPECT_EQ((*model)->fields[1].begin, 16);
+  EXPECT_EQ((*model)->sample_bytes, 24);
+}
+
+TEST(ExportedModel, Layers_AreAChainWhoseLastReadsDataToo) {
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(RunOf(TwoLayers()));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(ModelName(spec->model), "exported");
+  const std::vector<LayerCount> layers = CountLayers(spec->model);
+  ASSERT_EQ(layers.size(), 2u);
+  EXPECT_TRUE(layers[0].inputs.empty() && layers[0].reads_data);
+  EXPECT_THAT(layers[1].inputs, ElementsAre(0));
+  EXPECT_TRUE(layers[1].reads_data);
+  EXPECT_EQ(layers[0].parameters, 6);
+  EXPECT_EQ(layers[0].forward_flops, 12);
+  EXPECT_EQ(layers[0].activation_bytes, 8 + 12) << "with the field that it reads";
+  EXPECT_THAT(layers[0].output, ElementsAre(2));
+}
+
+TEST(ExportedModel, Parameters_HaveTheirNamesInTheStateDict) {
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(RunOf(TwoLayers()));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const LayerSpec layer = DescribeLayers(spec->model)[0];
+  EXPECT_EQ(layer.parameters[0].file, "/m.weft/weights.safetensors");
+  EXPECT_EQ(NameInModel(layer.name, layer.parameters[0]), "a.weight");
+}
+
+TEST(ExportedModel, SpecificationAsJson_IsTheSameAgain) {
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(RunOf(TwoLayers()));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const absl::StatusOr<RunSpec> again = ParseRunSpec(ToJson(*spec));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ToJson(*again), ToJson(*spec));
+}
+
+TEST(ExportedModel, WrongFile_IsRefusedWithItsPlace) {
+  const auto expect = [](const std::function<void(Json&)>& change, const std::string& words) {
+    Json graphs = TwoLayers();
+    change(graphs);
+    ExpectRefused(RunOf(graphs), words);
+  };
+  expect([](Json& g) { g["format"] = 7; }, "/m.weft/model.json: has the format 7");
+  expect([](Json& g) { g.erase("fields"); }, "the field \"fields\" is missing");
+  expect([](Json& g) { g["layers"][0].erase("costs"); }, "layers[0]: the field \"costs\" is missing");
+  expect([](Json& g) { g["layers"][0]["operations"][0]["op"] = "aten::from_file"; },
+         "layers[0].operations[0].op: the operation aten::from_file, in m.py:3, is not among");
+  expect([](Json& g) { g["layers"][1]["operations"][0]["arguments"][0]["value"] = 3; },
+         "layers[1].operations[0].arguments: is not a whole number from 0 to 2");
+  expect([](Json& g) { g["layers"][1]["operations"][1]["arguments"][1] = {{"code", "x"}}; }, "does not know");
+  expect([](Json& g) { g["layers"][1]["parameters"][0]["name"] = "a.weight"; }, "a.weight stands twice");
+  expect([](Json& g) { g["layers"][1]["reads"]["previous"] = false; }, "must be false for the first layer");
+  expect([](Json& g) { g["layers"][0]["output"]["sizes"] = {-1}; }, "layers[0].output.sizes");
+  expect([](Json& g) { g["layers"][0]["values"] = 4; }, "layers[0].values: must be 3");
+  expect([](Json& g) { g["layers"] = Json::array(); }, "layers: are not 1 to");
+}
+
+TEST(ExportedModel, RunThatDoesNotFit_IsRefused) {
+  Json run = RunOf(TwoLayers());
+  run["data"]["arrays"].erase("target");
+  ExpectRefused(
+      run, "data.arrays: the model's field target has no file; write data: {arrays: {odd: .., target: ..}}");
+  run["data"]["arrays"]["traget"] = "/t.npy";
+  run["data"]["arrays"]["target"] = "/t.npy";
+  ExpectRefused(run, "data.arrays.traget: unknown field \"traget\"; did you mean \"target\"?");
+  run = RunOf(TwoLayers());
+  run["data"] = {{"text", {{"path", "/t.txt"}}}};
+  ExpectRefused(run, "an exported model learns from arrays");
+  run = RunOf(TwoLayers());
+  run["precision"] = "bf16";
+  ExpectRefused(run, "precision: an exported model computes in float32");
+  run = RunOf(TwoLayers());
+  run["model"] = "mlp";
+  ExpectRefused(run, "arrays are the data of an exported model");
+  run["model"] = {{"exported", "folder"}};
+  ExpectRefused(run, "must be the folder that weft.export wrote");
+}
+
+TEST(ExportedOperations, List_HasFunctionalOperationsOnly) {
+  EXPECT_TRUE(IsExportedOperation("aten::linear"));
+  for (const char* refused :
+       {"aten::linear_", "aten::add_", "aten::from_file", "aten::rand", "aten::save", ""})
+    EXPECT_FALSE(IsExportedOperation(refused)) << refused;
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,29 @@
+// Reads the weights of an exported model: parameters and constants by their names in the model's state_dict.
+//
+// The folder's weights.safetensors holds parameters as float32. Of constants, whole numbers are there as
+// int64 and truth values as bytes. Threads: any. Failure: NotFound, InvalidArgument or DataLoss that names
+// the file and the tensor.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_
+#define WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "run/model_spec.h"
+#include "worker/shell/memory/tensor.h"
+
+namespace weft {
+
+// Returns the type in which the file holds elements.
+DataType HeldTypeOf(ElementType type);
+
+// Checks that the file holds all tensors of the model, with their types and sizes, and no others. The message
+// begins with "model.exported: ".
+absl::Status CheckExportedWeights(const ExportedSpec& exported);
+
+// Copies one tensor, whose size and type must be these, to `out`.
+absl::Status ReadExportedTensor(const std::string& file, const ExportedTensor& tensor, void* out);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_

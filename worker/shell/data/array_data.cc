@@ -1,0 +1,197 @@
+#include "worker/shell/data/array_data.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "worker/shell/data/data_file.h"
+
+namespace weft {
+namespace {
+
+// An open file of one field.
+struct ArrayFile {
+  std::unique_ptr<DataFile> file;
+  std::string type;           // as NumPy writes it, without the order of bytes: "f4", "u2"
+  std::vector<int64_t> size;  // samples first
+  int64_t begin = 0;          // begin of the elements
+  int64_t width = 0;          // bytes of an element
+};
+
+// Returns what stands behind `'key':` in the header, a Python dictionary.
+absl::string_view HeaderValueOf(absl::string_view header, absl::string_view key) {
+  const size_t at = header.find(absl::StrCat("'", key, "':"));
+  if (at == absl::string_view::npos) return "";
+  return absl::StripAsciiWhitespace(header.substr(at + key.size() + 3));
+}
+
+// Returns the sizes of "(100, 28), ..".
+std::optional<std::vector<int64_t>> ArraySizesOf(absl::string_view text) {
+  const size_t end = text.find(')');
+  if (text.empty() || text[0] != '(' || end == absl::string_view::npos) return std::nullopt;
+  std::vector<int64_t> sizes;
+  for (absl::string_view part : absl::StrSplit(text.substr(1, end - 1), ',', absl::SkipWhitespace())) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(part, &size) || size < 0 || size > int64_t{1} << 40) return std::nullopt;
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+absl::Status NoArray(const std::string& key, const std::string& path, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %s is no NumPy file that can be read: %s; write it with numpy.save", key, path, std::string(why)));
+}
+
+// Reads the header of a file; numpy.lib.format describes it.
+absl::StatusOr<std::string> ReadArrayHeader(const DataFile& file, const std::string& key, int64_t* begin) {
+  constexpr absl::string_view kMagic = "\x93NUMPY";
+  constexpr int64_t kMaxHeader = 1 << 16;
+  std::array<char, 12> head{};
+  if (file.bytes() < static_cast<int64_t>(head.size())) return NoArray(key, file.path(), "it is too short");
+  if (absl::Status s = file.Read(0, head.size(), head.data()); !s.ok()) return s;
+  if (absl::string_view(head.data(), kMagic.size()) != kMagic)
+    return NoArray(key, file.path(), "it does not begin as one");
+  const auto byte = [&head](int i) { return int64_t{static_cast<uint8_t>(head[i])}; };
+  const bool is_long = byte(6) >= 2;
+  const int64_t length =
+      is_long ? byte(8) | byte(9) << 8 | byte(10) << 16 | byte(11) << 24 : byte(8) | byte(9) << 8;
+  const int64_t from = is_long ? 12 : 10;
+  if (length > kMaxHeader || from + length > file.bytes())
+    return NoArray(key, file.path(), "its header is cut short");
+  std::string header(static_cast<size_t>(length), '\0');
+  if (absl::Status s = file.Read(from, header.size(), header.data()); !s.ok()) return s;
+  *begin = from + length;
+  return header;
+}
+
+absl::StatusOr<ArrayFile> OpenArray(const std::string& path, const std::string& key) {
+  auto file = DataFile::Open(path, key);
+  if (!file.ok()) return file.status();
+  ArrayFile array;
+  const absl::StatusOr<std::string> header = ReadArrayHeader(**file, key, &array.begin);
+  if (!header.ok()) return header.status();
+  const absl::string_view type = HeaderValueOf(*header, "descr");
+  if (type.size() < 5 || (type[0] != '\'' && type[0] != '"') || (type[1] != '<' && type[1] != '|'))
+    return NoArray(key, path, "its elements are not little-endian numbers");
+  array.type = std::string(type.substr(2, 2));
+  array.width = type[3] - '0';
+  if (!absl::StartsWith(HeaderValueOf(*header, "fortran_order"), "False"))
+    return NoArray(key, path, "its last dimension is not the fastest");
+  const std::optional<std::vector<int64_t>> size = ArraySizesOf(HeaderValueOf(*header, "shape"));
+  if (!size.has_value() || size->empty()) return NoArray(key, path, "its first dimension counts no samples");
+  array.size = *size;
+  int64_t bytes = array.width;
+  for (const int64_t n : array.size) {
+    if (n == 0 || bytes > (*file)->bytes() / n) return NoArray(key, path, "it is empty, or cut short");
+    bytes *= n;
+  }
+  if ((*file)->bytes() != array.begin + bytes)
+    return NoArray(key, path, "it has another length than it says");
+  array.file = *std::move(file);
+  return array;
+}
+
+absl::Status CheckField(const ArrayFile& array, const ExportedField& field, const std::string& key) {
+  const bool is_float = field.type == ElementType::kF32;
+  const bool fits = is_float ? array.type == "f4" : array.type[0] == 'i' || array.type[0] == 'u';
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %s holds elements of NumPy's type %s, and the model's field is %s", key,
+                        array.file->path(), array.type, is_float ? "float32 (f4)" : "of whole numbers"));
+  }
+  if (std::equal(array.size.begin() + 1, array.size.end(), field.sizes.begin(), field.sizes.end()))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %s has the sizes [%s], and the model's field has [samples%s%s]", key, array.file->path(),
+      absl::StrJoin(array.size, ", "), field.sizes.empty() ? "" : ", ", absl::StrJoin(field.sizes, ", ")));
+}
+
+template <typename From>
+void Widen(const char* from, int64_t n, int64_t* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    From value;
+    std::memcpy(&value, from + i * int64_t{sizeof(From)}, sizeof(From));
+    to[i] = static_cast<int64_t>(value);
+  }
+}
+
+void WidenAs(const std::string& type, const char* from, int64_t n, int64_t* to) {
+  if (type == "i1") return Widen<int8_t>(from, n, to);
+  if (type == "u1") return Widen<uint8_t>(from, n, to);
+  if (type == "i2") return Widen<int16_t>(from, n, to);
+  if (type == "u2") return Widen<uint16_t>(from, n, to);
+  if (type == "i4") return Widen<int32_t>(from, n, to);
+  if (type == "u4") return Widen<uint32_t>(from, n, to);
+  Widen<int64_t>(from, n, to);
+}
+
+class ArrayDataset final : public Dataset {
+ public:
+  ArrayDataset(std::vector<ArrayFile> files, const ExportedModel& model)
+      : files_(std::move(files)), fields_(model.fields), sample_bytes_(model.sample_bytes) {}
+
+  int64_t count() const override { return files_[0].size[0]; }
+  DataType input_type() const override { return DataType::kUInt8; }
+  int64_t inputs() const override { return sample_bytes_; }
+  int64_t targets() const override { return 0; }
+
+  absl::Status ReadInputs(int64_t sample, void* out) const override {
+    std::memset(out, 0, static_cast<size_t>(sample_bytes_));
+    for (size_t i = 0; i < files_.size(); ++i) {
+      char* const to = static_cast<char*>(out) + fields_[i].begin;
+      if (absl::Status s = ReadField(files_[i], fields_[i], sample, to); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status ReadTargets(int64_t, int64_t*) const override { return absl::OkStatus(); }
+
+ private:
+  static absl::Status ReadField(const ArrayFile& array, const ExportedField& field, int64_t sample,
+                                char* to) {
+    const int64_t elements = field.bytes / ElementTypeBytes(field.type), bytes = elements * array.width;
+    const int64_t at = array.begin + sample * bytes;
+    if (bytes == field.bytes) return array.file->Read(at, static_cast<size_t>(bytes), to);
+    std::vector<char> narrow(static_cast<size_t>(bytes));
+    if (absl::Status s = array.file->Read(at, narrow.size(), narrow.data()); !s.ok()) return s;
+    WidenAs(array.type, narrow.data(), elements, reinterpret_cast<int64_t*>(to));
+    return absl::OkStatus();
+  }
+
+  const std::vector<ArrayFile> files_;  // one for each field
+  const std::vector<ExportedField> fields_;
+  const int64_t sample_bytes_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenArrays(const ArraysData& data, const ExportedModel& model) {
+  std::vector<ArrayFile> files;
+  for (const ExportedField& field : model.fields) {
+    const std::string key = absl::StrCat("data.arrays.", field.name);
+    const auto path = data.paths.find(field.name);
+    if (path == data.paths.end()) return absl::InvalidArgumentError(absl::StrCat(key, ": has no file"));
+    absl::StatusOr<ArrayFile> array = OpenArray(path->second, key);
+    if (!array.ok()) return array.status();
+    if (absl::Status s = CheckField(*array, field, key); !s.ok()) return s;
+    if (!files.empty() && files[0].size[0] != array->size[0]) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s has %d samples, and the field %s has %d; they do not belong together", key,
+                          path->second, array->size[0], model.fields[0].name, files[0].size[0]));
+    }
+    files.push_back(*std::move(array));
+  }
+  return std::make_unique<ArrayDataset>(std::move(files), model);
+}
+
+}  // namespace weft

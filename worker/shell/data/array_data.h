@@ -1,0 +1,23 @@
+// Reads the fields of an exported model's samples from NumPy files (.npy), one a field; the first dimension
+// counts the samples.
+//
+// A sample is the bytes of its fields, one after the other as the model places them (exported_model.h). A
+// field of float32 comes from a file of float32, one of int64 from whole numbers of any width. Samples have
+// no targets of their own: the model's loss reads fields. Threads and failure: as data.h.
+#ifndef WEFT_WORKER_SHELL_DATA_ARRAY_DATA_H_
+#define WEFT_WORKER_SHELL_DATA_ARRAY_DATA_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/shell/data/data.h"
+
+namespace weft {
+
+// Opens the files, which must have the sizes of the model's fields and the same number of samples.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenArrays(const ArraysData& data, const ExportedModel& model);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_DATA_ARRAY_DATA_H_

@@ -1,0 +1,130 @@
+#include "worker/shell/torch/graph_layer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/mutex.h"
+#include "worker/shell/torch/graph_program.h"
+#include "worker/shell/torch/torch_guard.h"
+
+namespace weft {
+namespace {
+
+// Returns a field of the data, which are the bytes of all fields of each sample. It is a copy: kernels may
+// take another way for tensors that begin elsewhere in memory.
+at::Tensor FieldOf(const at::Tensor& data, const ExportedField& field) {
+  const at::Tensor bytes = data.narrow(1, field.begin, field.bytes).clone(c10::MemoryFormat::Contiguous);
+  std::vector<int64_t> sizes = {data.size(0)};
+  sizes.insert(sizes.end(), field.sizes.begin(), field.sizes.end());
+  return bytes.view(TorchTypeOf(field.type)).view(sizes);
+}
+
+class GraphLayer final : public Layer {
+ public:
+  GraphLayer(const ExportedLayerSpec& spec, int index) : spec_(spec), index_(index) {}
+
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
+                     const MaskKey& key) const override {
+    if (c10::GradMode::is_enabled()) return Run(inputs[0], inputs, parameters, key);
+    at::AutoGradMode with_graph(true);
+    at::Tensor first = inputs[0];
+    if (spec_.graph().reads_previous) first = first.detach().set_requires_grad(true);
+    return Run(first, inputs, parameters, key).detach();
+  }
+
+ private:
+  // `first`: in the place of the first input.
+  at::Tensor Run(const at::Tensor& first, const at::Tensor* inputs, const at::Tensor* parameters,
+                 const MaskKey& key) const {
+    const ExportedLayer& graph = spec_.graph();
+    std::vector<at::Tensor> given;
+    given.reserve(1 + graph.fields.size() + graph.parameters.size());
+    if (graph.reads_previous) given.push_back(first);
+    const at::Tensor& data = inputs[graph.reads_previous ? 1 : 0];
+    for (const int field : graph.fields) given.push_back(FieldOf(data, spec_.model->fields[field]));
+    given.insert(given.end(), parameters, parameters + graph.parameters.size());
+    return ProgramFor({first.size(0), first.device()})->Run(given, key, index_);
+  }
+
+  std::shared_ptr<const GraphProgram> ProgramFor(const GraphPlace& place) const {
+    MutexLock lock(mutex_);
+    if (program_ == nullptr || program_->place().samples != place.samples ||
+        program_->place().device != place.device) {
+      absl::StatusOr<std::unique_ptr<const GraphProgram>> made =
+          GraphProgram::Make(spec_.graph(), spec_.weights, place);
+      ThrowUnlessOk(made.status());
+      program_ = *std::move(made);
+    }
+    return program_;
+  }
+
+  const ExportedLayerSpec spec_;
+  const int index_;
+  mutable Mutex mutex_;
+  mutable std::shared_ptr<const GraphProgram> program_ ABSL_GUARDED_BY(mutex_);  // of the last place
+};
+
+at::Tensor WithoutBytes(int64_t samples, std::vector<int64_t> sizes, ElementType type) {
+  if (samples > 0) sizes.insert(sizes.begin(), samples);
+  return at::empty(sizes, c10::TensorOptions().dtype(TorchTypeOf(type)).device(c10::kMeta));
+}
+
+// Runs one layer on tensors without bytes, and checks the sizes of its output.
+absl::Status CheckGraph(const ExportedModel& model, const ExportedLayer& graph, int64_t samples,
+                        at::Tensor* previous) {
+  const auto program =
+      GraphProgram::Make(graph, /*weights=*/"", {samples, c10::Device(c10::DeviceType::Meta)});
+  if (!program.ok()) return program.status();
+  std::vector<at::Tensor> given;
+  if (graph.reads_previous) given.push_back(*previous);
+  for (const int f : graph.fields)
+    given.push_back(WithoutBytes(samples, model.fields[f].sizes, model.fields[f].type));
+  for (const ExportedTensor& p : graph.parameters) given.push_back(WithoutBytes(0, p.sizes, p.type));
+  MaskKey key;
+  key.training = false;  // dropout changes no size
+  *previous = (*program)->Run(given, key, 0);
+  std::vector<int64_t> wanted = graph.output_sizes;
+  if (&graph != &model.layers.back()) wanted.insert(wanted.begin(), samples);
+  if (previous->scalar_type() == c10::kFloat && previous->sizes() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("its output has the sizes [",
+                                                 absl::StrJoin(previous->sizes(), ", "), "], and [",
+                                                 absl::StrJoin(wanted, ", "), "] of float32 are announced"));
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> BuildGraphLayer(const ExportedLayerSpec& spec, int index) {
+  return std::make_unique<GraphLayer>(spec, index);
+}
+
+absl::Status CheckGraphs(const RunSpec& run) {
+  const auto* exported = std::get_if<ExportedSpec>(&run.model);
+  if (exported == nullptr) return absl::OkStatus();
+  at::NoGradGuard without_graph;
+  at::Tensor previous;
+  for (const ExportedLayer& graph : exported->model->layers) {
+    const std::string place = absl::StrCat("model.exported: ", exported->folder, ": layer ", graph.name);
+    absl::Status fits;
+    try {
+      fits = CheckGraph(*exported->model, graph, run.microbatch_samples(), &previous);
+    } catch (const c10::NotImplementedError&) {
+      return absl::OkStatus();  // an operation that has no form without bytes; the first forward will tell
+    } catch (const c10::Error& error) {
+      fits = absl::InvalidArgumentError(error.what_without_backtrace());
+    }
+    if (!fits.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": ", fits.message(), "; export the model again"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

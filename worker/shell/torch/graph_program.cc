@@ -1,0 +1,228 @@
+#include "worker/shell/torch/graph_program.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/torch/torch_stage.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kDropout = "aten::dropout";
+
+std::string FullNameOf(const GraphOperation& operation) {
+  std::string name = operation.name;
+  if (!operation.overload.empty()) absl::StrAppend(&name, ".", operation.overload);
+  if (!operation.place.empty()) absl::StrAppend(&name, " (", operation.place, ")");
+  return name;
+}
+
+// Calls `f` with the number of each value that the arguments hold.
+template <typename F>
+void ForEachRead(const std::vector<ReadyArgument>& arguments, F f) {
+  for (const ReadyArgument& argument : arguments) {
+    if (argument.value >= 0) f(argument.value);
+    if (argument.values == nullptr) continue;
+    for (const int number : argument.values->numbers) {
+      if (number >= 0) f(number);
+    }
+  }
+}
+
+// Numbers that an operation draws by itself have no key: their rate must be 0.
+absl::Status CheckDrawsNothing(const c10::Argument& argument, const ReadyArgument& given) {
+  if (argument.name() != "dropout_p" && argument.name() != "dropout") return absl::OkStatus();
+  if (given.fixed.isDouble() && given.fixed.toDouble() == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "drops out by itself, which has no key of the micro-batch; its rate must be 0");
+}
+
+torch::jit::Stack StackOf(const std::vector<ReadyArgument>& arguments,
+                          const std::vector<at::Tensor>& values) {
+  torch::jit::Stack stack;
+  stack.reserve(arguments.size());
+  for (const ReadyArgument& argument : arguments) stack.push_back(ArgumentOf(argument, values));
+  return stack;
+}
+
+at::Tensor OnHost(const at::Tensor& tensor) {
+  return tensor.is_meta() ? at::zeros(tensor.sizes(), tensor.options().device(c10::kCPU)) : tensor;
+}
+
+// Returns the same argument with bytes on the host, all zero, where it has none.
+c10::IValue OnHost(const c10::IValue& value) {
+  if (value.isTensor() && value.toTensor().defined()) return c10::IValue(OnHost(value.toTensor()));
+  if (value.isDevice()) return c10::IValue(c10::Device(c10::DeviceType::CPU));
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(OnHost(tensor));
+    return c10::IValue(std::move(list));
+  }
+  return value;
+}
+
+// Calls an operation on tensors without bytes. LibTorch has no form of some operations for these, without
+// Python; such an operation is called with zeros.
+void CallWithoutBytes(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const torch::jit::Stack given = *stack;
+  try {
+    handle.callBoxed(*stack);
+  } catch (const c10::NotImplementedError&) {
+    stack->clear();
+    for (const c10::IValue& value : given) stack->push_back(OnHost(value));
+    handle.callBoxed(*stack);
+    for (c10::IValue& made : *stack) {
+      if (made.isTensor() && made.toTensor().defined()) made = made.toTensor().to(c10::kMeta);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& operation, int* sites) const {
+  const std::optional<c10::OperatorHandle> handle =
+      c10::Dispatcher::singleton().findSchema({operation.name, operation.overload});
+  if (!handle.has_value()) return absl::InvalidArgumentError("this LibTorch does not have the operation");
+  const c10::FunctionSchema& schema = handle->schema();
+  const std::vector<c10::Argument>& wanted = schema.arguments();
+  if (schema.is_mutable()) return absl::InvalidArgumentError("the operation writes to its arguments");
+  if (wanted.size() != operation.arguments.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the operation has ", wanted.size(),
+                                                   " arguments, and the file ", operation.arguments.size()));
+  }
+  Step step{&operation, *handle, {}, false, -1, 0, {}};
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    absl::StatusOr<ReadyArgument> ready = MakeReady(operation.arguments[i], wanted[i].type(), place_);
+    if (!ready.ok())
+      return absl::InvalidArgumentError(absl::StrCat(ready.status().message(), ": ", wanted[i].name()));
+    if (operation.name != kDropout) {
+      if (absl::Status s = CheckDrawsNothing(wanted[i], *ready); !s.ok()) return s;
+    }
+    step.arguments.push_back(*std::move(ready));
+  }
+  const std::vector<c10::Argument>& returns = schema.returns();
+  step.returns_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+  if (!step.returns_list && returns.size() != operation.results.size())
+    return absl::InvalidArgumentError(absl::StrCat("the operation has ", returns.size(), " results"));
+  if (operation.name != kDropout) return step;
+  const c10::IValue& rate = step.arguments[1].fixed;
+  if (step.arguments[0].value < 0 || !rate.isDouble() || !(rate.toDouble() >= 0 && rate.toDouble() < 1))
+    return absl::InvalidArgumentError("a dropout has a rate from 0 to below 1");
+  step.dropout = rate.toDouble();
+  step.site = (*sites)++;
+  return step;
+}
+
+absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const ExportedLayer& layer,
+                                                                       const std::string& weights,
+                                                                       const GraphPlace& place) {
+  std::unique_ptr<GraphProgram> program(new GraphProgram(layer, place));
+  int sites = 0;
+  for (const GraphOperation& operation : layer.operations) {
+    absl::StatusOr<Step> step = program->StepOf(operation, &sites);
+    if (!step.ok())
+      return absl::InvalidArgumentError(absl::StrCat(FullNameOf(operation), ": ", step.status().message()));
+    program->steps_.push_back(*std::move(step));
+  }
+  if (absl::Status s = program->ReadConstants(weights); !s.ok()) return s;
+  program->Fold();
+  program->NoteLastUses();
+  return std::unique_ptr<const GraphProgram>(std::move(program));
+}
+
+absl::Status GraphProgram::ReadConstants(const std::string& weights) {
+  known_.resize(layer_.values);
+  size_t number = (layer_.reads_previous ? 1 : 0) + layer_.fields.size() + layer_.parameters.size();
+  for (const ExportedTensor& constant : layer_.constants) {
+    const c10::ScalarType type = TorchTypeOf(constant.type);
+    at::Tensor value = at::empty(constant.sizes, c10::TensorOptions().dtype(type).device(place_.device));
+    if (!weights.empty()) {
+      const at::Tensor held = at::empty(constant.sizes, TorchType(HeldTypeOf(constant.type)));
+      absl::Status read = ReadExportedTensor(weights, constant, held.mutable_data_ptr());
+      if (!read.ok()) return read;
+      value.copy_(held);
+    }
+    known_[number++] = std::move(value);
+  }
+  return absl::OkStatus();
+}
+
+// Runs the steps whose arguments are all known, and leaves the others.
+void GraphProgram::Fold() {
+  at::NoGradGuard without_graph;
+  std::vector<Step> rest;
+  for (Step& step : steps_) {
+    bool known = step.dropout < 0;
+    ForEachRead(step.arguments, [&](int number) { known = known && known_[number].defined(); });
+    if (known) {
+      RunStep(step, MaskKey(), 0, &known_);
+    } else {
+      rest.push_back(std::move(step));
+    }
+  }
+  steps_ = std::move(rest);
+}
+
+void GraphProgram::NoteLastUses() {
+  std::vector<bool> used(layer_.values);
+  used[layer_.output] = true;
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    const auto note = [&](int number) {
+      if (!used[number]) step->last_use.push_back(number);
+      used[number] = true;
+    };
+    ForEachRead(step->arguments, note);
+    for (const int result : step->operation->results) {
+      if (result >= 0) note(result);
+    }
+  }
+}
+
+void GraphProgram::RunStep(const Step& step, const MaskKey& key, int index,
+                           std::vector<at::Tensor>* values) const {
+  const std::vector<int>& results = step.operation->results;
+  if (step.dropout >= 0) {
+    (*values)[results[0]] = Dropout((*values)[step.arguments[0].value], step.dropout, key, index, step.site);
+    return;
+  }
+  torch::jit::Stack stack = StackOf(step.arguments, *values);
+  try {
+    place_.device.is_meta() ? CallWithoutBytes(step.handle, &stack) : step.handle.callBoxed(stack);
+  } catch (c10::Error& error) {
+    error.add_context(absl::StrCat("in ", FullNameOf(*step.operation), " of layer ", layer_.name));
+    throw;
+  }
+  if (step.returns_list) {
+    const c10::List<at::Tensor> list = stack[0].toTensorList();
+    TORCH_CHECK(list.size() == results.size(), FullNameOf(*step.operation), " has made ", list.size(),
+                " results");
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i] >= 0) (*values)[results[i]] = list.get(i);
+    }
+    return;
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i] >= 0) (*values)[results[i]] = std::move(stack[i]).toTensor();
+  }
+}
+
+at::Tensor GraphProgram::Run(const std::vector<at::Tensor>& given, const MaskKey& key, int index) const {
+  std::vector<at::Tensor> values = known_;
+  std::copy(given.begin(), given.end(), values.begin());
+  for (const Step& step : steps_) {
+    RunStep(step, key, index, &values);
+    for (const int number : step.last_use) values[number].reset();
+  }
+  return values[layer_.output].contiguous();
+}
+
+}  // namespace weft

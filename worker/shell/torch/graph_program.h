@@ -1,0 +1,64 @@
+// Runs the operations of one exported layer for one device and one number of samples.
+//
+// Private to the adapter of LibTorch. A program does not change once it is made, and may run on several
+// threads at once. Ownership: the layer's description outlives it. Failure: InvalidArgument or a failed
+// reading of constants when it is made; c10::Error with operation and line when it runs.
+#ifndef WEFT_WORKER_SHELL_TORCH_GRAPH_PROGRAM_H_
+#define WEFT_WORKER_SHELL_TORCH_GRAPH_PROGRAM_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "run/exported_model.h"
+#include "worker/shell/torch/dropout.h"
+#include "worker/shell/torch/graph_arguments.h"
+
+namespace weft {
+
+class GraphProgram {
+ public:
+  // `weights`: the file of the constants; "" makes them without values, for a device without bytes.
+  static absl::StatusOr<std::unique_ptr<const GraphProgram>> Make(const ExportedLayer& layer,
+                                                                  const std::string& weights,
+                                                                  const GraphPlace& place);
+
+  // Returns the layer's output. `given`: what the layer reads and its parameters, in their order; `index`:
+  // the layer's number, for the masks.
+  at::Tensor Run(const std::vector<at::Tensor>& given, const MaskKey& key, int index) const;
+
+  const GraphPlace& place() const { return place_; }
+
+ private:
+  // An operation that was found in LibTorch, with arguments that are ready.
+  struct Step {
+    const GraphOperation* operation = nullptr;
+    c10::OperatorHandle handle;
+    std::vector<ReadyArgument> arguments;
+    bool returns_list = false;
+    double dropout = -1;        // rate of a dropout; -1 for another operation
+    int site = 0;               // number of the dropout in the layer
+    std::vector<int> last_use;  // values that no later step reads
+  };
+
+  GraphProgram(const ExportedLayer& layer, const GraphPlace& place) : layer_(layer), place_(place) {}
+
+  absl::StatusOr<Step> StepOf(const GraphOperation& operation, int* sites) const;
+  absl::Status ReadConstants(const std::string& weights);
+  void Fold();
+  void NoteLastUses();
+  void RunStep(const Step& step, const MaskKey& key, int index, std::vector<at::Tensor>* values) const;
+
+  const ExportedLayer& layer_;
+  const GraphPlace place_;
+  std::vector<Step> steps_;
+  std::vector<at::Tensor> known_;  // constants, and what depends on them alone, by number
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TORCH_GRAPH_PROGRAM_H_
