@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/events.h"
+#include "coordinator/core/run_members.h"
 #include "proto/session/link_clock.h"
 
 namespace weft {
@@ -22,6 +24,14 @@ struct FirstFailure {
   int64_t due = kNever;   // time when its cause is no longer sought; kNever where nothing has failed
 
   bool any() const { return due != kNever; }
+
+  // Returns a sentence about the loss of a process that explains the failure, if there is one. What the
+  // process itself reported before it ended is a better cause than its end.
+  std::string ExplainedBy(const RunMember& member, const std::string& reason) const {
+    if (any() && session == member.session) return absl::StrCat(what, " (then it was lost: ", reason, ")");
+    const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
+    return any() ? absl::StrCat(lost, " (then ", what, ")") : lost;
+  }
 };
 
 }  // namespace weft

@@ -7,28 +7,38 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/reduction.h"
 #include "coordinator/core/seconds.h"
+#include "coordinator/core/submission_hash.h"
 
 namespace weft {
+namespace {
+
+RunInfo InfoOf(uint64_t id, int32_t processes, int64_t now, const SubmitRun& submission) {
+  RunInfo info;
+  info.id = id;
+  info.name = submission.plan->name;
+  info.schedule = submission.plan->schedule;
+  info.ranks = submission.plan->ranks();
+  info.processes = processes;
+  info.steps = submission.plan->steps;
+  info.submitted_ns = now;
+  info.output = submission.folder.path.empty() ? submission.output : submission.folder.path;
+  info.file = submission.file;
+  return info;
+}
+
+}  // namespace
 
 Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission)
     : options_(options),
+      info_(InfoOf(id, processes, now, submission)),
       request_(submission.request),
       body_hash_(BodyHash(submission.spec, submission.processes, submission.output)),
       plan_(std::move(submission.plan)),
       spec_(std::move(submission.spec)),
       run_id_(std::move(submission.run_id)),
-      attempts_(plan_->restarts, plan_->checkpoint.keep) {
-  if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output, ""};
-  output_ = std::move(submission.folder.live);
-  info_.id = id;
-  info_.name = plan_->name;
-  info_.schedule = plan_->schedule;
-  info_.ranks = plan_->ranks();
-  info_.processes = processes;
-  info_.steps = plan_->steps;
-  info_.submitted_ns = now;
-  info_.output = std::move(submission.folder.path);
-  info_.file = std::move(submission.file);
+      attempts_(plan_->restarts, plan_->checkpoint.keep),
+      beginnings_(attempts_, copies_, &info_) {
+  output_ = submission.folder.path.empty() ? submission.output : submission.folder.live;
 }
 
 Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
@@ -42,6 +52,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       output_(std::move(restored.stored.submission.folder.live)),
       run_id_(std::move(restored.stored.submission.run_id)),
       attempts_(plan_ == nullptr ? 0 : plan_->restarts, plan_ == nullptr ? 0 : plan_->checkpoint.keep),
+      beginnings_(attempts_, copies_, &info_),
       first_start_ns_(restored.stored.figures.first_start_ns) {
   info_.output = std::move(restored.stored.submission.folder.path);
   if (!IsFinal(info_.state)) {
@@ -78,8 +89,7 @@ void Run::TakeUp(StepEffects& out, const RestoreRun& restored) {
   info_.reason = "the coordinator was started again";
   if (has_begun_) {
     gather_until_ = out.now + options_.gathering_ns;
-    restart_cause_ = info_.reason;
-    SayBeginning({std::max(attempts_.checkpoint_step(), plan_->first_step), std::nullopt});
+    beginnings_.Tell(*plan_, beginnings_.WithCheckpoint(*plan_), info_.reason);
   }
   Announce(out);
 }
@@ -93,22 +103,6 @@ void Run::TakeUpResults() {
     ++info_.failed_validations;
   }
   End(RunState::kFinished, "");
-}
-
-std::string Run::BeginsAgainAt(const Beginning& beginning) const {
-  if (beginning.copies.has_value()) {
-    return absl::StrCat("; the run goes on from the copies of step ", beginning.step,
-                        " that its processes keep");
-  }
-  return absl::StrCat(beginning.step > plan_->first_step ? "; the run goes on from its checkpoint of step "
-                                                         : "; the run begins again with step ",
-                      beginning.step);
-}
-
-void Run::SayBeginning(const Beginning& beginning) {
-  info_.restart_step = beginning.step;
-  info_.restart_reason = absl::StrCat(restart_cause_, BeginsAgainAt(beginning));
-  info_.reason = info_.restart_reason;
 }
 
 RunFigures Run::Figures() const {
@@ -142,31 +136,27 @@ void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
 }
 
 void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers) {
-  int64_t bytes = 0;  // bytes of each other's addresses that all processes together are sent
-  for (const Worker* w : workers) bytes += w->hello.address.size() + w->Label().size();
-  bytes *= static_cast<int64_t>(workers.size());
-  if (bytes > options_.peer_bytes) {
+  const std::vector<Peer> peers = PeersOf(workers);
+  if (const int64_t bytes = BytesToTell(peers); bytes > options_.peer_bytes) {
     return Fail(absl::StrCat(
         "each of its ", workers.size(), " processes would be sent the addresses of all, ", bytes >> 20,
         " MiB together; the limit is ", options_.peer_bytes >> 20, " MiB: use fewer processes"));
   }
-  std::vector<Peer> peers;
+  std::set<SessionId> sessions;
   for (const Worker* w : workers) {
     members_.Add({w->session, w->process, w->Label()});
     info_.members.push_back(w->Label());
-    peers.push_back({w->process, w->hello.address, w->Label()});
+    sessions.insert(w->session);
   }
   gather_until_ = kNever;
   Reduction choice = ChooseReduction(*plan_, workers);
-  std::set<SessionId> sessions;
-  for (const Worker* w : workers) sessions.insert(w->session);
-  const Beginning beginning = NextBeginning(&sessions, choice.mode);
-  const int32_t step = beginning.step;
-  if (has_begun_ && step != info_.restart_step) SayBeginning(beginning);
-  began_with_copies_ = beginning.copies.has_value();
+  beginnings_.Begin(beginnings_.Next(*plan_, !output_.empty(), &sessions, choice.mode));
+  const int32_t step = beginnings_.present().step;
+  if (has_begun_ && step != info_.restart_step) beginnings_.Tell(*plan_, beginnings_.present());
   const bool resumes = step != plan_->first_step;
   std::shared_ptr<const RunPlan> plan = resumes ? PlanFrom(*plan_, step) : plan_;
-  const std::string checkpoint = began_with_copies_ ? "" : absl::StrCat(output_, "/checkpoint-", step);
+  const std::string checkpoint =
+      beginnings_.present().copies.has_value() ? "" : absl::StrCat(output_, "/checkpoint-", step);
   const std::string spec = resumes ? plan_->resumed_spec(checkpoint, step) : spec_;
   info_.reduction = std::move(choice.sentence);
   if (choice.mode == ReductionMode::kFast) plan = plan->fast;
@@ -180,36 +170,11 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   info_.state = RunState::kPreparing;
   info_.reason.clear();
   deadline_ = out.now + options_.preparing_ns;
-  for (int m = 0; m < members_.size(); ++m)
-    out.Send(members_.at(m).session, AssignFor(m, peers, spec, beginning));
+  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers, spec));
   Announce(out);
 }
 
-Run::Beginning Run::NextBeginning(const std::set<SessionId>* processes,
-                                  std::optional<ReductionMode> reduction) const {
-  if (plan_->resumed_spec == nullptr) return {plan_->first_step, std::nullopt};
-  const int32_t saved = std::max(attempts_.checkpoint_step(), plan_->first_step);
-  std::optional<RunCopies::Beginning> kept = copies_.Newest(NewestToSkipTo(), processes);
-  const bool same_bits = kept.has_value() && reduction.value_or(kept->reduction) == kept->reduction;
-  if (!same_bits || kept->step <= saved) return {saved, std::nullopt};
-  const int32_t step = kept->step;
-  return {step, std::move(kept)};
-}
-
-// Each step is reported, the initial weights are saved, and each multiple is validated, before an attempt
-// begins behind it: it does none of that again.
-int32_t Run::NewestToSkipTo() const {
-  const bool saves_first = !output_.empty() && plan_->first_step == 0;
-  if (saves_first && attempts_.checkpoint_step() < 0) return plan_->first_step;
-  const int32_t every = output_.empty() ? 0 : plan_->checkpoint.validate_every;
-  if (every == 0) return info_.steps_done;
-  const int32_t least = std::max({validated_step_ + 1, plan_->first_step, 1});
-  const int32_t next = (least + every - 1) / every * every;  // the next to be validated
-  return std::min(info_.steps_done, next - 1);
-}
-
-Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec,
-                      const Beginning& beginning) const {
+Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const {
   Assign assign;
   assign.run = info_.id;
   assign.epoch = members_.epoch();
@@ -222,9 +187,9 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::str
   assign.reduction = info_.reduction;
   assign.run_id = run_id_;
   assign.copies = plan_->redundancy > 0 && members_.size() > 1;
-  if (beginning.copies.has_value()) {
-    assign.copies_epoch = beginning.copies->epoch;
-    for (const auto& [part, session] : beginning.copies->keepers)
+  if (const auto& copies = beginnings_.present().copies; copies.has_value()) {
+    assign.copies_epoch = copies->epoch;
+    for (const auto& [part, session] : copies->keepers)
       assign.kept.push_back({part, members_.at(members_.NumberOf(session)).process});
   }
   assign.examined_step = info_.non_finite_step;
@@ -273,26 +238,13 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
     return Fail(
         absl::StrCat(member.label, " reports jobs done before any was granted: a fault in the worker"));
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < m.jobs.size(); ++i) {
-    const WorkQueue::Outcome outcome = attempt_->queue().Complete(m.rank, m.jobs[i]);
-    if (outcome == WorkQueue::Outcome::kViolation) {
-      ++out.counts.violations;
-      return Fail(absl::StrCat(member.label, " reports ", Describe(m.jobs[i].job), " done on rank ", m.rank,
-                               ", which was not granted there: a fault in the worker"));
-    }
-    if (outcome == WorkQueue::Outcome::kDuplicate) {
-      ++out.counts.duplicate_completions;
-      continue;
-    }
-    ++out.counts.completions[static_cast<int>(m.jobs[i].job.kind)];
-    suspects_.Done(m.jobs[i].job);
-    first_start_ns_ = std::min(first_start_ns_, m.jobs[i].start_ns);
-    if (kept != i) m.jobs[kept] = m.jobs[i];
-    ++kept;
+  if (const std::string violation = attempt_->Complete(out, &m); !violation.empty())
+    return Fail(absl::StrCat(member.label, " reports ", violation, ": a fault in the worker"));
+  if (m.jobs.empty()) return;
+  for (const Completion& done : m.jobs) {
+    suspects_.Done(done.job);
+    first_start_ns_ = std::min(first_start_ns_, done.start_ns);
   }
-  if (kept == 0) return;
-  m.jobs.resize(kept);
   recovery_.JobDone(out.now);
   deadline_ = out.now + options_.progress_ns;
   attempt_->MayGrant(m.rank);
@@ -301,25 +253,11 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
 }
 
 void Run::EndSteps(StepEffects& out) {
-  std::vector<WorkQueue::EndedStep> ended;
-  attempt_->queue().TakeEndedSteps(&ended);
-  if (ended.empty()) return;
-  if (info_.steps_done <= plan_->first_step) out.Keep(Figures());  // the start of the first job
-  for (const auto& s : ended) {
-    if (s.step < info_.steps_done) continue;  // an attempt before has made it too
-    out.effects.steps.push_back({info_.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
-    info_.loss = s.loss;
-    info_.has_loss = s.has_loss;
-    ++out.counts.steps;
-  }
+  const bool first = info_.steps_done <= plan_->first_step;
+  if (!attempt_->EndSteps(out)) return;
+  if (first) out.Keep(Figures());  // the start of the first job
   if (attempt_->queue().steps_done() > info_.steps_done) NoteNewSteps(out, attempt_->queue().steps_done());
   if (checkpoints() != nullptr) checkpoints()->SealSaved(out);
-  attempt_->MayGrantAll();  // the window moved
-  Probe& counts = out.counts;
-  counts.loss = info_.loss;
-  counts.has_loss = info_.has_loss;
-  if (ended.back().gradient_norm.has_value()) counts.gradient_norm = ended.back().gradient_norm;
-  counts.last_step_ns = out.now;
   if (attempt_->queue().all_done()) return BeginFinishing(out);
   if (checkpoints() != nullptr && checkpoints()->stop_sealed()) EndStopped(out);
 }
@@ -352,7 +290,7 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
   std::string failed = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
   const bool began_there = m.damaged_checkpoint == attempt_->plan().first_step;
-  if (began_there && began_with_copies_ && stop_reason_.empty()) {
+  if (began_there && beginnings_.present().copies.has_value() && stop_reason_.empty()) {
     copies_.Forget(m.damaged_checkpoint);
     return EndToRelocate(failed);
   }
@@ -392,9 +330,7 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
 }
 
 void Run::FinishIfAllHave() {
-  const auto& all = members_.all();
-  if (std::all_of(all.begin(), all.end(), [](const RunMember& one) { return one.finished; }))
-    End(RunState::kFinished, "");
+  if (members_.AllFinished()) End(RunState::kFinished, "");
 }
 
 // Puts the stalls into the reason of a run that runs: the first few processes that report one.
@@ -447,7 +383,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (outcome == RunCheckpoints::Validating::kFenced) return;
   RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
-  validated_step_ = std::max(validated_step_, m.step);
+  beginnings_.Validated(m.step);
   Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
   if (relocates_ && checkpoints()->stop_sealed()) EndStopped(out);
@@ -474,28 +410,12 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, c
   EndForLoss(member, reason, wrote);
 }
 
-// A process's own report before it ends is a better cause than its end.
 void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {
-  std::string lost = absl::StrCat(member.label, " was lost: ", reason);
-  if (failure_.session == member.session) {
-    lost = absl::StrCat(failure_.what, " (then it was lost: ", reason, ")");
-  } else if (blaming()) {
-    absl::StrAppend(&lost, " (then ", failure_.what, ")");
-  }
+  const std::string lost = failure_.ExplainedBy(member, reason);
   if (ending_.has_value() || attempt_ == nullptr) return EndAttempt(lost);
-  suspects_.Lost({member.label, reason, wrote}, JobsInHand(member));
+  suspects_.Lost({member.label, reason, wrote}, attempt_->JobsInHand(member));
   attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses) ? Fail(suspects_.Describe())
                                                                         : EndAttempt(lost);
-}
-
-std::vector<Job> Run::JobsInHand(const RunMember& member) const {
-  std::vector<Job> jobs;
-  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
-    if (&members_.MemberOf(rank) != &member) continue;
-    const std::vector<Job> of_rank = attempt_->queue().InHand(rank);
-    jobs.insert(jobs.end(), of_rank.begin(), of_rank.end());
-  }
-  return jobs;
 }
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.
@@ -528,8 +448,8 @@ void Run::EndAttempt(const std::string& reason) {
 void Run::Restart(StepEffects& out) {
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
-  restart_cause_ = ending_->reason;
-  SayBeginning(NextBeginning(/*processes=*/nullptr, /*reduction=*/std::nullopt));
+  beginnings_.Tell(*plan_, beginnings_.Next(*plan_, !output_.empty(), nullptr, std::nullopt),
+                   ending_->reason);
   ending_.reset();
   attempts_.End();
   recovery_.Lost(out.now);
@@ -666,23 +586,9 @@ void Run::CheckDeadline(int64_t now) {
 
 std::string Run::DescribeFinishing() const {
   const std::string time = Seconds(options_.finishing_ns);
-  if (checkpoints() != nullptr && checkpoints()->saving())
-    return absl::StrCat("not saved after ", time, ": ", checkpoints()->DescribeSaving());
-  if (checkpoints() != nullptr && checkpoints()->validating())
-    return absl::StrCat("not validated after ", time, ": ", checkpoints()->DescribeValidation());
+  const std::string awaited = checkpoints() == nullptr ? "" : checkpoints()->DescribeLate(time);
+  if (!awaited.empty()) return awaited;
   return absl::StrCat("not finished ", time, " after the last job: ", members_.Missing(&RunMember::finished));
-}
-
-uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
-  const auto add = [&hash](const std::string& s) {
-    for (unsigned char c : s) hash = (hash ^ c) * 1099511628211ull;
-    hash = (hash ^ s.size()) * 1099511628211ull;
-  };
-  add(spec);
-  add(output);
-  add(std::to_string(processes));
-  return hash;
 }
 
 }  // namespace weft

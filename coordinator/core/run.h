@@ -35,6 +35,7 @@
 #include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
+#include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_copies.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
@@ -143,24 +144,11 @@ class Run {
  private:
   void TakeUp(StepEffects& out, const RestoreRun& restored);
   void TakeUpResults();
-  // Where an attempt begins: behind a checkpoint, at the first step, or with copies.
-  struct Beginning {
-    int32_t step = 0;
-    std::optional<RunCopies::Beginning> copies;
-  };
-  // Returns where the next attempt begins, on these processes and with this reduction; on any for null.
-  Beginning NextBeginning(const std::set<SessionId>* processes, std::optional<ReductionMode> reduction) const;
-  // Returns the newest step behind which all is saved and validated that an attempt from there would not do
-  // again.
-  int32_t NewestToSkipTo() const;
-  std::string BeginsAgainAt(const Beginning& beginning) const;
-  void SayBeginning(const Beginning& beginning);
   RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
   bool MakesOnceMore(int32_t step);
   void FinishIfAllHave();
   bool HasResults() const;
-  std::vector<Job> JobsInHand(const RunMember& member) const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   // Drops what belongs to one attempt.
   void DropAttempt();
@@ -168,8 +156,7 @@ class Run {
   bool TakesSnapshots() const { return checkpoints() != nullptr && info_.state >= RunState::kRunning; }
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
   void RestartDeadline(int64_t now);
-  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec,
-                   const Beginning& beginning) const;
+  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const;
   // Returns the checkpoints of the attempt; null where there is none, or it saves none.
   RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
   void BeginRunning(StepEffects& out);
@@ -196,6 +183,7 @@ class Run {
   RunMembers members_;
   RunAttempts attempts_;
   RunCopies copies_;
+  RunBeginnings beginnings_;
   SuspectJobs suspects_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
@@ -206,16 +194,10 @@ class Run {
   int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
   std::string stop_reason_;
-  bool relocates_ = false;          // true if it stops to go on elsewhere
-  std::string restart_cause_;       // why it began again the last time
-  bool began_with_copies_ = false;  // true if the present attempt did
-  int32_t validated_step_ = -1;     // newest step whose validation has ended
+  bool relocates_ = false;  // true if it stops to go on elsewhere
   FirstFailure failure_;
   std::optional<Ending> ending_;
 };
-
-// Returns a hash of what a run is submitted with.
-uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output);
 
 }  // namespace weft
 

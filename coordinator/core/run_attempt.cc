@@ -9,7 +9,7 @@ namespace weft {
 
 RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction,
                        const RunMembers& members, RunInfo* info, bool saves)
-    : plan_(std::move(plan)), reduction_(reduction), members_(members), run_(info->id), queue_(plan_) {
+    : plan_(std::move(plan)), reduction_(reduction), members_(members), info_(info), queue_(plan_) {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
 
@@ -32,6 +32,56 @@ void RunAttempt::Take(StepEffects& out, SessionId from, const GroupId& m) const 
   for (const Rank rank : groups[m.group]) {
     if (session_of(rank) != from) out.Send(session_of(rank), m);
   }
+}
+
+std::string RunAttempt::Complete(StepEffects& out, Completions* m) {
+  size_t kept = 0;
+  for (size_t i = 0; i < m->jobs.size(); ++i) {
+    const WorkQueue::Outcome outcome = queue_.Complete(m->rank, m->jobs[i]);
+    if (outcome == WorkQueue::Outcome::kViolation) {
+      ++out.counts.violations;
+      return absl::StrCat(Describe(m->jobs[i].job), " done on rank ", m->rank,
+                          ", which was not granted there");
+    }
+    if (outcome == WorkQueue::Outcome::kDuplicate) {
+      ++out.counts.duplicate_completions;
+      continue;
+    }
+    ++out.counts.completions[static_cast<int>(m->jobs[i].job.kind)];
+    if (kept != i) m->jobs[kept] = m->jobs[i];
+    ++kept;
+  }
+  m->jobs.resize(kept);
+  return "";
+}
+
+bool RunAttempt::EndSteps(StepEffects& out) {
+  std::vector<WorkQueue::EndedStep> ended;
+  queue_.TakeEndedSteps(&ended);
+  if (ended.empty()) return false;
+  for (const auto& s : ended) {
+    if (s.step < info_->steps_done) continue;  // an attempt before has made it too
+    out.effects.steps.push_back({info_->id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
+    info_->loss = s.loss;
+    info_->has_loss = s.has_loss;
+    ++out.counts.steps;
+  }
+  all_may_grant_ = true;  // the window moved
+  out.counts.loss = info_->loss;
+  out.counts.has_loss = info_->has_loss;
+  if (ended.back().gradient_norm.has_value()) out.counts.gradient_norm = ended.back().gradient_norm;
+  out.counts.last_step_ns = out.now;
+  return true;
+}
+
+std::vector<Job> RunAttempt::JobsInHand(const RunMember& member) const {
+  std::vector<Job> jobs;
+  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
+    if (&members_.MemberOf(rank) != &member) continue;
+    const std::vector<Job> of_rank = queue_.InHand(rank);
+    jobs.insert(jobs.end(), of_rank.begin(), of_rank.end());
+  }
+  return jobs;
 }
 
 void RunAttempt::Grant(StepEffects& out, int32_t hold) {
@@ -57,7 +107,7 @@ void RunAttempt::GrantReady(StepEffects& out) {
   const auto grant = [&](Rank rank) {
     const int32_t credit = members_.CreditOf(rank);
     if (!queue_.CanGrant(rank, credit)) return;
-    weft::Grant m{run_, rank, members_.TokenOf(rank), {}};
+    weft::Grant m{info_->id, rank, members_.TokenOf(rank), {}};
     queue_.Grant(rank, credit, &m.jobs);
     if (m.jobs.empty()) return;
     out.counts.grants += m.jobs.size();

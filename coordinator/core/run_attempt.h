@@ -45,6 +45,13 @@ class RunAttempt {
   // Passes the id from the process of a group's first member to those of the others; one that is not its own
   // is counted as fenced.
   void Take(StepEffects& out, SessionId from, const GroupId& m) const;
+  // Takes jobs of a rank that are done, and leaves those that count. Returns "forward (..) done on rank 2,
+  // which was not granted there" for a fault of the worker; "" for none.
+  std::string Complete(StepEffects& out, Completions* m);
+  // Reports the steps that have ended and that no attempt before has made. Returns false if none has ended.
+  bool EndSteps(StepEffects& out);
+  // Returns the jobs that are granted to the member's ranks and not done.
+  std::vector<Job> JobsInHand(const RunMember& member) const;
   // Notes that the rank, or any, may be granted jobs when the Step ends.
   void MayGrant(Rank rank) { may_grant_.push_back(rank); }
   void MayGrantAll() { all_may_grant_ = true; }
@@ -62,7 +69,7 @@ class RunAttempt {
   const std::shared_ptr<const RunPlan> plan_;
   const ReductionMode reduction_;
   const RunMembers& members_;
-  const uint64_t run_;
+  RunInfo* const info_;
   WorkQueue queue_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat

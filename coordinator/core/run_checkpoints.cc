@@ -145,4 +145,9 @@ std::string RunCheckpoints::DescribeValidation() const {
                       members_.at(0).label);
 }
 
+std::string RunCheckpoints::DescribeLate(const std::string& time) const {
+  if (saving()) return absl::StrCat("not saved after ", time, ": ", DescribeSaving());
+  return validating() ? absl::StrCat("not validated after ", time, ": ", DescribeValidation()) : "";
+}
+
 }  // namespace weft

@@ -72,6 +72,8 @@ class RunCheckpoints {
   std::string DescribeSaving() const;
   // Returns "the validation of step 40 from process 1 (..)". Requires validating().
   std::string DescribeValidation() const;
+  // Returns "not saved after 60 s: <the same>" about what a run that ends waits for; "" for nothing.
+  std::string DescribeLate(const std::string& time) const;
 
  private:
   void Seal(StepEffects& out, int32_t step, bool drop);

@@ -1,5 +1,7 @@
 #include "coordinator/core/run_members.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -54,6 +56,10 @@ std::vector<int32_t> RunMembers::ProcessOfRank() const {
   processes.reserve(ranks_.size());
   for (const RunRank& rank : ranks_) processes.push_back(members_[rank.member].process);
   return processes;
+}
+
+bool RunMembers::AllFinished() const {
+  return std::all_of(members_.begin(), members_.end(), [](const RunMember& m) { return m.finished; });
 }
 
 bool RunMembers::AllAlive(bool RunMember::*flag) const {

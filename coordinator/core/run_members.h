@@ -63,6 +63,8 @@ class RunMembers {
   std::vector<RankLease> LeasesOf(int member) const;
   std::vector<int32_t> ProcessOfRank() const;
 
+  // Returns true if every member has done its part of the run, or is given up.
+  bool AllFinished() const;
   // Returns true if every member that is alive has the flag.
   bool AllAlive(bool RunMember::*flag) const;
   // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.

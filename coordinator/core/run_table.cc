@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/submission_hash.h"
 
 namespace weft {
 namespace {

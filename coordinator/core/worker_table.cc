@@ -92,4 +92,16 @@ std::vector<Worker*> WorkerTable::Free() {
   return free;
 }
 
+std::vector<Peer> PeersOf(const std::vector<Worker*>& workers) {
+  std::vector<Peer> peers;
+  for (const Worker* w : workers) peers.push_back({w->process, w->hello.address, w->Label()});
+  return peers;
+}
+
+int64_t BytesToTell(const std::vector<Peer>& peers) {
+  size_t bytes = 0;
+  for (const Peer& peer : peers) bytes += peer.address.size() + peer.label.size();
+  return static_cast<int64_t>(bytes * peers.size());
+}
+
 }  // namespace weft

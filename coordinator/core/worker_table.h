@@ -48,6 +48,11 @@ struct Worker {
   bool serves() const { return run != 0 && ending_since_ns == 0; }
 };
 
+// Returns the workers as they are told to each other.
+std::vector<Peer> PeersOf(const std::vector<Worker*>& workers);
+// Returns the bytes of all that together, where each is told of all.
+int64_t BytesToTell(const std::vector<Peer>& peers);
+
 class WorkerTable {
  public:
   Worker& Open(SessionId session, int64_t hello_deadline);
