@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import re
+import resource
 import signal
 import socket
 import statistics
@@ -64,22 +65,34 @@ def write_run(folder, schedule, every, redundancy, steps=1000000):
     return path
 
 
-def step_seconds(options, folder, redundancy, steps=60):
-    """The median time of a step without kills."""
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def undisturbed(options, folder, redundancy, steps=60):
+    """The median time of a step without kills, and the processor time of the whole run."""
     folder.mkdir()
+    began = cpu_seconds()
     run = [options.bin_dir / "weft", "train", write_run(folder, options.schedule, 1000, redundancy, steps), "--processes",
            str(options.processes), "--out", folder / "out"]
     subprocess.run(run, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return json.loads((folder / "out/summary.json").read_text())["step_seconds"]["p50"]
+    return json.loads((folder / "out/summary.json").read_text())["step_seconds"]["p50"], cpu_seconds() - began
 
 
 def overhead(options, folder):
-    """The ratios of the time per step with and without redundancy, of runs in turns."""
-    ratios = []
+    """The ratios of the time per step, and of processor time, with and without redundancy, of runs in turns."""
+    steps, cpu = [], []
     for turn in range(options.turns):
-        plain = step_seconds(options, folder / f"plain{turn}", False)
-        ratios.append(step_seconds(options, folder / f"redundant{turn}", True) / plain)
-    return sorted(ratios)
+        plain = undisturbed(options, folder / f"plain{turn}", False)
+        redundant = undisturbed(options, folder / f"redundant{turn}", True)
+        steps.append(redundant[0] / plain[0])
+        cpu.append(redundant[1] / plain[1])
+    return sorted(steps), sorted(cpu)
+
+
+def ratio_words(ratios):
+    return f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}"
 
 
 PHASES = ["fence", "state", "first_job", "step"]
@@ -182,7 +195,7 @@ def main():
         tables = [(False, measure(options, folder / "plain", False))]
         if options.redundancy:
             tables.append((True, measure(options, folder / "redundant", True)))
-        ratios = overhead(options, folder) if options.redundancy else []
+        ratios = overhead(options, folder) if options.redundancy else None
     flag = " --redundancy" if options.redundancy else ""
     lines = [
         "# Recovery from a killed worker", "",
@@ -200,14 +213,14 @@ def main():
             "| steps made again | " + " | ".join(str(share(again, part)) for part in (0.5, 0.9, 0.99)) + f" | {max(again)} |",
             *phase_rows([row[2] for row in rows]), ""]
     if ratios:
-        lines += [f"Time per step with redundancy, as a ratio to that without ({len(ratios)} pairs of runs of 60 steps, in turns, medians of",
-                  f"steps): {ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}.", ""]
+        lines += [f"With redundancy, as ratios to runs without ({options.turns} pairs of 60 steps, in turns): time per step",
+                  f"{ratio_words(ratios[0])}; processor time of all processes {ratio_words(ratios[1])}.", ""]
     lines += [
         "The phases: the loss is noticed; the others end the attempt and get new leases; all are prepared, with the checkpoint",
         "read; a job is done, where there are copies behind their way to the ranks; a step ends that had not ended before.",
         "[How it works](../design/recovery.md).", ""]
     if options.note:
-        lines[6:6] = [options.note, ""]
+        lines[6:6] = [options.note]
     text = "\n".join(lines)
     print(text)
     if options.out:
