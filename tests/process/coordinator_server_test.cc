@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "base/mutex.h"
+#include "coordinator/store/store_writer.h"
 #include "schedules/families/families.h"
+#include "tests/conformance/held_store.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
 #include "tests/unit/without_terms.h"
@@ -71,6 +74,10 @@ class Heard {
   bool WaitForWorkers(int count) {
     MutexLock lock(mu_);
     return Await([&] { return joined_ >= count; });
+  }
+  bool Knows(uint64_t run) {
+    MutexLock lock(mu_);
+    return runs_.count(run) > 0;
   }
   std::vector<StepDone> steps() {
     MutexLock lock(mu_);
@@ -183,6 +190,27 @@ TEST_P(CoordinatorServerTest, Run_WorkerVanishes_FailsWithItsName) {
   EXPECT_EQ(info.state, RunState::kFailed);
   EXPECT_THAT(info.reason, HasSubstr("worker-1, pid 1001 on host test"));
   EXPECT_THAT(info.reason, HasSubstr("did not come back"));
+}
+
+// Nobody hears of a run before the store has it.
+TEST(CoordinatorServerStore, Effects_WaitUntilTheirRecordIsStored) {
+  auto owned = std::make_unique<HeldStore>();
+  HeldStore& store = *owned;
+  StoreWriter writer(std::move(owned), {});
+  Heard heard;
+  CoordinatorServerOptions options;
+  options.listen = {"127.0.0.1:0"};
+  options.planner = QuickPlanner(Plan);
+  options.observer = heard.observer();
+  options.store = &writer;
+  const auto server = CoordinatorServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::thread client([&] { EXPECT_EQ((*server)->Submit({"", "gpipe", 1, ""}).value_or(0), 1u); });
+  store.AwaitCommits(1);
+  EXPECT_FALSE(heard.Knows(1));
+  store.LetGo(1'000'000);
+  client.join();
+  EXPECT_TRUE(heard.WaitForState(1, RunState::kWaiting));
 }
 
 TEST_P(CoordinatorServerTest, Run_OwnerTellsExit_ReasonIsTold) {

@@ -174,6 +174,15 @@ TEST_F(CheckpointFolder, FilesOfTwoTrainings_GetNoIndex) {
   EXPECT_EQ(WriteCheckpointIndex(folders.Partial(100), run_).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// A process that was given up goes on writing, into the folder of its own attempt.
+TEST_F(CheckpointFolder, AttemptThatIsOver_ChangesNothingOfTheNext) {
+  const CheckpointFolders over = Folders("run", 1), next = Folders("run", 2);
+  for (int stage = 0; stage < 2; ++stage) WriteStage(next.Partial(20), stage, 20, 2);
+  WriteStage(over.Partial(20), 0, 20, 7);
+  ASSERT_TRUE(next.Seal(20, 2).ok());
+  EXPECT_EQ(*Read(out_ + "/checkpoint-20"), 2);
+}
+
 TEST_F(CheckpointFolder, WhatKilledSavesLeft_IsSweptByTheNextRun) {
   WriteStage(Folders("dead").Partial(20), 0, 20, 1);
   std::ofstream(Folders("dead").Partial(20) + "/stage01.safetensors.12-34.partial") << "half";

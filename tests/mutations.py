@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Weakens one guard of Weft at a time, and shows that a test notices.
+
+    mutations.py [BUILD_DIR] [--only NAME ..] [--check]
+
+Copies the tree to BUILD_DIR/mutations (build/release by default), builds there what the named tests need, and runs them
+unchanged: they must pass. Then each mutation changes one text of the source, builds its test again, and runs it: the test
+must fail. Prints a table; exits 1 if a mutation was not noticed. The first run builds the libraries below the tests, and
+the copy keeps them for the next one. With --check it only looks whether each text is still in the source, once.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Mutation:
+    name: str    # the guard that it weakens
+    file: str
+    text: str    # occurs once in the file
+    weaker: str  # what stands there instead
+    test: str    # the program that notices, also the build's target
+    filter: str  # of its cases
+
+
+MUTATIONS = [
+    Mutation("a completion's token, at the coordinator", "coordinator/core/run_members.h",
+             "return Has(session, rank) && TokenOf(rank) == token;", "return Has(session, rank);",
+             "transcript_golden_test", "*stale_messages_are_fenced*"),
+    Mutation("a grant's token, at the worker", "worker/core/worker_run.cc",
+             "StateOf(grant.rank).token == grant.token;", "!grant.jobs.empty();",
+             "transcript_golden_test", "*stale_messages_are_fenced*"),
+    Mutation("the attempt's own folder, in a checkpoint", "worker/shell/checkpoint/checkpoint_folders.cc",
+             'identity_.run_id.substr(0, 8), "-", attempt)', 'identity_.run_id.substr(0, 8))',
+             "compute_files_test", "CheckpointFolder.AttemptThatIsOver*"),
+    Mutation("an attempt has an epoch of its own", "coordinator/core/run_members.cc",
+             "epoch_ = ++numbers->epoch;", "epoch_ = numbers->epoch;",
+             "transcript_golden_test", "*lost_process_begins_again*"),
+    Mutation("the epoch of a tensor, at its receiver", "worker/shell/transport/transfer_table.h",
+             "return key.run == run_ && key.epoch == epoch_;", "return key.run == run_;",
+             "transfer_table_test", "*"),
+    Mutation("the epoch is stored before it is used", "coordinator/core/run.cc",
+             "std::max(out.effects.records.epoch, members_.epoch())", "out.effects.records.epoch",
+             "coordinator_restore_test", "*"),
+    Mutation("a commit comes before its acknowledgement", "coordinator/store/store_writer.cc",
+             "  while (Take(&taken)) {\n", "  while (Take(&taken)) {\n    for (const auto& early : taken.durable) early();\n",
+             "store_test", "StoreWriter*"),
+    Mutation("a step's record comes before its effects", "coordinator/core/coordinator_core.cc",
+             "  out_.effects.records.steps = out_.effects.steps;\n", "",
+             "run_simulation_test", "*CoordinatorKilled*"),
+    Mutation("effects wait for their record", "coordinator/shell/server_loop.cc",
+             "held_.push_back({written_, [this, shared] { CarryOut(std::move(*shared)); }});",
+             "CarryOut(std::move(*shared));",
+             "coordinator_server_test", "CoordinatorServerStore*"),
+    Mutation("the checksum of a checkpoint's index", "worker/shell/checkpoint/checkpoint_index.cc",
+             "if (!TakeOwnChecksum(&json))", "if (!TakeOwnChecksum(&json) && json.empty())",
+             "compute_files_test", "Audit.EveryFlippedByte*"),
+    Mutation("the checksum of a file, in the index", "worker/shell/checkpoint/checkpoint_index.cc",
+             "same_training && checksum == named->second.crc32 &&", "same_training &&",
+             "compute_files_test", "CheckpointFolder.FilesOfTwoRuns*"),
+    Mutation("a checkpoint waits for every process", "coordinator/core/checkpoints.cc",
+             "std::all_of(snapshot->saved.begin(), snapshot->saved.end(),",
+             "std::any_of(snapshot->saved.begin(), snapshot->saved.end(),",
+             "run_simulation_test", "*Snapshots*"),
+    Mutation("a checkpoint is sealed behind its steps", "coordinator/core/run_checkpoints.cc",
+             "saved.drop || saved.step <= reported;", "true || saved.step <= reported;",
+             "run_simulation_test", "*ProcessesKilled*:*CoordinatorKilled*"),
+    Mutation("a job is done once", "coordinator/core/work_queue.cc",
+             "  if (state == kDone) return Outcome::kDuplicate;\n", "",
+             "work_queue_test", "*"),
+    Mutation("a damaged checkpoint is left out", "coordinator/core/run_attempts.cc",
+             "  checkpoints_.erase(damaged_step);\n", "",
+             "run_attempts_test", "*"),
+    Mutation("a poison job spends three processes", "coordinator/core/run.cc",
+             "suspects_.Poisoned(options_.poison_losses)", "suspects_.Poisoned(2 * options_.poison_losses)",
+             "coordinator_core_test", "*Poison*"),
+    Mutation("a step with a bad number is made once more", "coordinator/core/run.cc",
+             "|| step <= info_.non_finite_step) return false;", "|| step < 0) return false;",
+             "coordinator_core_test", "*NotFinite*"),
+]
+
+
+def wrong_texts():
+    """Returns what is wrong with the list: texts that are not in the source exactly once."""
+    wrong = []
+    for m in MUTATIONS:
+        count = (SOURCE / m.file).read_text().count(m.text)
+        if count != 1:
+            wrong.append(f"{m.name}: {m.file} has its text {count} times: {m.text!r}")
+    return wrong
+
+
+def copy_tree(to):
+    """Brings the copy up to date; files that did not change keep their times, so that little is built again."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=SOURCE, check=True,
+                            capture_output=True).stdout.decode().split("\0")
+    for name in filter(None, listed):
+        source, copy = SOURCE / name, to / name
+        if not source.is_file() or (copy.is_file() and copy.read_bytes() == source.read_bytes()):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy)
+    deps = to / "build/deps"
+    if not deps.exists():
+        deps.parent.mkdir(parents=True, exist_ok=True)
+        deps.symlink_to((SOURCE / "build/deps").resolve())
+
+
+class Copy:
+    """The copy of the tree, its build, and its tests."""
+
+    def __init__(self, tree):
+        self.tree = tree
+        self.build_dir = tree / "build/release"
+        copy_tree(tree)
+        if not (self.build_dir / "build.ninja").exists():
+            subprocess.run(["cmake", "--preset", "release"], cwd=tree, check=True, stdout=subprocess.DEVNULL)
+
+    def build(self, targets):
+        """Returns "" or the errors of the build."""
+        done = subprocess.run(["ninja", "-C", self.build_dir, "-j", str(os.cpu_count()), *targets],
+                              capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-2000:]
+
+    def passes(self, m):
+        environment = dict(os.environ, WEFT_SOURCE=str(self.tree), WEFT_BIN=str(self.build_dir / "bin"),
+                           UCX_LOG_LEVEL="error")
+        try:
+            done = subprocess.run([self.build_dir / "tests" / m.test, f"--gtest_filter={m.filter}",
+                                   "--gtest_fail_fast"], env=environment, timeout=300, capture_output=True)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0 and b"[       OK ]" in done.stdout  # a filter that fits nothing passes too
+
+    def outcome(self, m):
+        """Applies the mutation, and says what its test makes of it."""
+        path = self.tree / m.file
+        whole = path.read_text()
+        path.write_text(whole.replace(m.text, m.weaker))
+        try:
+            errors = self.build([m.test])
+            if errors:
+                print(errors, file=sys.stderr)
+                return "does not build"
+            return "NOT NOTICED" if self.passes(m) else "noticed"
+        finally:
+            path.write_text(whole)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", nargs="?", type=pathlib.Path, default=SOURCE / "build/release")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only mutations whose name contains one of these")
+    parser.add_argument("--check", action="store_true", help="only look whether each text is still in the source")
+    options = parser.parse_args()
+    wrong = wrong_texts()
+    if wrong or options.check:
+        sys.exit("\n".join(wrong) if wrong else 0)
+    chosen = [m for m in MUTATIONS if not options.only or any(words in m.name for words in options.only)]
+
+    copy = Copy(options.build.resolve() / "mutations")
+    errors = copy.build(sorted({m.test for m in chosen}))
+    if errors:
+        sys.exit(f"the unchanged tree does not build:\n{errors}")
+    for m in chosen:
+        if not copy.passes(m):
+            sys.exit(f"{m.test} --gtest_filter={m.filter} fails in the unchanged tree")
+
+    print("| weakened guard | test | outcome | seconds |\n| --- | --- | --- | --- |", flush=True)
+    failed = False
+    for m in chosen:
+        began = time.monotonic()
+        outcome = copy.outcome(m)
+        failed |= outcome != "noticed"
+        print(f"| {m.name} | `{m.test} {m.filter}` | {outcome} | {time.monotonic() - began:.0f} |", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
