@@ -315,7 +315,8 @@ bool ShiftSearch::Propagate() {
   return possible;
 }
 
-// Chooses among the pairs that overlap at the earliest starts the one that costs most either way.
+// Chooses among the pairs that overlap at the earliest starts the one that costs most, most of all where it
+// costs much either way.
 ShiftSearch::Branch ShiftSearch::ChooseOverlap() const {
   Branch best;
   int64_t most = -1;
@@ -328,7 +329,7 @@ ShiftSearch::Branch ShiftSearch::ChooseOverlap() const {
     const int64_t split = rest < DurationOf(shift.u) ? windows : windows + 1;
     const int64_t later_v = split * period_ + DurationOf(shift.u) - apart;
     const int64_t later_u = apart - (split * period_ - DurationOf(shift.v));
-    const int64_t cost = std::min(later_v, later_u);
+    const int64_t cost = later_v + later_u + std::min(later_v, later_u);
     if (cost <= most) continue;
     most = cost;
     best = {static_cast<int>(pair), split, later_v <= later_u};
