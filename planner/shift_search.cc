@@ -105,6 +105,8 @@ class ShiftSearch {
   Branch Choose() const;
   bool Decide(const Branch& branch, bool more);
   Verdict Descend();
+  // Returns what it means that a propagation did not succeed.
+  Verdict Refused() const { return stopped_ ? Verdict::kUnknown : Verdict::kImpossible; }
 
   const PatternProblem& problem_;
   const int64_t period_;
@@ -121,7 +123,7 @@ class ShiftSearch {
   std::vector<End> ends_;                    // of AddPath
   std::vector<int> open_pairs_, open_rows_;  // to tighten
   std::vector<char> pair_is_open_, row_is_open_;
-  int64_t nodes_ = 0;
+  int64_t nodes_ = 0, tightened_ = 0;
   bool stopped_ = false;
 };
 
@@ -295,12 +297,14 @@ bool ShiftSearch::TightenRow(int number) {
 
 bool ShiftSearch::Propagate() {
   bool possible = true;
-  while (possible && (!open_pairs_.empty() || !open_rows_.empty())) {
+  while (possible && !stopped_ && (!open_pairs_.empty() || !open_rows_.empty())) {
     if (!open_pairs_.empty()) {
       const int pair = open_pairs_.back();
       open_pairs_.pop_back();
       pair_is_open_[pair] = 0;
       possible = TightenPair(pair);
+      constexpr int64_t kAsked = 256;  // large problems take long for a single node
+      if (++tightened_ % kAsked == 0 && limits_.stop()) stopped_ = true;
     } else {
       const int row = open_rows_.back();
       open_rows_.pop_back();
@@ -312,10 +316,11 @@ bool ShiftSearch::Propagate() {
   for (const int row : open_rows_) row_is_open_[row] = 0;
   open_pairs_.clear();
   open_rows_.clear();
-  return possible;
+  return possible && !stopped_;
 }
 
-// Chooses among the pairs that overlap at the earliest starts the one that costs most either way.
+// Chooses among the pairs that overlap at the earliest starts the one that costs most, most of all where it
+// costs much either way.
 ShiftSearch::Branch ShiftSearch::ChooseOverlap() const {
   Branch best;
   int64_t most = -1;
@@ -328,7 +333,7 @@ ShiftSearch::Branch ShiftSearch::ChooseOverlap() const {
     const int64_t split = rest < DurationOf(shift.u) ? windows : windows + 1;
     const int64_t later_v = split * period_ + DurationOf(shift.u) - apart;
     const int64_t later_u = apart - (split * period_ - DurationOf(shift.v));
-    const int64_t cost = std::min(later_v, later_u);
+    const int64_t cost = later_v + later_u + std::min(later_v, later_u);
     if (cost <= most) continue;
     most = cost;
     best = {static_cast<int>(pair), split, later_v <= later_u};
@@ -384,7 +389,7 @@ Verdict ShiftSearch::Descend() {
   if (branch.pair < 0) return Verdict::kFound;
   for (const bool more : {branch.more_first, !branch.more_first}) {
     const size_t mark = trail_.size();
-    const Verdict verdict = Decide(branch, more) ? Descend() : Verdict::kImpossible;
+    const Verdict verdict = Decide(branch, more) ? Descend() : Refused();
     if (verdict != Verdict::kImpossible) return verdict;
     UndoTo(mark);
   }
@@ -395,7 +400,7 @@ ShiftSearchResult ShiftSearch::Run() {
   ShiftSearchResult result;
   MakePairs();
   MakeRows();
-  result.verdict = LoadBound(problem_) <= period_ && Begin() ? Descend() : Verdict::kImpossible;
+  result.verdict = LoadBound(problem_) <= period_ && Begin() ? Descend() : Refused();
   result.nodes = nodes_;
   if (result.verdict != Verdict::kFound) return result;
   result.pattern.period = period_;

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kMaxSize = 1 << 24;
 constexpr int kMaxFlagRanks = 1 << 16;
-constexpr int kMaxPlannedRanks = 1024;
+constexpr int kMaxPlannedRanks = 128;
 
 // Columns of a help's footer; flags are broken where the terminal ends.
 constexpr size_t kFooterColumns = 100;

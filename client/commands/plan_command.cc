@@ -28,6 +28,7 @@ namespace weft {
 namespace {
 
 constexpr int kMaxBatches = 16;
+constexpr size_t kMaxLayers = 512;  // of all micro-batches of a window
 
 // What is planned for.
 struct Source {
@@ -245,6 +246,14 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (!wanted.ok()) return Fail(kExitUsage, wanted.status().message());
   const auto source = ReadSource(options);
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
+  const size_t layers = source->profile.parts.size() * wanted->batches.back();
+  if (layers > kMaxLayers) {
+    return Fail(kExitBadConfiguration,
+                absl::StrFormat(
+                    "%s has %d layers in a window, and at most %d can be planned; profile larger layers, or "
+                    "give --schedule periodic",
+                    options.file, layers, kMaxLayers));
+  }
   const auto report = MakeReport(options, *source, *wanted);
   if (report.status().code() == absl::StatusCode::kResourceExhausted) {
     if (options.output == "json")

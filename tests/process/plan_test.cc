@@ -82,6 +82,23 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({run, "--workers", "2", "--memory", "1KB"}, kNothingFits, "nothing fits");
 }
 
+TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {
+  const auto layers = [&](int count) {
+    Json profile = {{"layers", Json::array()}};
+    for (int l = 0; l < count; ++l)
+      profile["layers"].push_back({{"forward", 1 + l * 7 % 5}, {"activation_bytes", 1 + l * 3 % 4}});
+    std::ofstream(profile_) << profile.dump();
+    return Plan({profile_, "--workers", "8", "--memory", "600", "--time-limit", "1", "-o", "json"});
+  };
+  const CommandResult many = layers(100);
+  ASSERT_EQ(many.code, 0) << many.err;
+  const Json plan = Json::parse(many.out);
+  EXPECT_GE(plan["period"], plan["lower_bound"]);
+  const CommandResult more = layers(300);
+  EXPECT_EQ(more.code, kBadConfiguration);
+  EXPECT_THAT(more.err, HasSubstr("600 layers in a window, and at most 512"));
+}
+
 TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {
   const std::string run = WriteSmallRun(folder_, {});
   const CommandResult plan = Plan({run, "--workers", "2", "-o", "yaml"});
