@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
