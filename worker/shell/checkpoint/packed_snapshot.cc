@@ -15,15 +15,15 @@ namespace {
 
 constexpr int64_t kSnapshotMark = 0x7765'6674'636f'7079;  // "weftcopy"
 
-struct Head {
+struct SnapshotHead {
   int64_t mark = kSnapshotMark;
   int64_t stage = 0, version = 0, optimizer_steps = 0;
   int64_t part = 0, parts = 1;
   int64_t flats = 0, elements = 0;  // number of the buffers, and the size of each
 };
-static_assert(sizeof(Head) == kSnapshotHeadBytes);
+static_assert(sizeof(SnapshotHead) == kSnapshotHeadBytes);
 
-int64_t BytesOf(const Head& head) {
+int64_t BytesOf(const SnapshotHead& head) {
   return static_cast<int64_t>(kSnapshotHeadBytes + sizeof(float) * head.flats * head.elements);
 }
 
@@ -31,7 +31,7 @@ int64_t BytesOf(const Head& head) {
 class PackedStage final : public KeptStage {
  public:
   struct Part {
-    Head head;
+    SnapshotHead head;
     SliceBounds bounds;
     Tensor packed;
   };
@@ -84,14 +84,14 @@ absl::StatusOr<Tensor> NewSnapshotBlock(size_t flat_bytes) {
 }
 
 absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s) {
-  const Head head{kSnapshotMark,
-                  s.layout.stage,
-                  s.version,
-                  s.optimizer_steps,
-                  s.part,
-                  s.parts,
-                  static_cast<int64_t>(s.flats.size()),
-                  static_cast<int64_t>(s.flats.front().bytes / sizeof(float))};
+  const SnapshotHead head{kSnapshotMark,
+                          s.layout.stage,
+                          s.version,
+                          s.optimizer_steps,
+                          s.part,
+                          s.parts,
+                          static_cast<int64_t>(s.flats.size()),
+                          static_cast<int64_t>(s.flats.front().bytes / sizeof(float))};
   Tensor packed = s.block;
   if (packed.owner == nullptr) {
     absl::StatusOr<Tensor> block = NewSnapshotBlock(static_cast<size_t>(BytesOf(head)) - kSnapshotHeadBytes);
@@ -118,7 +118,7 @@ absl::StatusOr<std::shared_ptr<const KeptStage>> ReadPackedStage(const RunSpec& 
     bool fits = packed.bytes >= kSnapshotHeadBytes && packed.place == MemoryPlace::kHost;
     if (fits) {
       std::memcpy(&part.head, packed.data, sizeof(part.head));
-      const Head& h = part.head;
+      const SnapshotHead& h = part.head;
       fits = h.mark == kSnapshotMark && h.stage == stage && h.version == run.first_step() && h.part >= 0 &&
              h.part < h.parts && h.flats == static_cast<int64_t>(1 + buffers.size());
     }
