@@ -156,7 +156,7 @@ absl::Status EmbedPlan(const std::string& folder, Json& run) {
     return absl::OkStatus();
   const std::string name = schedule["file"];
   if (!IsYaml(name)) return absl::OkStatus();
-  const auto text = ReadText((fs::path(folder) / name).string(), kMaxYamlBytes, "a plan");
+  const auto text = ReadTextFile((fs::path(folder) / name).string(), kMaxYamlBytes, "a plan");
   if (!text.ok()) return text.status();
   const auto yaml = ParseYaml(*text);
   if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ":", yaml.status().message()));

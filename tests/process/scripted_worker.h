@@ -69,6 +69,7 @@ class ScriptedWorker {
 
   void On(Welcome&) {}
   void On(GroupId&) {}
+  void On(DropCopies&) {}
   void On(Assign& m) {
     for (const RankLease& lease : m.leases) tokens_[lease.rank] = lease.token;
     stream_->Send(Prepared{m.run});
