@@ -89,8 +89,9 @@ class Placer {
 
   void HoldActivation(int l) { Hold(l, chain_.layers[l].kept, Forward(l), Backward(l)); }
 
-  // What goes to a task of the same rank is there from the start of the task that writes it to the end of the
-  // last one that reads it. What goes elsewhere is there while its task runs; its buffer counts beside it.
+  // Bytes that go to a task of the same rank are there from the start of the task that writes it to the end
+  // of the last one that reads it. What goes elsewhere is there while its task runs; its buffer counts beside
+  // it.
   void HoldTensors(int l) {
     const int64_t input = l == 0 ? chain_.input : chain_.layers[l - 1].output;
     const int64_t output = chain_.layers[l].output;

@@ -33,7 +33,7 @@ struct ChainLayer {
   int64_t sync = 0;                   // ticks that its weights would occupy a link, for replicated stages
 };
 
-// What a transfer between two ranks occupies.
+// Says what a transfer between two ranks occupies.
 enum class LinkKind : uint8_t {
   kPairFull,  // a link for each ordered pair of ranks
   kPairHalf,  // one link for each pair, for both directions

@@ -44,7 +44,7 @@ class Bisection {
     }
     Offer(PackedPattern(problem_));
     if (!result_.pattern.has_value()) OfferLongest();
-    // Where the least period is that of the loads, bisecting would come to it last.
+    // Bisecting would come last to a least period that is that of the loads.
     if (result_.pattern.has_value() && tried_ < result_.pattern->period) Ask(tried_);
     while (result_.pattern.has_value() && tried_ < result_.pattern->period && !limits_.stop()) {
       Ask(tried_ + (result_.pattern->period - tried_) / 2);

@@ -47,7 +47,7 @@ struct PatternProblem {
   int batches = 1;  // in a window
   std::vector<PatternTask> tasks;
   std::vector<PatternHold> holds;
-  // By rank: bytes that are always there, and the most that there may be.
+  // Bytes that are always there, and the most that there may be; by rank.
   std::vector<int64_t> resident, memory;
 
   int ranks() const { return static_cast<int>(memory.size()); }

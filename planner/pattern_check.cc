@@ -70,7 +70,7 @@ absl::Status CheckResources(const PatternProblem& problem, const Pattern& patter
 }  // namespace
 
 std::vector<int64_t> PeakBytes(const PatternProblem& problem, const Pattern& pattern) {
-  // Of each rank: when how many bytes come or go. What goes at an instant goes before what comes.
+  // Times at which bytes come or go, by rank. Bytes that go at an instant go before those that come.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> changes(problem.ranks());
   const int64_t windows = PlayedWindows(problem, pattern);
   for (const PatternHold& hold : problem.holds) {

@@ -51,7 +51,7 @@ class ShiftSearch {
     int64_t bytes;
     int first, last;
   };
-  // What may be on a rank when the task `at` starts.
+  // Memory that may be in use on a rank when the task `at` starts.
   struct Row {
     int at;
     int64_t room;

@@ -203,7 +203,7 @@ std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const Contestan
     for (Contestant& contestant : more) {
       contestant.chosen = contestant.chosen && !chosen && IsOwnSize(run, contestant.run, options);
       chosen |= contestant.chosen;
-      // Of sizes that are tried, those that a schedule does not take are no news.
+      // A schedule that does not take one of the sizes that are tried is no news.
       if (contestant.run.ok() || !options.vary.any()) contestants.push_back(std::move(contestant));
     }
   }

@@ -24,7 +24,7 @@ struct Contestant {
   std::string deepens = {};
 };
 
-// What is tried beside the run file's own.
+// Says what is tried beside the run file's own.
 struct Variation {
   bool microbatches = false;  // divisors of the batch, from a quarter to four times the run file's
   bool cuts = false;          // numbers of stages, from half to four times the run file's, or for the ranks

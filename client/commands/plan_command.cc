@@ -30,7 +30,7 @@ namespace {
 constexpr int kMaxBatches = 16;
 constexpr size_t kMaxLayers = 512;  // of all micro-batches of a window
 
-// What is planned for.
+// Holds what is planned for.
 struct Source {
   std::optional<RunSpec> run;  // absent for a profile alone
   Profile profile;
@@ -171,7 +171,7 @@ absl::StatusOr<Prediction> PredictRun(const PlanOptions& options, const Source& 
   return Prediction{result->makespan, PeaksOf(*result, prepared->held)};
 }
 
-// Of a profile alone: one step of the given micro-batches, or a window in steady state.
+// Plans for a profile alone: one step of the given micro-batches, or a window in steady state.
 absl::StatusOr<Prediction> PredictProfile(const Source& source, const TickedChain& ticked, const Plan& plan) {
   if (source.microbatches == 0) {
     return Prediction{ticked.TimeOf(static_cast<double>(plan.pattern.period)),

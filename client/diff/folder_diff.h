@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// What a run left in its folder.
+// Describes what a run left in its folder.
 struct RunTraces {
   std::map<int, std::optional<double>> losses;  // by step; nothing for one that is no number
   // Checksums of the files of each checkpoint, by step and name; with its index's training.

@@ -65,7 +65,7 @@ std::optional<uint64_t> WholeOf(const ValueCopies& copies);
 // The comparison of a value of two runs.
 struct ValueComparison {
   enum class Result : uint8_t { kUnknown, kEqual, kDiffers } result = Result::kUnknown;
-  // Of a value that differs: a copy or slice of each run.
+  // The copy or slice of a value that differs, in each run.
   ValueCopy a, b;
 };
 ValueComparison Compare(const ValueCopies& a, const ValueCopies& b);

@@ -32,9 +32,9 @@ class Differ {
 
  private:
   using Results = std::vector<RunDiff::Result>;
-  // By stage and micro-batch: true if the results differ, or may.
+  // True if the results differ, or may; by stage and micro-batch.
   using Tainted = std::vector<std::vector<bool>>;
-  // What was found of the results of one job.
+  // The findings about the results of one job.
   struct Seen {
     Results differing;
     bool any_known = false;  // true if a result is recorded in both runs

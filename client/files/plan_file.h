@@ -36,7 +36,7 @@ absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double me
 // Returns `periodic` with the plan's pattern.
 ScheduleSpec ScheduleOfPlan(const Plan& plan);
 
-// What a plan predicts, in the units of its profile.
+// A plan's prediction, in the units of its profile.
 struct PlanReport {
   std::string source;  // the file that was planned for, or its profile
   std::string unit;    // of times; empty for any

@@ -38,7 +38,7 @@ struct Submission {
   std::string run_id;     // messages.h, Assign
 };
 
-// What a run has reached. Each one replaces the one before.
+// Progress of a run. Each one replaces the one before.
 struct RunFigures {
   RunInfo info;  // with the reports so far
   // Losses of a process since the last new step, and the steps done at the last one (run_attempts.h).

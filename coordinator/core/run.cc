@@ -326,10 +326,6 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
   }
   TakeReports(out, from, m.ranks);
   member.finished = true;
-  FinishIfAllHave();
-}
-
-void Run::FinishIfAllHave() {
   if (members_.AllFinished()) End(RunState::kFinished, "");
 }
 
@@ -432,7 +428,7 @@ void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& 
     BeginFinishing(out);
   }
   Announce(out);
-  FinishIfAllHave();
+  if (members_.AllFinished()) End(RunState::kFinished, "");
 }
 
 void Run::EndAttempt(const std::string& reason) {

@@ -147,7 +147,6 @@ class Run {
   RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
   bool MakesOnceMore(int32_t step);
-  void FinishIfAllHave();
   bool HasResults() const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   // Drops what belongs to one attempt.

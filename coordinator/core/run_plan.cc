@@ -52,7 +52,7 @@ std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step)
   auto later = std::make_shared<RunPlan>(plan);
   later->graph = plan.graph.ForSteps(plan.steps, first_step);
   later->first_step = first_step;
-  // Where the edges depend on the run's steps, they are others now.
+  // The edges are others now if they depend on the run's steps.
   if (later->graph.depends_on_steps()) later->tables = TablesOf(later->graph, nullptr);
   if (plan.fast != nullptr) later->fast = PlanFrom(*plan.fast, first_step);
   return later;

@@ -37,8 +37,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                           {{"direction", "sent"}})),
       lost_(m->AddCounter("weft_workers_lost_total", "Worker processes that were given up as lost.")),
       restarts_(m->AddCounter("weft_run_restarts_total",
-                              "Runs that began again from their newest checkpoint because they lost a "
-                              "worker process or a data link.")),
+                              "Runs that began again because they lost a worker process or a link.")),
       non_finite_(
           m->AddCounter("weft_non_finite_steps_total",
                         "Steps that were given up on all stages because a loss, gradient or weight was "

@@ -113,7 +113,7 @@ class ServerLoop {
   std::map<uint64_t, Answer> answers_;
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
-  // What waits for records to be durable, in order.
+  // Effects that wait for records to be durable, in order.
   struct Held {
     uint64_t records = 0;  // number of the last records that it waits for
     std::function<void()> carry_out;

@@ -176,7 +176,8 @@ struct StatePart {
   friend auto operator<=>(const StatePart&, const StatePart&) = default;
 };
 
-// Says that this process keeps these parts in its memory, as the attempt of that epoch saved them behind the step.
+// Says that this process keeps these parts in its memory, as the attempt of that epoch saved them behind the
+// step.
 struct CopiesHeld {
   uint64_t run = 0;
   uint64_t epoch = 0;
@@ -266,7 +267,8 @@ struct Assign {
   // True if each process keeps what its ranks save behind each step, and sends it to the process behind it in
   // `peers`.
   bool copies = false;
-  // In an attempt that begins with copies: the epoch of the attempt that made them, and the processes that keep them.
+  // In an attempt that begins with copies: the epoch of the attempt that made them, and the processes that
+  // keep them.
   uint64_t copies_epoch = 0;
   std::vector<KeptPart> kept;
   // Step that an attempt before gave up for a number that is not finite: the gradients of its micro-batches
@@ -313,7 +315,7 @@ struct Validate {
   int32_t step = 0;
 };
 
-// Of the run's copies keep only those of this epoch, from this step on; there are none of epoch 0.
+// Drops the run's copies but those of this epoch from this step on; there are none of epoch 0.
 struct DropCopies {
   uint64_t run = 0;
   uint64_t epoch = 0;

@@ -45,7 +45,7 @@ class Links {
   double RunRing(double now, const std::vector<Rank>& members, int turns, double bytes);
 
  private:
-  // What a transfer takes: two ends, which are the same where one link is shared.
+  // The two ends that a transfer takes, which are the same where one link is shared.
   struct Path {
     size_t out, in;  // indexes into free_
     double bandwidth, latency;

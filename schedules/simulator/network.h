@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// What transfers share, one after the other.
+// Says what transfers share, one after the other.
 enum class LinkSharing : uint8_t {
   kPairFull,  // those from one rank to one other
   kPairHalf,  // those between two ranks, in both directions
@@ -26,7 +26,7 @@ enum class LinkSharing : uint8_t {
 struct Network {
   LinkSharing links = LinkSharing::kPairFull;
   std::vector<int> nodes;  // ranks of each node, in order of ranks; empty if all are on one node
-  // Of a link between nodes, in the units of SimulationOptions. A bandwidth of 0 means infinite.
+  // A link between nodes, in the units of SimulationOptions. A bandwidth of 0 means infinite.
   double bandwidth_between = 0, latency_between = 0;
   std::vector<double> speeds;  // by rank: what a duration is divided by; empty if all are 1
 

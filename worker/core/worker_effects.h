@@ -138,7 +138,7 @@ struct ResumeEffect {
   int step;
   std::vector<Stage> stages;
 };
-// Of the run's copies keep only those of this epoch, from this step on.
+// Drops the run's copies but those of this epoch from this step on.
 struct DropCopiesEffect {
   uint64_t run;
   uint64_t epoch;

@@ -25,7 +25,7 @@ struct CheckpointDamage {
   std::string message;  // a sentence: the file by its path, what is wrong with it, what to do
 };
 
-// What was found in one checkpoint.
+// Findings in one checkpoint.
 struct CheckpointAudit {
   NamedCheckpoint named;
   std::optional<CheckpointIndex> index;  // none where it is partial, or the index is damaged

@@ -17,6 +17,31 @@
 #include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
+namespace {
+
+Failed FailureOf(const absl::Status& status, std::optional<PeerId> link_to, const Job* job,
+                 const RunSpec* spec) {
+  Failed failure{0, std::string(status.message()), link_to.value_or(-1)};
+  const bool resumes = spec != nullptr && spec->first_step() > 0;
+  if (resumes && IsDamagedCheckpoint(status)) failure.damaged_checkpoint = spec->first_step();
+  if (job != nullptr && IsNonFinite(status)) failure.non_finite_step = job->step;
+  return failure;
+}
+
+KeptCopies::Key KeyOfCopy(const TensorKey& key, uint64_t copies_epoch) {
+  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch : key.epoch;
+  return {epoch, key.step, {key.stage, key.part}};
+}
+
+// Lets the other processes of the run connect to this one.
+absl::Status Admit(const std::vector<Peer>& peers, Transport& transport) {
+  std::vector<PeerAddress> others;
+  for (const Peer& peer : peers)
+    if (peer.address != transport.address()) others.push_back({peer.address, peer.label});
+  return transport.Admit(others);
+}
+
+}  // namespace
 
 EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
                            WorkThreads& threads, Outbox& outbox)
@@ -134,11 +159,7 @@ void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<P
                         const Job* job) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  const bool resumes = spec_ != nullptr && spec_->first_step() > 0;
-  Failed failure{0, std::string(status.message()), link_to.value_or(-1)};
-  if (resumes && IsDamagedCheckpoint(status)) failure.damaged_checkpoint = spec_->first_step();
-  if (job != nullptr && IsNonFinite(status)) failure.non_finite_step = job->step;
-  core_.OnFailure(now, std::move(failure), &effects_);
+  core_.OnFailure(now, FailureOf(status, link_to, job, spec_.get()), &effects_);
   Apply(now, nullptr);
   // The process ends when it has forgotten the run (WorkerLoop::CheckHealth).
   if (const absl::Status health = transport_.health(); !health.ok())
@@ -171,7 +192,7 @@ bool EffectRunner::PollTransport(int64_t now) {
       Fail(now, e.status, e.peer);
       continue;
     }
-    if (e.key.kind == TensorKind::kCopy) kept_.Put(core_.run_id(), KeyOfCopy(e.key), e.tensor);
+    if (e.key.kind == TensorKind::kCopy) kept_.Put(core_.run_id(), KeyOfCopy(e.key, copies_epoch_), e.tensor);
     const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
     core_.OnTensor(now, e.key, arrival, &effects_);
     Apply(now, nullptr);
@@ -410,13 +431,8 @@ void EffectRunner::CopiesDone(const SnapshotWriter::Done& done) {
   threads_.WakeMain();  // for what is sent
 }
 
-KeptCopies::Key EffectRunner::KeyOfCopy(const TensorKey& key) const {
-  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch_ : key.epoch;
-  return {epoch, key.step, {key.stage, key.part}};
-}
-
 absl::Status EffectRunner::OfferCopy(int64_t now, const PublishEffect& effect) {
-  absl::StatusOr<Tensor> copy = kept_.Find(core_.run_id(), KeyOfCopy(effect.key));
+  absl::StatusOr<Tensor> copy = kept_.Find(core_.run_id(), KeyOfCopy(effect.key, copies_epoch_));
   if (!copy.ok()) return AsDamagedCheckpoint(copy.status());
   copy->made_ns = now;
   seats_.Of(effect.key.producer)->bytes_sent[static_cast<int>(TensorKind::kCopy)] += copy->bytes;
@@ -438,11 +454,7 @@ void EffectRunner::LookAtDevice() {
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
   std::vector<RankReport> reports = ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
-  if (spec_ != nullptr && spec_->redundancy > 0 && !reports.empty()) {
-    // They are the process's.
-    reports.front().live_bytes["copies"] = kept_.bytes();
-    reports.front().peak_bytes["copies"] = kept_.peak_bytes();
-  }
+  if (spec_ != nullptr && spec_->redundancy > 0 && !reports.empty()) kept_.AddTo(&reports.front());
   return reports;
 }
 
@@ -489,7 +501,7 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
                               : std::make_shared<const CheckpointFolders>(a.output, run, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
   peers_ = a.peers;
-  if (absl::Status s = AdmitPeers(); !s.ok()) return s;
+  if (absl::Status s = Admit(peers_, transport_); !s.ok()) return s;
   threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));
   // The line is one write, as other processes share the terminal.
   if (!a.reduction.empty())
@@ -499,13 +511,6 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   if (!ids.ok()) return ids.status();
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
   return absl::OkStatus();
-}
-
-absl::Status EffectRunner::AdmitPeers() {
-  std::vector<PeerAddress> others;
-  for (const Peer& peer : peers_)
-    if (peer.address != transport_.address()) others.push_back({peer.address, peer.label});
-  return transport_.Admit(others);
 }
 
 // Connects only now: meanwhile the peers have let this process in (Transport::Admit).
@@ -521,21 +526,12 @@ void EffectRunner::AllPrepared(int64_t now) {
 }
 
 void EffectRunner::Resume(int64_t now, const ResumeEffect& effect) {
-  std::map<Rank, ResumeTask> tasks;
-  for (const ResumeEffect::Stage& s : effect.stages) {
-    ResumeTask& task = tasks[s.rank];
-    task.run = run_;
-    task.stages.push_back({s.stage, {}});
-    for (const StatePart& part : s.parts) {
-      absl::StatusOr<Tensor> copy = kept_.Find(core_.run_id(), {effect.epoch, effect.step, part});
-      if (!copy.ok()) return Fail(now, AsDamagedCheckpoint(copy.status()));
-      task.stages.back().parts.push_back(*std::move(copy));
-    }
-  }
-  if (tasks.empty()) return AllResumed(now);
+  auto tasks = ResumeTasks(effect, run_, core_.run_id(), kept_);
+  if (!tasks.ok()) return Fail(now, AsDamagedCheckpoint(tasks.status()));
+  if (tasks->empty()) return AllResumed(now);
   task_status_ = absl::OkStatus();
-  pending_tasks_ = static_cast<int>(tasks.size());
-  for (auto& [rank, task] : tasks) {
+  pending_tasks_ = static_cast<int>(tasks->size());
+  for (auto& [rank, task] : *tasks) {
     Seat* seat = seats_.Of(rank);
     seat->task = std::move(task);
     threads_.Give(seat->index);

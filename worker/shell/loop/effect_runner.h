@@ -107,8 +107,8 @@ class EffectRunner {
   void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Reports the first failure of a run.
-  // Fails the run here. `link_to`: the other end of the data link that failed; `job`: the job that did.
+  // Fails the run here; its first failure is reported. `link_to`: the other end of the data link that failed;
+  // `job`: the job that did.
   void Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to = std::nullopt,
             const Job* job = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -132,14 +132,12 @@ class EffectRunner {
   absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns true if the run has connected to the process.
   bool IsConnected(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status AdmitPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the ranks begin with copies of the state that this process keeps.
   void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllResumed(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Hands a copy to another process.
   absl::Status OfferCopy(int64_t now, const PublishEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  KeptCopies::Key KeyOfCopy(const TensorKey& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

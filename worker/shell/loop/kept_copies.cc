@@ -62,6 +62,12 @@ void KeptCopies::Drop(uint64_t run, uint64_t epoch, int step) {
   }
 }
 
+void KeptCopies::AddTo(RankReport* report) const {
+  MutexLock lock(mutex_);
+  report->live_bytes["copies"] = bytes_;
+  report->peak_bytes["copies"] = peak_bytes_;
+}
+
 int64_t KeptCopies::bytes() const {
   MutexLock lock(mutex_);
   return bytes_;

@@ -46,6 +46,8 @@ class KeptCopies {
   void Drop(uint64_t run, uint64_t epoch, int step);
   void Clear() { BeginRun(0); }
 
+  // Adds the bytes that are kept to the report of a rank: they are the process's.
+  void AddTo(RankReport* report) const;
   // Return the bytes that are kept, and the most that have been since the run began.
   int64_t bytes() const;
   int64_t peak_bytes() const;

@@ -69,6 +69,23 @@ absl::Status SaveRank(const SaveTask& task, RankCompute& compute) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effect,
+                                                       const std::shared_ptr<const ScheduledRun>& run,
+                                                       uint64_t run_id, const KeptCopies& copies) {
+  std::map<Rank, ResumeTask> tasks;
+  for (const ResumeEffect::Stage& s : effect.stages) {
+    ResumeTask& task = tasks[s.rank];
+    task.run = run;
+    task.stages.push_back({s.stage, {}});
+    for (const StatePart& part : s.parts) {
+      absl::StatusOr<Tensor> copy = copies.Find(run_id, {effect.epoch, effect.step, part});
+      if (!copy.ok()) return copy.status();
+      task.stages.back().parts.push_back(*std::move(copy));
+    }
+  }
+  return tasks;
+}
+
 absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute) {
   const RunSpec& spec = task.run->spec;
   const std::vector<StateRule> rules = StateRulesOf(*task.run);

@@ -5,6 +5,8 @@
 #ifndef WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
 #define WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -17,6 +19,7 @@
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/kept_copies.h"
 #include "worker/shell/memory/memory_source.h"
 
 namespace weft {
@@ -52,6 +55,10 @@ absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& 
                          std::unique_ptr<RankCompute>* compute);
 
 absl::Status SaveRank(const SaveTask& task, RankCompute& compute);
+// Returns the tasks of the ranks that begin with copies, by rank. NotFound for a copy that is not here.
+absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effect,
+                                                       const std::shared_ptr<const ScheduledRun>& run,
+                                                       uint64_t run_id, const KeptCopies& copies);
 absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute);
 
 // Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the

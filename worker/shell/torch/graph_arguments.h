@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// What an argument may depend on beside the graph.
+// Holds what an argument may depend on beside the graph.
 struct GraphPlace {
   int64_t samples = 0;  // of a micro-batch
   c10::Device device = c10::Device(c10::DeviceType::CPU);

@@ -100,7 +100,7 @@ class HostOffload {
   void Strip(const at::Tensor& tensor);
 
  private:
-  // What tells the bytes of a saved tensor from others: the storage, the counter of its writes, and how often
+  // Tells the bytes of a saved tensor from others: the storage, the counter of its writes, and how often
   // it was written. The counter belongs to it: parts of one storage may count by themselves, as the gates of
   // an LSTM do (unsafe_chunk), and a write to one of them leaves the counters of the others as they are.
   struct SentKey {
