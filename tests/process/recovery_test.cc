@@ -193,7 +193,7 @@ pid_t WorkerWithRanks(const std::vector<pid_t>& workers) {
                   nullptr, false);
   const std::string members = run.is_object() ? run.value("members", Json()).dump() : "";
   const auto member = std::find_if(workers.begin(), workers.end(), [&](pid_t worker) {
-    return members.find(absl::StrCat("pid ", worker, "\"")) != std::string::npos;
+    return members.find(absl::StrCat("pid ", worker, " on host")) != std::string::npos;
   });
   return member == workers.end() ? 0 : *member;
 }
