@@ -130,7 +130,9 @@ class GrpcEtcdClient final : public EtcdClient {
     context.set_deadline(std::chrono::system_clock::now() + kCall);
     const absl::Status status = FromGrpc(method(&context));
     if (status.ok()) return status;
-    return absl::Status(status.code(), absl::StrCat("etcd at ", name_, ": ", status.message()));
+    const std::string sentence = absl::StrCat("etcd at ", name_, ": ", status.message());
+    return absl::IsDeadlineExceeded(status) ? absl::UnavailableError(sentence)
+                                            : absl::Status(status.code(), sentence);
   }
 
   const std::string name_;

@@ -1,9 +1,9 @@
 // Speaks with an etcd cluster: reads keys, changes keys under a condition, holds leases. The one place that
 // knows etcd's API (proto/etcd/etcd.proto).
 //
-// Each call takes at most a few seconds. Failure: Unavailable and DeadlineExceeded mean that nobody knows
-// whether a change was made; ResourceExhausted that etcd has no room and nothing was changed; every sentence
-// names the endpoints. Threads: any.
+// Each call takes at most a few seconds. Failure: Unavailable means that nobody knows whether a change was
+// made; ResourceExhausted that etcd has no room and nothing was changed; every sentence names the endpoints.
+// Threads: any.
 #ifndef WEFT_COORDINATOR_STORE_ETCD_CLIENT_H_
 #define WEFT_COORDINATOR_STORE_ETCD_CLIENT_H_
 

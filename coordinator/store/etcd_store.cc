@@ -35,10 +35,6 @@ uint64_t ChecksumIn(absl::string_view value) {
 
 uint64_t ChecksumOfHead(absl::string_view body) { return Checksum().Add(body).sum(); }
 
-bool MeansUnknown(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
-
 class EtcdStore final : public Store {
  public:
   EtcdStore(std::shared_ptr<EtcdClient> client, std::shared_ptr<const EtcdLeadership> leadership,
@@ -126,7 +122,7 @@ class EtcdStore final : public Store {
       if (made.ok() && *made == 0)
         return absl::AbortedError("another coordinator leads; this one must not go on");
       if (made.ok()) return absl::OkStatus();
-      if (!MeansUnknown(made.status()) || MonotonicNow() - start > kPatienceNs) return made.status();
+      if (!absl::IsUnavailable(made.status()) || MonotonicNow() - start > kPatienceNs) return made.status();
       std::this_thread::sleep_for(kPause);
     }
   }
