@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "run/byte_size.h"
 #include "run/file_section.h"
+#include "run/run_spec.h"
 #include "run/unknown_name.h"
 
 namespace weft {
