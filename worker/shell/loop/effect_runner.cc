@@ -306,8 +306,10 @@ void EffectRunner::Start(StartEffect& effect) {
   if (effect.part == JointPart::kEnd) task.collected = communicators_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   if (spec_->record_hashes) {
-    RankSeats& seats = seats_;
-    const auto is_here = [&seats](Rank rank) { return seats.Of(rank) != nullptr; };
+    const auto is_here = [this](Rank rank) {
+      AssertHeld(mu_);
+      return seats_.Of(rank) != nullptr;
+    };
     task.hashes = HashTaskFor(*core_.graph(), effect, spec_->first_step(), is_here);
   }
   if (effect.Does(Operation::kBeginState) || effect.Does(Operation::kReceiveState)) {
