@@ -15,7 +15,15 @@ inline int64_t MonotonicNow() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
-// Returns the same in seconds, for deadlines and progress that people see.
+// Returns what is to be added to the monotonic clock's time for that of the wall clock, nanoseconds since
+// 1970.
+inline int64_t UnixMinusMonotonic() {
+  timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec - MonotonicNow();
+}
+
+// Returns the same as MonotonicNow in seconds, for deadlines and progress that people see.
 inline double MonotonicSeconds() { return 1e-9 * static_cast<double>(MonotonicNow()); }
 
 }  // namespace weft

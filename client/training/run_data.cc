@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/durable_file.h"
+#include "base/fnv1a.h"
 #include "client/console/console.h"
 #include "client/files/yaml_file.h"
 #include "client/training/worker_task.h"
@@ -62,9 +63,7 @@ std::string Identity(const RunSpec& run, DataUse use) {
 std::string MemoryOf(const std::string& identity) {
   const std::string folder = CacheFolder();
   if (folder.empty() || identity.empty()) return "";
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : identity) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-  return absl::StrFormat("%s/data-%016x", folder, hash);
+  return absl::StrFormat("%s/data-%016x", folder, Fnv1a().Add(identity).hash());
 }
 
 bool Remembered(const std::string& memory, const std::string& identity) {

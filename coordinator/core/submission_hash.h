@@ -3,20 +3,21 @@
 #define WEFT_COORDINATOR_CORE_SUBMISSION_HASH_H_
 
 #include <cstdint>
-#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/fnv1a.h"
 
 namespace weft {
 
-inline uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output) {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
-  const auto add = [&hash](const std::string& s) {
-    for (unsigned char c : s) hash = (hash ^ c) * 1099511628211ull;
-    hash = (hash ^ s.size()) * 1099511628211ull;
-  };
-  add(spec);
-  add(output);
-  add(std::to_string(processes));
-  return hash;
+// Returns the hash of the specification, the processes and the output folder of a submission.
+inline uint64_t BodyHash(absl::string_view spec, int32_t processes, absl::string_view output) {
+  return Fnv1a()
+      .Add(spec)
+      .Add(uint64_t{spec.size()})
+      .Add(output)
+      .Add(uint64_t{output.size()})
+      .Add(static_cast<uint64_t>(processes))
+      .hash();
 }
 
 }  // namespace weft

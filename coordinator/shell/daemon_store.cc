@@ -1,6 +1,5 @@
 #include "coordinator/shell/daemon_store.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +11,6 @@ namespace weft {
 namespace {
 
 constexpr int64_t kStandByNs = 200'000'000;  // between two tries to lead
-
-int64_t UnixMinusMonotonic() {
-  const auto wall = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - MonotonicNow();
-}
 
 // Logs what the coordinator waits for, once for each cause.
 class StandByLog {

@@ -1,7 +1,6 @@
 #include "coordinator/shell/server_loop.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,13 +19,6 @@ namespace {
 // gather.
 constexpr int kMaxTaken = 256;
 constexpr int64_t kMaxEndingNs = 1'000'000'000;
-
-int64_t UnixMinusMonotonic() {
-  const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                           std::chrono::system_clock::now().time_since_epoch())
-                           .count();
-  return wall - MonotonicNow();
-}
 
 }  // namespace
 

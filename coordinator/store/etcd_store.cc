@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/fnv1a.h"
 #include "base/monotonic_clock.h"
 #include "coordinator/store/row_changes.h"
 
@@ -33,7 +34,7 @@ uint64_t ChecksumIn(absl::string_view value) {
   return checksum;
 }
 
-uint64_t ChecksumOfHead(absl::string_view body) { return Checksum().Add(body).sum(); }
+uint64_t ChecksumOfHead(absl::string_view body) { return Fnv1a().Add(body).hash(); }
 
 class EtcdStore final : public Store {
  public:

@@ -7,12 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/fnv1a.h"
 #include "coordinator/store/stored_codec.h"
 
 namespace weft {
 namespace {
-
-constexpr uint64_t kPrime = 1099511628211ull;
 
 template <class Value>
 absl::Status Take(absl::StatusOr<Value> value, Value* out) {
@@ -104,23 +103,13 @@ class ChangesOfBatch {
 
 }  // namespace
 
-Checksum& Checksum::Add(absl::string_view bytes) {
-  for (const char byte : bytes) sum_ = (sum_ ^ static_cast<unsigned char>(byte)) * kPrime;
-  return *this;
-}
-
-Checksum& Checksum::Add(uint64_t number) {
-  for (int i = 0; i < 8; ++i, number >>= 8) sum_ = (sum_ ^ (number & 0xff)) * kPrime;
-  return *this;
-}
-
 uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes) {
-  return Checksum()
+  return Fnv1a()
       .Add(row.run)
       .Add(static_cast<uint64_t>(row.kind))
       .Add(static_cast<uint64_t>(row.step))
       .Add(bytes)
-      .sum();
+      .hash();
 }
 
 RowChanges ChangesOf(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,

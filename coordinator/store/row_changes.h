@@ -24,16 +24,6 @@ struct StoredRow {
   int32_t step = 0;  // of steps and validations
 };
 
-// Hashes bytes (FNV-1a): any one byte that changes changes the sum.
-class Checksum {
- public:
-  Checksum& Add(absl::string_view bytes);
-  Checksum& Add(uint64_t number);
-  uint64_t sum() const { return sum_; }
-
- private:
-  uint64_t sum_ = 14695981039346656037ull;
-};
 uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes);
 
 struct RowChange {

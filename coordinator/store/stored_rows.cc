@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/fnv1a.h"
 #include "coordinator/store/store.h"
 
 namespace weft {
@@ -41,7 +42,7 @@ void RunSums::Add(RowKind kind, uint64_t checksum) {
 }
 
 uint64_t ChecksumOf(const StoreHead& head) {
-  return Checksum().Add(head.epoch).Add(head.last_run).Add(head.commits).Add(head.rows).sum();
+  return Fnv1a().Add(head.epoch).Add(head.last_run).Add(head.commits).Add(head.rows).hash();
 }
 
 absl::StatusOr<LoadedRows> LoadRows(SqliteDatabase* database, int64_t unix_minus_monotonic_ns) {

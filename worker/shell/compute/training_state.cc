@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/fnv1a.h"
 #include "base/require.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
@@ -179,9 +180,7 @@ std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules) 
   for (const char* key : {"model", "data", "train", "stages", "precision"}) parts[key] = all[key];
   DropFolders(&parts["data"]);
   for (const StateRule& rule : rules) parts["staleness"].push_back(StalenessText(rule.staleness));
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a
-  for (const char c : parts.dump()) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return absl::StrFormat("%016x", hash);
+  return absl::StrFormat("%016x", Fnv1a().Add(parts.dump()).hash());
 }
 
 std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version) {
