@@ -186,7 +186,7 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::str
   assign.reduction_mode = attempt_->reduction();
   assign.reduction = info_.reduction;
   assign.run_id = run_id_;
-  assign.copies = plan_->redundancy > 0 && members_.size() > 1;
+  assign.copies = copies_.under_way();
   if (const auto& copies = beginnings_.present().copies; copies.has_value()) {
     assign.copies_epoch = copies->epoch;
     for (const auto& [part, session] : copies->keepers)

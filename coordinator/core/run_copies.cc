@@ -18,7 +18,7 @@ void RunCopies::Begin(const Graph& graph, ReductionMode reduction, uint64_t epoc
 bool RunCopies::Take(SessionId from, const CopiesHeld& m) {
   auto found = steps_.find({m.epoch, m.step});
   if (found == steps_.end()) {
-    if (graph_ == nullptr || m.epoch != epoch_) return false;
+    if (!under_way() || m.epoch != epoch_) return false;
     if (m.step <= complete_) return true;  // it has been dropped
     Step step{reduction_, {}};
     for (const Job& update : SavingUpdates(*graph_, m.step))
@@ -32,7 +32,7 @@ bool RunCopies::Take(SessionId from, const CopiesHeld& m) {
   }
   const bool complete =
       std::all_of(keepers.begin(), keepers.end(), [](const auto& k) { return k.second.size() > 1; });
-  if (graph_ == nullptr || m.epoch != epoch_ || m.step <= complete_ || !complete) return true;
+  if (!under_way() || m.epoch != epoch_ || m.step <= complete_ || !complete) return true;
   complete_ = m.step;
   changed_ = true;
   std::erase_if(steps_, [&](const auto& s) { return s.first.first != epoch_ || s.first.second < complete_; });
@@ -47,7 +47,7 @@ std::optional<int32_t> RunCopies::TakeComplete() {
 // One step is made while the copies of the one before are on their way. Steps overlap where micro-batches
 // read old weights, and where states migrate.
 int32_t RunCopies::hold() const {
-  if (graph_ == nullptr) return INT32_MAX;
+  if (!under_way()) return INT32_MAX;
   return complete_ + 2 + graph_->schedule().MaxStaleness() + (graph_->route() != nullptr ? 1 : 0);
 }
 

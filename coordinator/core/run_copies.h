@@ -35,10 +35,13 @@ class RunCopies {
     std::map<StatePart, SessionId> keepers;
   };
 
-  // Begins an attempt on several processes, with copies or without. `graph` outlives it.
+  // Begins an attempt that makes copies. `graph` outlives it.
   void Begin(const Graph& graph, ReductionMode reduction, uint64_t epoch, int32_t first_step);
   // Ends the attempt. What is known of copies stays.
   void End() { graph_ = nullptr; }
+
+  // Returns true in an attempt that makes copies.
+  bool under_way() const { return graph_ != nullptr; }
 
   // Takes what a process keeps. Returns false for copies of another attempt that are not known.
   bool Take(SessionId from, const CopiesHeld& m);
@@ -67,8 +70,8 @@ class RunCopies {
   const Graph* graph_ = nullptr;  // null where no attempt makes copies
   ReductionMode reduction_ = ReductionMode::kOrdered;
   uint64_t epoch_ = 0;
-  int32_t complete_ =
-      0;  // newest step of the attempt that is complete; before there is one, the last without copies
+  // Newest step of the attempt that is complete; before there is one, the last without copies.
+  int32_t complete_ = 0;
   bool changed_ = false;
   std::map<Key, Step> steps_;
 };

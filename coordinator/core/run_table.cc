@@ -67,8 +67,7 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
   if (plan.redundancy > 0 && processes == 1) {
     return absl::InvalidArgumentError(
         "redundancy keeps a copy of each stage's state in another process, and this run has one process: use "
-        "at least "
-        "2, or leave `redundancy` out of the run file");
+        "at least 2, or leave `redundancy` out of the run file");
   }
   int64_t bytes = plan.bytes;
   for (const uint64_t id : live_) bytes += runs_.at(id).plan_bytes();

@@ -113,10 +113,10 @@ void RemoveCheckpoint(const fs::path& folder) {
   fs::remove(folder, ignored);
 }
 
-// Makes the files of a run durable that were appended to. Checkpoints are, since they were sealed.
-absl::Status SyncFiles(const fs::path& folder) {
-  for (const std::string& name : Results(folder)) {
-    if (StepOfName(name, /*partial=*/true) != -2) continue;
+// Makes the files of a run durable that were appended to. The others are, since they were written whole.
+absl::Status SyncLogs(const fs::path& folder) {
+  for (const char* name : {"steps.jsonl", "hashes.jsonl"}) {
+    if (!Exists(folder / name)) continue;
     if (absl::Status synced = SyncToDisk(Text(folder / name)); !synced.ok()) return synced;
   }
   return absl::OkStatus();
@@ -278,8 +278,9 @@ std::string CheckpointsText(const fs::path& folder) {
   return absl::StrCat("with ", absl::StrJoin(found, ", "));
 }
 
-bool HoldsRun(const fs::path& live, const RunRecord& record) {
-  return At<std::string>(ReadJson(live / "run.json"), "run_id", "") == record.run_id;
+// Returns true if a folder with this run.json holds the run.
+bool IsOfRun(const Json& run_json, const RunRecord& record) {
+  return At<std::string>(run_json, "run_id", "") == record.run_id;
 }
 
 // Refuses a folder that another process owns; `lock` is its lock file.
@@ -415,13 +416,14 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   if (!Exists(path))
     return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
-  if (takes_over && HoldsRun(Exists(live) ? live : path, record)) unlink((path + "/" + kLock).c_str());
+  const auto run_json = [&] { return ReadJson(fs::path(Exists(live) ? live : path) / "run.json"); };
+  if (takes_over && IsOfRun(run_json(), record)) unlink((path + "/" + kLock).c_str());
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   folder->begun_ = true;
   if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
   folder->live_ = Exists(live) ? live : path;
-  const Json before = ReadJson(fs::path(folder->live_) / "run.json");
-  if (!HoldsRun(folder->live_, record)) {
+  const Json before = run_json();
+  if (!IsOfRun(before, record)) {
     return absl::FailedPreconditionError(
         absl::StrCat("its output folder ", path, " does not hold it any more"));
   }
@@ -515,7 +517,7 @@ absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
     begun_ = false;  // a folder that it made goes too
     return "";
   }
-  if (absl::Status synced = SyncFiles(live_); !synced.ok()) return synced;
+  if (absl::Status synced = SyncLogs(live_); !synced.ok()) return synced;
   // If this fails, the folder's state is what the files show.
   WriteRecord(record).IgnoreError();
   if (!replaces()) return "";

@@ -145,8 +145,8 @@ class RunRecords::Recording {
 };
 
 RunRecords::RunRecords(std::string root, std::function<void(const std::string&)> log,
-                       std::function<void(uint64_t run)> written)
-    : root_(std::move(root)), log_(std::move(log)), written_(std::move(written)) {}
+                       std::function<void(uint64_t run)> written, bool takes_over)
+    : root_(std::move(root)), log_(std::move(log)), written_(std::move(written)), takes_over_(takes_over) {}
 
 RunRecords::~RunRecords() {
   std::vector<std::shared_ptr<Recording>> all;
@@ -191,12 +191,12 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   return claimed;
 }
 
-absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan, bool takes_over) {
+absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   Require(plan.spec != nullptr, "a run that is recorded has its specification");
   const Submission& submission = run.submission;
   RunRecord record = RecordOf(*plan.spec, submission.file, "running", run.steps.size());
   record.run_id = submission.folder.run_id;
-  auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over);
+  auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over_);
   if (!folder.ok()) return folder.status();
   auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_);
   recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);

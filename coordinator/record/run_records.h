@@ -30,9 +30,9 @@ class RunRecords {
  public:
   // `root` is where runs without an output folder get one, NAME-RUN. `log` gets a sentence about a file that
   // could not be written, on any thread. `written` gets the number of a run that has ended and whose folder
-  // is complete, on any thread; it may be empty.
+  // is complete, on any thread; it may be empty. `takes_over`: as OutputFolder::Reopen has it, for Restore.
   RunRecords(std::string root, std::function<void(const std::string&)> log,
-             std::function<void(uint64_t run)> written = nullptr);
+             std::function<void(uint64_t run)> written = nullptr, bool takes_over = false);
   ~RunRecords();
 
   // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
@@ -40,7 +40,7 @@ class RunRecords {
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
   // ended and its folder is complete; else as OutputFolder::Reopen.
-  absl::Status Restore(const StoredRun& run, const RunPlan& plan, bool takes_over);
+  absl::Status Restore(const StoredRun& run, const RunPlan& plan);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 
@@ -60,6 +60,7 @@ class RunRecords {
   const std::string root_;
   const std::function<void(const std::string&)> log_;
   const std::function<void(uint64_t run)> written_;
+  const bool takes_over_;
   Mutex mu_;
   std::map<uint64_t, std::shared_ptr<Recording>> recordings_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Recording>> ending_ ABSL_GUARDED_BY(mu_);

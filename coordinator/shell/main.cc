@@ -147,7 +147,7 @@ std::function<void(uint64_t)> RecordWritten(StoreWriter* writer) {
 void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
                 CoordinatorServerOptions* options) {
   options->core.last_run = store->stored.last_run;
-  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, store->takes_over, records);
+  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, records);
   if (!restored.runs.empty()) {
     log->Info(absl::StrCat("the store has ", restored.runs.size(),
                            restored.runs.size() == 1 ? " run, " : " runs, ", restored.live,
@@ -193,7 +193,7 @@ int Serve(const Flags& flags) {
   // The records exist before the server, which calls them.
   RunRecords records(
       std::filesystem::absolute(flags.output_root).lexically_normal().string(),
-      [&log](const std::string& line) { log.Warning(line); }, RecordWritten(writer));
+      [&log](const std::string& line) { log.Warning(line); }, RecordWritten(writer), store->takes_over);
   options.observer = Both(Observe(&log), &records);
   options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records.Claim(run, request, plan);

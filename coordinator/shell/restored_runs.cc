@@ -15,17 +15,17 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner,
 }
 
 // Takes up the output folder of a run that has ended, to write what of it is missing there.
-bool EndsInFolder(const StoredRun& run, const Planner& planner, bool takes_over, RunRecords* folders) {
+bool EndsInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
   if (run.written) return false;
   const auto plan = PlanAgain(planner, run.submission.spec);
-  return plan.ok() && folders->Restore(run, **plan, takes_over).ok();
+  return plan.ok() && folders->Restore(run, **plan).ok();
 }
 
 // Plans a run that goes on, or says why it cannot.
-void TakeUp(const Planner& planner, bool takes_over, RunRecords* folders, RestoreRun* run) {
+void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
   auto plan = PlanAgain(planner, run->stored.submission.spec);
   absl::Status taken = plan.status();
-  if (taken.ok()) taken = folders->Restore(run->stored, **plan, takes_over);
+  if (taken.ok()) taken = folders->Restore(run->stored, **plan);
   if (taken.ok()) {
     run->plan = *std::move(plan);
   } else {
@@ -36,15 +36,15 @@ void TakeUp(const Planner& planner, bool takes_over, RunRecords* folders, Restor
 
 }  // namespace
 
-RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, bool takes_over, RunRecords* folders) {
+RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders) {
   RestoredRuns restored;
   restored.records.epoch = stored.epoch + 1;
   for (auto& [id, run] : stored.runs) {
     RestoreRun& restore = restored.runs.emplace_back(RestoreRun{std::move(run)});
     if (!IsFinal(restore.stored.figures.info.state)) {
-      TakeUp(planner, takes_over, folders, &restore);
+      TakeUp(planner, folders, &restore);
       restored.live += restore.plan == nullptr ? 0 : 1;
-    } else if (!restore.stored.written && !EndsInFolder(restore.stored, planner, takes_over, folders)) {
+    } else if (!restore.stored.written && !EndsInFolder(restore.stored, planner, folders)) {
       restored.records.written.push_back(id);
     }
     // The folders have had them; the last says how far the run has come.

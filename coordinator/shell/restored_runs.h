@@ -20,8 +20,8 @@ struct RestoredRuns {
 };
 
 // A run that cannot be planned, or whose folder cannot be taken up, is restored with that failure. Blocks as
-// long as planning and the disk take. Before the server starts. `takes_over` as OutputFolder::Reopen has it.
-RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, bool takes_over, RunRecords* folders);
+// long as planning and the disk take. Before the server starts.
+RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders);
 
 }  // namespace weft
 

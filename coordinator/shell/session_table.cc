@@ -78,7 +78,7 @@ void SessionTable::EndOfProcess(SessionId id) {
   Session* session = Find(id);
   if (session == nullptr) return;
   session->process_ended = true;
-  // What is left to be read of its stream comes first; then the stream breaks.
+  // The rest of its stream is read first; then the stream breaks.
   if (session->call != nullptr) return;
   events_->push_back(SessionClosed{id, kProcessEnded});
   sessions_.erase(id);
