@@ -167,9 +167,14 @@ def families(weft):
 
 
 def tensors(folder):
-    """Every tensor's bytes by name."""
+    """Every tensor's bytes by name, in the folder and below."""
+    return tensors_in(pathlib.Path(folder).rglob("*.safetensors"))
+
+
+def tensors_in(files):
+    """Every tensor's bytes by name, of safetensors files."""
     found = {}
-    for path in sorted(pathlib.Path(folder).rglob("*.safetensors")):
+    for path in sorted(files):
         data = path.read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
         for name, entry in json.loads(data[8:8 + length]).items():

@@ -12,12 +12,13 @@ import argparse
 import json
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from bits import tensors_in  # noqa: E402
 # Micro-batches of 3 samples: the models were exported with 4.
 RUN = """
 model: {{exported: {model}.weft}}
@@ -46,24 +47,11 @@ def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=
     return path
 
 
-def tensors(folder):
-    """Returns the bytes of a checkpoint's tensors, by name."""
-    found = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        data = path.read_bytes()
-        (length,) = struct.unpack("<Q", data[:8])
-        for name, entry in json.loads(data[8:8 + length]).items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                found[name] = data[8 + length + begin:8 + length + end]
-    return found
-
-
 def train(weft, run, out, *flags):
     done = subprocess.run([weft, "train", run, "--out", out, *flags], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"weft train {run.read_text()} {flags} ended with {done.returncode}: {done.stderr}")
-    return tensors(out / "checkpoint"), [json.loads(line)["loss"] for line in (out / "steps.jsonl").read_text().splitlines()]
+    return tensors_in((out / "checkpoint").glob("*.safetensors")), [json.loads(line)["loss"] for line in (out / "steps.jsonl").read_text().splitlines()]
 
 
 def compare_schedules(weft, folder):

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
-#include "tests/process/disturbed_run.h"
+#include "tests/process/disturbed_service.h"
 
 namespace weft {
 namespace {
@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CoordinatorRestart : public DisturbedRun {
+class CoordinatorRestart : public DisturbedService {
  protected:
   void StartCoordinator() {
     coordinator_ = std::make_unique<Command>(
@@ -32,34 +32,13 @@ class CoordinatorRestart : public DisturbedRun {
                                  "--store", folder_ / "store"});
     ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
   }
-  void StartWorkers(int count) {
-    for (int i = 0; i < count; ++i) {
-      const std::string name = absl::StrCat("w", i);
-      workers_.push_back(std::make_unique<Command>(
-          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
-      ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
-    }
-  }
+  void StartWorkers(int count) { DisturbedService::StartWorkers(*coordinator_, count); }
   void KillCoordinator() {
     coordinator_->Signal(SIGKILL);
     coordinator_->Wait(kSeconds);
   }
-  CommandResult Weft(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "weft");
-    arguments.insert(arguments.end(), {"--coordinator", address_});
-    return Command::Run(arguments, kSeconds);
-  }
-  void Submit(const std::string& file) const {
-    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
-    ASSERT_EQ(r.code, 0) << r.err;
-  }
-  Json Describe(int run = 1) const {
-    return Json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
-  }
 
-  const std::string address_ = "unix:" + (folder_ / "coordinator.sock");
   std::unique_ptr<Command> coordinator_;
-  std::vector<std::unique_ptr<Command>> workers_;
 };
 
 class CoordinatorRestartOf : public CoordinatorRestart, public ::testing::WithParamInterface<const char*> {};

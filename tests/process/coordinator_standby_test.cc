@@ -10,33 +10,27 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
-#include "tests/process/disturbed_run.h"
+#include "tests/process/disturbed_service.h"
 #include "tests/process/etcd_server.h"
 #include "tests/process/free_ports.h"
 
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
 
-class CoordinatorStandby : public DisturbedRun {
+class CoordinatorStandby : public DisturbedService {
  protected:
   void SetUp() override {
     ASSERT_TRUE(etcd_.Start()) << EtcdServer::kMissing;
     const int port = FreePorts(2);
     for (int i = 0; i < 2; ++i) addresses_[i] = absl::StrCat("127.0.0.1:", port + i);
-    both_ = absl::StrCat(addresses_[0], ",", addresses_[1]);
+    address_ = absl::StrCat(addresses_[0], ",", addresses_[1]);
     StartCoordinator(0);
     ASSERT_TRUE(coordinators_[0]->WaitFor("listening on", kSeconds));
     StartCoordinator(1);
     ASSERT_TRUE(coordinators_[1]->WaitFor("standing by; pid", kSeconds));
-    for (int i = 0; i < 2; ++i) {
-      workers_.push_back(std::make_unique<Command>(
-          std::vector<std::string>{"weft-worker", "--coordinator", both_, "--name", absl::StrCat("w", i)}));
-      ASSERT_TRUE(coordinators_[0]->WaitFor(absl::StrCat("w", i, ", pid"), kSeconds));
-    }
+    StartWorkers(*coordinators_[0], 2);
   }
 
   void StartCoordinator(int i) {
@@ -45,26 +39,15 @@ class CoordinatorStandby : public DisturbedRun {
         absl::StrCat("etcd://", etcd_.address(), "/test")});
   }
 
-  CommandResult Weft(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "weft");
-    arguments.insert(arguments.end(), {"--coordinator", both_});
-    return Command::Run(arguments, kSeconds);
-  }
-  void Submit(const std::string& file) {
-    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
-    ASSERT_EQ(r.code, 0) << r.err;
-  }
   void ExpectFinished() {
     EXPECT_EQ(Weft({"wait", "1"}).code, 0);
-    EXPECT_EQ(Json::parse(Weft({"describe", "1", "-o", "json"}).out)["state"], "finished");
+    EXPECT_EQ(Describe()["state"], "finished");
     ExpectTheReference();
   }
 
   EtcdServer etcd_;
   std::array<std::string, 2> addresses_;
-  std::string both_;
   std::array<std::unique_ptr<Command>, 2> coordinators_;
-  std::vector<std::unique_ptr<Command>> workers_;
 };
 
 TEST_F(CoordinatorStandby, LeaderKilledTwice_TheOtherOneGoesOn) {

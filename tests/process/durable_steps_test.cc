@@ -24,7 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/process/disturbed_run.h"
+#include "tests/process/disturbed_service.h"
 
 namespace weft {
 namespace {
@@ -93,7 +93,7 @@ class Supervised {
   std::thread thread_;
 };
 
-class DurableSteps : public DisturbedRun {
+class DurableSteps : public DisturbedService {
  protected:
   std::vector<std::string> Program(const std::string& name, const std::vector<std::string>& arguments) const {
     std::vector<std::string> command = {std::string(getenv("WEFT_BIN")) + "/" + name};
@@ -108,14 +108,8 @@ class DurableSteps : public DisturbedRun {
     return Program("weft-worker", {"--coordinator", address_, "--name", "w0"});
   }
 
-  CommandResult Weft(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "weft");
-    arguments.insert(arguments.end(), {"--coordinator", address_});
-    return Command::Run(arguments, kSeconds);
-  }
-
   // Submits the run until it is acknowledged, as a script would. Returns its number.
-  std::string Submit(const std::string& out) {
+  std::string SubmitPatiently(const std::string& out) {
     CommandResult r;
     EXPECT_TRUE(Eventually([&] {
       r = Weft({"submit", file_, "--processes", "1", "--out", out, "--detach"});
@@ -136,8 +130,8 @@ class DurableSteps : public DisturbedRun {
   }
 
   // Calls `disturb` with the faults and a folder for each; it returns whether the fault came to pass. Takes
-  // every `stride`th step, or all with WEFT_SEEDS.
-  void Sweep(int stride, const std::function<bool(const Fault&, const std::string&)>& disturb) {
+  // every kStride-th step, or all with WEFT_SEEDS.
+  void Sweep(const std::function<bool(const Fault&, const std::string&)>& disturb) {
     if (HasFailure()) return;
     fs::create_directories(folder_ / "whole");
     ASSERT_FALSE(disturb({}, folder_ / "whole"));
@@ -149,7 +143,7 @@ class DurableSteps : public DisturbedRun {
     const bool all = seeds != nullptr && absl::SimpleAtoi(seeds, &rounds) && rounds > 0;
     int tried = 0, faults = 0;
     for (int round = 0; round < (all ? 4 * rounds : 1); ++round) {
-      for (int step = 1; step <= static_cast<int>(steps.size()); step += all ? 1 : stride) {
+      for (int step = 1; step <= static_cast<int>(steps.size()); step += all ? 1 : kStride) {
         const int kind = all ? round : tried;
         const Fault fault{step, kind % 2 == 0, kind % 4 < 2 ? 0 : 1 + round * 1000 + step};
         const std::string folder = absl::StrCat(folder_ / "fault", round, "-", step);
@@ -170,9 +164,9 @@ class DurableSteps : public DisturbedRun {
     EXPECT_GE(faults * 2, tried);
   }
 
+  static constexpr int kStride = 9;        // of the steps that are taken without WEFT_SEEDS
   static constexpr int kUnavailable = 69;  // exit code of a client that finds no coordinator
 
-  const std::string address_ = "unix:" + (folder_ / "coordinator.sock");
   std::string file_;
 };
 
@@ -181,10 +175,11 @@ TEST_F(DurableSteps, CoordinatorEndsAtEach_KeepsWhatItAcknowledged) {
   file_ = WriteRun("{1f1b: {}}", 4, {{"checkpoint", "{every: 2}"}});
   TrainReference(file_);
   const Command worker(Worker());
-  Sweep(9, [&](const Fault& fault, const std::string& folder) {
+  Sweep([&](const Fault& fault, const std::string& folder) {
     Supervised coordinator(Coordinator(folder), folder, fault);
     std::vector<std::string> numbers;
-    for (size_t run = 0; run < kRuns; ++run) numbers.push_back(Submit(absl::StrCat(folder, "/out", run)));
+    for (size_t run = 0; run < kRuns; ++run)
+      numbers.push_back(SubmitPatiently(absl::StrCat(folder, "/out", run)));
     for (size_t run = 0; run < kRuns && !HasFailure(); ++run)
       ExpectRun(numbers[run], absl::StrCat(folder, "/out", run));
     CommandResult list;
@@ -200,7 +195,7 @@ TEST_F(DurableSteps, CoordinatorEndsAtEach_KeepsWhatItAcknowledged) {
 TEST_F(DurableSteps, WorkerEndsAtEach_EachCheckpointThatCanBeSeenIsWhole) {
   file_ = WriteRun("{fsdp: {}}", 6, {{"checkpoint", "{every: 2}"}});
   TrainReference(file_);
-  Sweep(9, [&](const Fault& fault, const std::string& folder) {
+  Sweep([&](const Fault& fault, const std::string& folder) {
     const std::string out = folder + "/out";
     const auto expect_whole = [&out] {
       const CommandResult audit = Command::Run({"weft", "checkpoint", "verify", out, "-o", "json"});
@@ -212,7 +207,7 @@ TEST_F(DurableSteps, WorkerEndsAtEach_EachCheckpointThatCanBeSeenIsWhole) {
     };
     Command coordinator(Coordinator(folder));
     Supervised worker(Worker(), folder, fault, expect_whole);
-    ExpectRun(Submit(out), out);
+    ExpectRun(SubmitPatiently(out), out);
     expect_whole();
     const bool came = worker.Stop(kSeconds);
     coordinator.Signal(SIGTERM);

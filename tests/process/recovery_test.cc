@@ -19,6 +19,7 @@
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/disturbed_run.h"
+#include "tests/process/disturbed_service.h"
 #include "tests/process/free_ports.h"
 
 namespace weft {
@@ -36,6 +37,17 @@ class Recovery : public DisturbedRun {
     return std::make_unique<Command>(std::vector<std::string>{"weft", "train", file, "--out", out_,
                                                               "--processes", absl::StrCat(processes)});
   }
+
+  // Trains on two processes, of which the second is killed behind the twelfth step. Returns the end of the
+  // training; `killed` gets the process.
+  CommandResult TrainAndKillOne(const std::string& file, pid_t* killed) const {
+    const auto train = Begin(file, 2);
+    EXPECT_TRUE(AwaitSteps(12));
+    const std::vector<pid_t> workers = Children(train->pid());
+    EXPECT_EQ(workers.size(), 2u);
+    if (workers.size() == 2) kill(*killed = workers[1], SIGKILL);
+    return train->Wait(kSeconds);
+  }
 };
 
 class RecoveryOf : public Recovery, public ::testing::WithParamInterface<const char*> {};
@@ -44,14 +56,10 @@ TEST_P(RecoveryOf, WorkerKilledInMidRun_EndsWithTheBitsOfAnUndisturbedRun) {
   constexpr int kSteps = 40;
   const std::string file = WriteRun(GetParam(), kSteps);
   TrainReference(file);
-  const auto train = Begin(file, 2);
-  ASSERT_TRUE(AwaitSteps(12));
-  const std::vector<pid_t> workers = Children(train->pid());
-  ASSERT_EQ(workers.size(), 2u);
-  kill(workers[1], SIGKILL);
-  const CommandResult result = train->Wait(kSeconds);
+  pid_t killed = 0;
+  const CommandResult result = TrainAndKillOne(file, &killed);
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("killed by SIGKILL"), HasSubstr(absl::StrCat("pid ", workers[1])),
+  EXPECT_THAT(result.err, AllOf(HasSubstr("killed by SIGKILL"), HasSubstr(absl::StrCat("pid ", killed)),
                                 HasSubstr("the run goes on from its checkpoint of step ")));
   ExpectTheReference();
   EXPECT_GE(Summary()["restarts"], 1) << "and it may have taken in the process that was started anew";
@@ -88,12 +96,8 @@ class RedundantRecoveryOf : public RedundantRecovery, public ::testing::WithPara
 TEST_P(RedundantRecoveryOf, WorkerKilledFarFromACheckpoint_GoesOnFromCopiesWithTheSameBits) {
   const std::string file = WriteRedundantRun(GetParam(), 40);
   TrainReference(file);
-  const auto train = Begin(file, 2);
-  ASSERT_TRUE(AwaitSteps(12));
-  const std::vector<pid_t> workers = Children(train->pid());
-  ASSERT_EQ(workers.size(), 2u);
-  kill(workers[1], SIGKILL);
-  const CommandResult result = train->Wait(kSeconds);
+  pid_t killed = 0;
+  const CommandResult result = TrainAndKillOne(file, &killed);
   ASSERT_EQ(result.code, 0) << result.err;
   // At most the steps that may be under way: two, and as many as lag behind.
   EXPECT_GE(StepOfCopies(result.err), 12 - 4) << result.err;
@@ -312,34 +316,16 @@ INSTANTIATE_TEST_SUITE_P(Files, DamagedRecovery,
 
 // With daemons: a worker that is free takes the ranks of one that is lost; one that was only stopped is
 // fenced when it comes back, and ends.
-class DaemonRecovery : public Recovery {
+class DaemonRecovery : public DisturbedService {
  protected:
   void SetUp() override {
-    address_ = "unix:" + (folder_ / "coordinator.sock");
     coordinator_ = std::make_unique<Command>(
         std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path()});
     ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
-    for (int i = 0; i < 3; ++i) {
-      const std::string name = absl::StrCat("w", i);
-      workers_.push_back(std::make_unique<Command>(
-          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
-      ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
-    }
+    StartWorkers(*coordinator_, 3);
   }
-  CommandResult Weft(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), "weft");
-    arguments.insert(arguments.end(), {"--coordinator", address_});
-    return Command::Run(arguments, kSeconds);
-  }
-  void Submit(const std::string& file) {
-    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
-    ASSERT_EQ(r.code, 0) << r.err;
-  }
-  Json Describe() const { return Json::parse(Weft({"describe", "1", "-o", "json"}).out); }
 
-  std::string address_;
   std::unique_ptr<Command> coordinator_;
-  std::vector<std::unique_ptr<Command>> workers_;
 };
 
 TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {

@@ -1,0 +1,51 @@
+// A disturbed training that daemons carry out: the fixture of tests that disturb the coordinator or workers
+// that somebody else started.
+#ifndef WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
+#define WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+#include "tests/process/disturbed_run.h"
+
+namespace weft {
+
+class DisturbedService : public DisturbedRun {
+ protected:
+  // Starts workers w0, w1, .., one after the other. `coordinator` logs that each has joined.
+  void StartWorkers(Command& coordinator, int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::string name = absl::StrCat("w", i);
+      workers_.push_back(std::make_unique<Command>(
+          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
+      ASSERT_TRUE(coordinator.WaitFor(name + ", pid", kSeconds));
+    }
+  }
+  // Runs a command of weft that talks to the coordinator.
+  CommandResult Weft(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "weft");
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Command::Run(arguments, kSeconds);
+  }
+  // Submits the run file, on two processes.
+  void Submit(const std::string& file) const {
+    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  nlohmann::json Describe(int run = 1) const {
+    return nlohmann::json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
+  }
+
+  // Address of the coordinator, or of several; of a socket in the test's folder, unless a test says another.
+  std::string address_ = "unix:" + (folder_ / "coordinator.sock");
+  std::vector<std::unique_ptr<Command>> workers_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
