@@ -66,7 +66,7 @@ std::optional<Graph> GraphOfRun(const Graph& graph, const SimulationOptions& opt
   return graph.ForSteps(options.steps);
 }
 
-// Where micro-batches could wait for one another, all stages admit them in one order.
+// All stages admit micro-batches in one order if these could wait for one another.
 absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const SimulationOptions& options,
                                                const std::shared_ptr<const StepTables>& tables) {
   SimulatedAdmission admission;

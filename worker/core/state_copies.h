@@ -6,8 +6,7 @@
 // behind it, its peer. When its own jobs of a step have ended, it wants the copies of the process before it.
 // What is here in full is reported (CopiesHeld). The coordinator decides what may be dropped, and from which
 // step the next attempt goes on. There each process wants what its ranks begin with from those that keep it,
-// and keeps that too; it
-// begins to do so when all have begun the attempt, because a transport knows no other one.
+// and keeps that too. It does so when all have begun the attempt, because a transport knows no other one.
 //
 // Invariants: a part of a step's state is taken, sent and wanted once. Copies are of the present epoch; of
 // another one are only those with which the attempt begins. Pure; one thread.

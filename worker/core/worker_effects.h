@@ -126,7 +126,7 @@ struct CopyEffect {
   int step;
   int parts;
 };
-// Make the ranks' stages from the copies of the step,which are all in this process's memory; then call
+// Make the ranks' stages from the copies of the step, which are all in this process's memory; then call
 // OnResumed.
 struct ResumeEffect {
   struct Stage {

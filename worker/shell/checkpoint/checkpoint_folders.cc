@@ -262,7 +262,7 @@ std::optional<NamedCheckpoint> ReadCheckpointName(const std::string& folder) {
   const std::string last = (fs::path(folder) / "").lexically_normal().parent_path().filename().string();
   absl::string_view name = last;
   NamedCheckpoint named{folder, std::nullopt, absl::ConsumeSuffix(&name, kPartial)};
-  // What was removed has no name any more, and weights to be validated never had one.
+  // A removed checkpoint has no name any more, and weights to be validated never had one.
   if (named.partial && (absl::EndsWith(name, kRemoved) || absl::EndsWith(name, kValidation)))
     return std::nullopt;
   if (named.partial) name = name.substr(0, name.find('.'));
