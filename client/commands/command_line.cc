@@ -201,6 +201,14 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
                 "has `train.clip_norm`)");
 }
 
+// Adds the flag of a file that describes the network.
+void AddNetwork(CLI::App& app, std::string* network) {
+  app.add_option(
+         "--network", *network,
+         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
+      ->type_name("FILE");
+}
+
 // How long jobs and transfers take, and how many bytes there are.
 void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
@@ -231,10 +239,7 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES",
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
-  sub->add_option(
-         "--network", o.network,
-         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
-      ->type_name("FILE");
+  AddNetwork(*sub, &o.network);
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -317,10 +322,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
-  sub->add_option(
-         "--network", o.network,
-         "What links share, nodes, and the speed of each rank, from this file (docs/guide/simulate.md)")
-      ->type_name("FILE");
+  AddNetwork(*sub, &o.network);
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -29,6 +30,17 @@ bool DealsMicrobatches(const Family& family) {
                      [](const FamilyParameter& p) { return p.deals_microbatches; });
 }
 
+// Returns the plain form, and each word that a parameter of the placement takes beside its default; those
+// that go with a cyclic rule only `with_rules`.
+std::vector<Candidate> FormsOf(const Family& family, bool with_rules) {
+  std::vector<Candidate> forms = {{family.name, {}}};
+  for (const FamilyParameter& p : family.parameters) {
+    if (!p.places_jobs || (p.needs_rule && !with_rules)) continue;
+    for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
+  }
+  return forms;
+}
+
 // The ways in which a family may come to be on so many ranks.
 std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
   std::vector<Candidate> forms;
@@ -41,11 +53,7 @@ std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
   } else if (Has(family, "ranks")) {
     forms.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
   } else {
-    forms.push_back({family.name, {}});
-    for (const FamilyParameter& p : family.parameters) {
-      if (p.needs_rule || !p.places_jobs) continue;
-      for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
-    }
+    return FormsOf(family, /*with_rules=*/false);
   }
   return forms;
 }
@@ -68,15 +76,32 @@ void AddGroups(const Family& family, int stages, int microbatches, std::vector<C
   }
 }
 
+// Visits each plain candidate that the sizes allow, with its schedule.
+void VisitPlain(int stages, int microbatches,
+                const std::function<void(const Candidate&, const Schedule&)>& visit) {
+  const auto visit_if_made = [&](const Candidate& c) {
+    auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
+    if (schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) visit(c, *schedule);
+  };
+  visit_if_made({"lpp", {{"groups", "1"}, {"ranks", "1"}}});
+  for (const Family& family : Families()) {
+    for (const Candidate& form : FormsOf(family, /*with_rules=*/true)) {
+      visit_if_made(form);
+      if (!family.takes_rules || stages == 1) continue;
+      for (const std::string& rule : RuleNames()) {
+        if (rule != Candidate().rule) visit_if_made({form.name, form.parameters, rule});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Candidate> OldWeightCandidates(int stages, int microbatches) {
   std::vector<Candidate> all;
-  for (const Candidate& candidate : PlainCandidates(stages, microbatches)) {
-    auto schedule = MakeSchedule(candidate.name, candidate.parameters, stages, microbatches);
-    const bool made = schedule.ok() && ApplyRule(candidate.rule, candidate.name, &*schedule).ok();
-    if (made && schedule->staleness) all.push_back(candidate);
-  }
+  VisitPlain(stages, microbatches, [&](const Candidate& c, const Schedule& schedule) {
+    if (schedule.staleness) all.push_back(c);
+  });
   return all;
 }
 
@@ -159,11 +184,8 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
         if (ranks < stages) all.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
       }
     } else {
-      all.push_back({family.name, {}});
-      for (const FamilyParameter& p : family.parameters) {
-        if (p.needs_rule || !p.places_jobs) continue;
-        for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
-      }
+      const std::vector<Candidate> forms = FormsOf(family, /*with_rules=*/false);
+      all.insert(all.end(), forms.begin(), forms.end());
     }
   }
   return all;
@@ -171,26 +193,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
 
 std::vector<Candidate> PlainCandidates(int stages, int microbatches) {
   std::vector<Candidate> all;
-  const auto add_if_made = [&](const Candidate& c) {
-    auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
-    if (schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) all.push_back(c);
-  };
-  add_if_made({"lpp", {{"groups", "1"}, {"ranks", "1"}}});
-  for (const Family& family : Families()) {
-    // The plain form, and each word that a parameter takes beside its default.
-    std::vector<Candidate> forms = {{family.name, {}}};
-    for (const FamilyParameter& p : family.parameters) {
-      if (!p.places_jobs) continue;
-      for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
-    }
-    for (const Candidate& form : forms) {
-      add_if_made(form);
-      if (!family.takes_rules || stages == 1) continue;
-      for (const std::string& rule : RuleNames()) {
-        if (rule != Candidate().rule) add_if_made({form.name, form.parameters, rule});
-      }
-    }
-  }
+  VisitPlain(stages, microbatches, [&](const Candidate& c, const Schedule&) { all.push_back(c); });
   return all;
 }
 
