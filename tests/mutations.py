@@ -85,11 +85,11 @@ MUTATIONS = [
     Mutation("a damaged checkpoint is left out", "coordinator/core/run_attempts.cc",
              "  checkpoints_.erase(damaged_step);\n", "",
              "run_attempts_test", "*"),
-    Mutation("a poison job spends three processes", "coordinator/core/run.cc",
+    Mutation("a poison job spends three processes", "coordinator/core/run_failures.cc",
              "suspects_.Poisoned(options_.poison_losses)", "suspects_.Poisoned(2 * options_.poison_losses)",
              "coordinator_core_test", "*Poison*"),
-    Mutation("a step with a bad number is made once more", "coordinator/core/run.cc",
-             "|| step <= info_.non_finite_step) return false;", "|| step < 0) return false;",
+    Mutation("a step with a bad number is made once more", "coordinator/core/run_failures.cc",
+             "|| step <= info_->non_finite_step) return false;", "|| step < 0) return false;",
              "coordinator_core_test", "*NotFinite*"),
 ]
 

@@ -6,103 +6,49 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/reduction.h"
-#include "coordinator/core/seconds.h"
-#include "coordinator/core/submission_hash.h"
+#include "coordinator/core/run_restore.h"
 
 namespace weft {
-namespace {
-
-RunInfo InfoOf(uint64_t id, int32_t processes, int64_t now, const SubmitRun& submission) {
-  RunInfo info;
-  info.id = id;
-  info.name = submission.plan->name;
-  info.schedule = submission.plan->schedule;
-  info.ranks = submission.plan->ranks();
-  info.processes = processes;
-  info.steps = submission.plan->steps;
-  info.submitted_ns = now;
-  info.output = submission.folder.path.empty() ? submission.output : submission.folder.path;
-  info.file = submission.file;
-  return info;
-}
-
-}  // namespace
 
 Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission)
     : options_(options),
-      info_(InfoOf(id, processes, now, submission)),
-      request_(submission.request),
-      body_hash_(BodyHash(submission.spec, submission.processes, submission.output)),
-      plan_(std::move(submission.plan)),
-      spec_(std::move(submission.spec)),
-      run_id_(std::move(submission.run_id)),
-      attempts_(plan_->restarts, plan_->checkpoint.keep),
-      beginnings_(attempts_, copies_, &info_) {
-  output_ = submission.folder.path.empty() ? submission.output : submission.folder.live;
-}
+      info_(NewRunInfo(id, processes, now, submission)),
+      submission_(submission),
+      attempts_(plan().restarts, plan().checkpoint.keep),
+      beginnings_(attempts_, copies_, &info_),
+      failures_(options, attempts_, beginnings_, &info_),
+      deadlines_(options) {}
 
 Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
     : options_(options),
       info_(std::move(restored.stored.figures.info)),
-      request_(std::move(restored.stored.submission.request)),
-      body_hash_(BodyHash(restored.stored.submission.spec, restored.stored.submission.processes,
-                          restored.stored.submission.output)),
-      plan_(std::move(restored.plan)),
-      spec_(std::move(restored.stored.submission.spec)),
-      output_(std::move(restored.stored.submission.folder.live)),
-      run_id_(std::move(restored.stored.submission.run_id)),
-      attempts_(plan_ == nullptr ? 0 : plan_->restarts, plan_ == nullptr ? 0 : plan_->checkpoint.keep),
+      submission_(restored),
+      attempts_(submission_.has_plan() ? plan().restarts : 0,
+                submission_.has_plan() ? plan().checkpoint.keep : 0),
       beginnings_(attempts_, copies_, &info_),
+      failures_(options, attempts_, beginnings_, &info_),
+      deadlines_(options),
       first_start_ns_(restored.stored.figures.first_start_ns) {
   info_.output = std::move(restored.stored.submission.folder.path);
-  if (!IsFinal(info_.state)) {
-    TakeUp(out, restored);
-  } else {
-    std::string().swap(spec_);
+  if (IsFinal(info_.state)) {
+    submission_.End();
     Announce(out);
+  } else {
+    GoOn(out, restored);
   }
 }
 
-void Run::TakeUp(StepEffects& out, const RestoreRun& restored) {
-  if (!restored.stored.steps.empty()) {
-    const StepDone& last = restored.stored.steps.back();
-    info_.steps_done = last.step + 1;
-    info_.loss = last.loss;
-    info_.has_loss = last.has_loss;
-  }
-  RunFigures figures = restored.stored.figures;
-  figures.info = info_;
-  attempts_.Restore(figures);
-  info_.reports.clear();
-  info_.members.clear();
-  has_begun_ = info_.state >= RunState::kPreparing || info_.started_ns != 0 || info_.restarts > 0;
-  const bool finishes = info_.state == RunState::kFinishing;
-  info_.state = RunState::kWaiting;
-  if (plan_ == nullptr) return Fail(restored.failure);
-  if (info_.stop_step >= 0) {
-    return Cancel(absl::StrCat(info_.reason,
-                               "; the coordinator was started again before the checkpoint of step ",
-                               info_.stop_step, " was complete"));
-  }
-  const bool saved = output_.empty() ? finishes : info_.checkpoint_step >= plan_->steps;
-  if (info_.steps_done >= plan_->steps && saved) return TakeUpResults();
-  info_.reason = "the coordinator was started again";
+void Run::GoOn(StepEffects& out, const RestoreRun& restored) {
+  attempts_.Restore(
+      {info_, restored.stored.figures.losses, restored.stored.figures.furthest, first_start_ns_});
+  const RestoredState state = TakeUp(restored, submission_, &info_);
+  has_begun_ = state.has_begun;
+  if (state.ending.has_value()) return End(*state.ending);
   if (has_begun_) {
-    gather_until_ = out.now + options_.gathering_ns;
-    beginnings_.Tell(*plan_, beginnings_.WithCheckpoint(*plan_), info_.reason);
+    deadlines_.BeginGathering(out.now);
+    beginnings_.Tell(plan(), beginnings_.WithCheckpoint(plan()), info_.reason);
   }
   Announce(out);
-}
-
-// Finishes a run whose steps and checkpoint are complete: the processes' last figures are lost.
-void Run::TakeUpResults() {
-  const bool validated = info_.validation.has_value() && info_.validation->step >= plan_->steps;
-  if (plan_->checkpoint.validate_every > 0 && !validated) {
-    info_.validation_failure = absl::StrCat("the weights after step ", plan_->steps,
-                                            " were not validated: the coordinator was started again");
-    ++info_.failed_validations;
-  }
-  End(RunState::kFinished, "");
 }
 
 RunFigures Run::Figures() const {
@@ -123,11 +69,7 @@ RunInfo Run::InfoWithReports() const {
 // ---- waiting
 
 void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
-  if (!for_workers) {
-    deadline_ = kNever;
-  } else if (deadline_ == kNever) {
-    deadline_ = out.now + options_.waiting_ns;
-  }
+  for_workers ? deadlines_.AwaitWorkers(out.now) : deadlines_.Clear();
   if (!info_.restart_reason.empty()) reason = absl::StrCat(info_.restart_reason, "; ", reason);
   if (info_.state == RunState::kWaiting && reason == info_.reason) return;
   info_.state = RunState::kWaiting;
@@ -148,52 +90,26 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
     info_.members.push_back(w->Label());
     sessions.insert(w->session);
   }
-  gather_until_ = kNever;
-  Reduction choice = ChooseReduction(*plan_, workers);
-  beginnings_.Begin(beginnings_.Next(*plan_, !output_.empty(), &sessions, choice.mode));
+  deadlines_.EndGathering();
+  Reduction choice = ChooseReduction(plan(), workers);
+  const bool saves = !submission_.output().empty();
+  beginnings_.Begin(beginnings_.Next(plan(), saves, &sessions, choice.mode));
   const int32_t step = beginnings_.present().step;
-  if (has_begun_ && step != info_.restart_step) beginnings_.Tell(*plan_, beginnings_.present());
-  const bool resumes = step != plan_->first_step;
-  std::shared_ptr<const RunPlan> plan = resumes ? PlanFrom(*plan_, step) : plan_;
-  const std::string checkpoint =
-      beginnings_.present().copies.has_value() ? "" : absl::StrCat(output_, "/checkpoint-", step);
-  const std::string spec = resumes ? plan_->resumed_spec(checkpoint, step) : spec_;
+  if (has_begun_ && step != info_.restart_step) beginnings_.Tell(plan(), beginnings_.present());
+  std::shared_ptr<const RunPlan> its_plan = submission_.PlanFrom(step, choice.mode);
   info_.reduction = std::move(choice.sentence);
-  if (choice.mode == ReductionMode::kFast) plan = plan->fast;
-  attempts_.Assigned(out.now, plan->ranks());
+  attempts_.Assigned(out.now, its_plan->ranks());
   recovery_.Assigned(out.now);
-  members_.Lease(plan->ranks(), numbers);
+  members_.Lease(its_plan->ranks(), numbers);
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
-  attempt_ = std::make_unique<RunAttempt>(std::move(plan), choice.mode, members_, &info_, !output_.empty());
-  if (plan_->redundancy > 0 && members_.size() > 1)
-    copies_.Begin(attempt_->plan().graph, attempt_->reduction(), members_.epoch(), step);
+  const bool makes_copies = its_plan->redundancy > 0 && members_.size() > 1;
+  attempt_ = std::make_unique<RunAttempt>(std::move(its_plan), choice.mode, members_, &info_, saves);
+  if (makes_copies) copies_.Begin(attempt_->plan().graph, attempt_->reduction(), members_.epoch(), step);
   info_.state = RunState::kPreparing;
   info_.reason.clear();
-  deadline_ = out.now + options_.preparing_ns;
-  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers, spec));
+  deadlines_.Prepare(out.now);
+  attempt_->AssignTo(out, peers, submission_, beginnings_.present(), makes_copies);
   Announce(out);
-}
-
-Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const {
-  Assign assign;
-  assign.run = info_.id;
-  assign.epoch = members_.epoch();
-  assign.spec = spec;
-  assign.output = output_;
-  assign.leases = members_.LeasesOf(member);
-  assign.process_of_rank = members_.ProcessOfRank();
-  assign.peers = peers;
-  assign.reduction_mode = attempt_->reduction();
-  assign.reduction = info_.reduction;
-  assign.run_id = run_id_;
-  assign.copies = copies_.under_way();
-  if (const auto& copies = beginnings_.present().copies; copies.has_value()) {
-    assign.copies_epoch = copies->epoch;
-    for (const auto& [part, session] : copies->keepers)
-      assign.kept.push_back({part, members_.at(members_.NumberOf(session)).process});
-  }
-  assign.examined_step = info_.non_finite_step;
-  return assign;
 }
 
 // ---- progress
@@ -208,7 +124,7 @@ void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
   recovery_.Running(out.now);
   if (info_.started_ns == 0) info_.started_ns = out.now;
-  deadline_ = out.now + options_.progress_ns;
+  deadlines_.Run(out.now);
   attempt_->Begin(out);
   Announce(out);
 }
@@ -242,18 +158,18 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
     return Fail(absl::StrCat(member.label, " reports ", violation, ": a fault in the worker"));
   if (m.jobs.empty()) return;
   for (const Completion& done : m.jobs) {
-    suspects_.Done(done.job);
+    failures_.Done(done.job);
     first_start_ns_ = std::min(first_start_ns_, done.start_ns);
   }
   recovery_.JobDone(out.now);
-  deadline_ = out.now + options_.progress_ns;
+  deadlines_.Run(out.now);
   attempt_->MayGrant(m.rank);
   out.effects.jobs.push_back({info_.id, m.rank, member.process, std::move(m.jobs)});
   EndSteps(out);
 }
 
 void Run::EndSteps(StepEffects& out) {
-  const bool first = info_.steps_done <= plan_->first_step;
+  const bool first = info_.steps_done <= plan().first_step;
   if (!attempt_->EndSteps(out)) return;
   if (first) out.Keep(Figures());  // the start of the first job
   if (attempt_->queue().steps_done() > info_.steps_done) NoteNewSteps(out, attempt_->queue().steps_done());
@@ -287,34 +203,7 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
-  if (blaming()) return;
-  std::string failed = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
-  const bool began_there = m.damaged_checkpoint == attempt_->plan().first_step;
-  if (began_there && beginnings_.present().copies.has_value() && stop_reason_.empty()) {
-    copies_.Forget(m.damaged_checkpoint);
-    return EndToRelocate(failed);
-  }
-  if (began_there && stop_reason_.empty() && attempts_.FallBack(m.damaged_checkpoint)) {
-    info_.checkpoint_step = attempts_.checkpoint_step();
-    return End(RunState::kWaiting, failed);
-  }
-  if (m.non_finite_step >= 0) {
-    ++info_.non_finite_steps;
-    ++out.counts.non_finite_steps;
-    if (MakesOnceMore(m.non_finite_step))
-      return EndToRelocate(
-          absl::StrCat(failed, "; no stage keeps the step's update, and it is made once more"));
-    absl::StrAppend(&failed, info_.non_finite_step == m.non_finite_step ? "; the step was made twice" : "");
-  }
-  failure_ = {std::move(failed), from, m.link_to >= 0, out.now + options_.blame_ns};
-}
-
-// Returns true if a step whose numbers are not finite is made again, and notes that. Each step is, once; and
-// none before one that was.
-bool Run::MakesOnceMore(int32_t step) {
-  if (attempts_.allowed() == 0 || !stop_reason_.empty() || step <= info_.non_finite_step) return false;
-  info_.non_finite_step = step;
-  return true;
+  if (auto ending = failures_.Report(out, *members_.Find(from), m, ends())) End(*std::move(ending));
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {
@@ -326,7 +215,7 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
   }
   TakeReports(out, from, m.ranks);
   member.finished = true;
-  if (members_.AllFinished()) End(RunState::kFinished, "");
+  if (members_.AllFinished()) End({RunState::kFinished, ""});
 }
 
 // Puts the stalls into the reason of a run that runs: the first few processes that report one.
@@ -334,15 +223,14 @@ void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
   members_.Find(from)->stalled = std::move(m.reason);
   if (info_.state != RunState::kRunning && info_.state != RunState::kFinishing) return;
   std::string reason = members_.Stalls();
-  if (!stop_reason_.empty())
-    reason = reason.empty() ? stop_reason_ : absl::StrCat(stop_reason_, "; ", reason);
+  if (attempt_->stops()) reason = absl::StrCat(attempt_->stop_reason(), reason.empty() ? "" : "; ", reason);
   if (reason == info_.reason) return;
   info_.reason = std::move(reason);
   Announce(out);
 }
 
 void Run::RestartDeadline(int64_t now) {
-  deadline_ = now + (info_.state == RunState::kRunning ? options_.progress_ns : options_.finishing_ns);
+  info_.state == RunState::kRunning ? deadlines_.Run(now) : deadlines_.Finish(now);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
@@ -360,13 +248,13 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
       if (m.failure.empty()) {
         attempts_.Checkpointed(m.step);
       } else {
-        absl::StrAppend(&stop_reason_, "; ", info_.checkpoint_failure);
+        attempt_->NoteStopUnsaved();
       }
       return EndStopped(out);
     case RunCheckpoints::Sealing::kFatal:
       return Fail(info_.checkpoint_failure);
     case RunCheckpoints::Sealing::kPassed:
-      if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan_->steps)
+      if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan().steps)
         attempts_.Checkpointed(m.step);
       Announce(out);
       if (info_.state == RunState::kFinishing) BeginFinishing(out);
@@ -382,7 +270,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   beginnings_.Validated(m.step);
   Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
-  if (relocates_ && checkpoints()->stop_sealed()) EndStopped(out);
+  if (attempt_->relocates() && checkpoints()->stop_sealed()) EndStopped(out);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
@@ -407,11 +295,9 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, c
 }
 
 void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {
-  const std::string lost = failure_.ExplainedBy(member, reason);
-  if (ending_.has_value() || attempt_ == nullptr) return EndAttempt(lost);
-  suspects_.Lost({member.label, reason, wrote}, attempt_->JobsInHand(member));
-  attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses) ? Fail(suspects_.Describe())
-                                                                        : EndAttempt(lost);
+  if (ending_.has_value()) return;
+  const std::vector<Job> in_hand = attempt_ == nullptr ? std::vector<Job>() : attempt_->JobsInHand(member);
+  End(failures_.Lose(member, reason, wrote, in_hand, ends()));
 }
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.
@@ -428,38 +314,30 @@ void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& 
     BeginFinishing(out);
   }
   Announce(out);
-  if (members_.AllFinished()) End(RunState::kFinished, "");
+  if (members_.AllFinished()) End({RunState::kFinished, ""});
 }
 
 void Run::EndAttempt(const std::string& reason) {
-  if (ending_.has_value()) return;
-  const bool stops = !stop_reason_.empty() && !relocates_;
-  if (stops || attempts_.allowed() == 0) return Fail(reason);
-  if (attempts_.MayRestart(info_.steps_done)) return End(RunState::kWaiting, reason);
-  const int32_t times = attempts_.allowed();
-  Fail(absl::StrCat(reason, "; before, the run began again ", times, times == 1 ? " time" : " times",
-                    " in a row, without a new step between (restarts: ", times, " in the run file)"));
+  if (!ending_.has_value()) End(failures_.EndAttempt(reason, ends()));
 }
 
 void Run::Restart(StepEffects& out) {
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
-  beginnings_.Tell(*plan_, beginnings_.Next(*plan_, !output_.empty(), nullptr, std::nullopt),
+  beginnings_.Tell(plan(), beginnings_.Next(plan(), !submission_.output().empty(), nullptr, std::nullopt),
                    ending_->reason);
   ending_.reset();
   attempts_.End();
   recovery_.Lost(out.now);
   DropAttempt();
-  relocates_ = false;
-  stop_reason_.clear();
   ++out.counts.restarts;
   Announce(out);
 }
 
 void Run::DropAttempt() {
   has_begun_ = true;
-  deadline_ = kNever;
-  failure_ = {};
+  deadlines_.Clear();
+  failures_.Clear();
   copies_.End();
   attempt_.reset();
   info_.members.clear();
@@ -472,68 +350,58 @@ void Run::Grant(StepEffects& out) {
 
 // ---- end
 
-bool Run::HasSteps() const { return info_.state >= RunState::kRunning && attempt_->HasSteps(); }
-
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
-  if (!HasSteps() || checkpoints() == nullptr || blaming()) return Cancel(reason);
+  if (attempt_ == nullptr || !attempt_->CanStop() || blaming()) return Cancel(reason);
   if (info_.state != RunState::kRunning) {
     // It ends by itself, with its last checkpoint. Nobody waits for more.
     checkpoints()->GiveUpValidations("the run was told to stop");
     return BeginFinishing(out);
   }
-  relocates_ = false;
-  StopBehindCheckpoint(out, reason);
+  attempt_->Stop(reason, /*relocates=*/false);
+  Announce(out);
 }
 
 void Run::Relocate(StepEffects& out, const std::string& reason) {
-  const bool stops = !stop_reason_.empty();
-  if (info_.state <= RunState::kWaiting || info_.state == RunState::kFinishing || stops || blaming()) return;
-  if (!HasSteps() || checkpoints() == nullptr) return EndToRelocate(reason);
-  relocates_ = true;
-  StopBehindCheckpoint(out, reason);
+  const bool has_work = info_.state == RunState::kPreparing || info_.state == RunState::kRunning;
+  if (!has_work || attempt_->stops() || blaming()) return;
+  if (!attempt_->CanStop()) return EndToRelocate(reason);
+  attempt_->Stop(reason, /*relocates=*/true);
+  Announce(out);
 }
 
 bool Run::MayExpand(int64_t now) const {
-  return members_.size() < info_.processes && info_.state == RunState::kRunning && checkpoints() != nullptr &&
-         HasSteps() && stop_reason_.empty() && !blaming() &&
+  return members_.size() < info_.processes && info_.state == RunState::kRunning && attempt_->CanStop() &&
+         !attempt_->stops() && !blaming() &&
          now - attempt_->running_since_ns() >= info_.restarts * options_.expand_ns;
 }
 
 void Run::EndToRelocate(const std::string& reason) {
   attempts_.Relocated();
-  End(RunState::kWaiting, reason);
+  End({RunState::kWaiting, reason});
 }
 
-void Run::StopBehindCheckpoint(StepEffects& out, const std::string& reason) {
-  const int32_t step = checkpoints()->Stop(attempt_->queue().granted_end());
-  if (!relocates_) info_.stop_step = step;
-  info_.reason = stop_reason_ = reason;
-  Announce(out);
-}
-
-// Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended, so that
-// each of its steps is reported.
+// Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended.
 void Run::EndStopped(StepEffects& out) {
-  if (attempt_->queue().steps_done() < checkpoints()->stop_step()) return Announce(out);
-  if (!relocates_) return Cancel(stop_reason_);
-  // The next attempt would not make them.
-  if (!checkpoints()->validating()) EndToRelocate(stop_reason_);
+  if (!attempt_->HasStopSteps()) return Announce(out);
+  if (!attempt_->relocates()) return Cancel(attempt_->stop_reason());
+  // The next attempt would not make the validations.
+  if (!checkpoints()->validating()) EndToRelocate(attempt_->stop_reason());
 }
 
 // Finishes a run whose jobs are all done: first the checkpoint, then the end.
 void Run::BeginFinishing(StepEffects& out) {
   if (info_.state != RunState::kFinishing) {
     info_.state = RunState::kFinishing;
-    if (checkpoints() != nullptr) checkpoints()->Announce(out, plan_->steps);
+    if (checkpoints() != nullptr) checkpoints()->Announce(out, plan().steps);
     Announce(out);
   }
-  deadline_ = out.now + options_.finishing_ns;
+  deadlines_.Finish(out.now);
   if (checkpoints() != nullptr && (checkpoints()->saving() || checkpoints()->validating())) return;
   for (const RunMember& m : members_.all()) out.Send(m.session, Finish{info_.id});
 }
 
-void Run::End(RunState state, const std::string& reason) {
-  if (!ending_.has_value()) ending_ = Ending{state, reason};
+void Run::End(RunEnding ending) {
+  if (!ending_.has_value()) ending_ = std::move(ending);
 }
 
 void Run::Close(StepEffects& out) {
@@ -545,46 +413,21 @@ void Run::Close(StepEffects& out) {
   std::vector<std::string> members = std::move(info_.members);
   DropAttempt();
   info_.members = std::move(members);
-  plan_.reset();
-  std::string().swap(spec_);
+  submission_.End();
   Announce(out);
 }
 
 // ---- time
 
 int64_t Run::next_due() const {
-  int64_t next = std::min({failure_.due, deadline_, gather_until_});
+  int64_t next = std::min(failures_.first().due, deadlines_.next_due());
   if (info_.state == RunState::kRunning && checkpoints() != nullptr && !blaming())
     next = std::min(next, checkpoints()->next_due());
   return next;
 }
 
 void Run::CheckDeadline(int64_t now) {
-  if (now >= gather_until_) gather_until_ = kNever;
-  if (now < deadline_) return;
-  switch (info_.state) {
-    case RunState::kSubmitted:
-    case RunState::kWaiting:
-      return Fail(
-          absl::StrCat("waited ", Seconds(options_.waiting_ns), " for worker processes: ", info_.reason));
-    case RunState::kPreparing:
-      return Fail(absl::StrCat("not prepared after ", Seconds(options_.preparing_ns), ": ",
-                               members_.Missing(&RunMember::prepared)));
-    case RunState::kRunning:
-      return Fail(absl::StrCat("no job ended for ", Seconds(options_.progress_ns),
-                               "; awaited: ", attempt_->DescribeAwaited()));
-    case RunState::kFinishing:
-      return Fail(DescribeFinishing());
-    default:
-      return;
-  }
-}
-
-std::string Run::DescribeFinishing() const {
-  const std::string time = Seconds(options_.finishing_ns);
-  const std::string awaited = checkpoints() == nullptr ? "" : checkpoints()->DescribeLate(time);
-  if (!awaited.empty()) return awaited;
-  return absl::StrCat("not finished ", time, " after the last job: ", members_.Missing(&RunMember::finished));
+  if (deadlines_.Pass(now)) Fail(deadlines_.Describe(info_, members_, attempt_.get()));
 }
 
 }  // namespace weft

@@ -3,18 +3,19 @@
 // It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
-// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h) or
-// from copies that its processes keep (run_copies.h). So does a run whose coordinator was started again, once
-// its workers have come back or had their time to. A run of which a job ends each process that takes it fails
-// (suspect_jobs.h).
+// begin again instead: it waits for processes, and goes on from its newest checkpoint or from copies that its
+// processes keep (run_beginnings.h). So does a run whose coordinator was started again, once its workers have
+// come back or had their time to.
+//
+// Each part of this that has a state of its own is a machine of its own, which this class steps: what was
+// submitted (run_submission.h), members and leases (run_members.h), one attempt with its queue, checkpoints
+// and its stop (run_attempt.h), all attempts (run_attempts.h), copies (run_copies.h), what failures call for
+// (run_failures.h), and deadlines (run_deadlines.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
-//   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited. A
-//      run that waits for its turn has none: others have theirs.
-//   3. A failure that a process reports waits `blame_ns` for the death of another process, which may be its
-//      cause and is not known yet. Until then the run grants nothing. A number that is not finite waits for
-//      nothing: its step is made again, once.
+//   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited.
+//   3. While a failure waits for its cause the run grants nothing.
 //   4. A run that wishes to end takes nothing more: its owner closes it before the next message.
 //
 // Closed, it keeps its RunInfo and what tells a repeated submission. Refers to the options, which outlive it;
@@ -31,18 +32,18 @@
 #include <vector>
 
 #include "coordinator/core/core_options.h"
-#include "coordinator/core/first_failure.h"
 #include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_copies.h"
+#include "coordinator/core/run_deadlines.h"
+#include "coordinator/core/run_failures.h"
 #include "coordinator/core/run_members.h"
+#include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
-#include "coordinator/core/suspect_jobs.h"
 #include "coordinator/core/work_queue.h"
 #include "coordinator/core/worker_table.h"
-#include "proto/session/link_clock.h"
 
 namespace weft {
 
@@ -60,11 +61,9 @@ class Run {
   RunInfo InfoWithReports() const;
   uint64_t id() const { return info_.id; }
   RunState state() const { return info_.state; }
-  const std::string& request() const { return request_; }
-  uint64_t body_hash() const { return body_hash_; }
+  const RunSubmission& submission() const { return submission_; }
   const RunMembers& members() const { return members_; }
   const RunCopies& copies() const { return copies_; }
-  int64_t plan_bytes() const { return plan_->bytes; }  // of a run that is not closed
   const WorkQueue* queue() const { return attempt_ == nullptr ? nullptr : &attempt_->queue(); }
   // Reports the run's state, and has it stored.
   void Announce(StepEffects& out) const;
@@ -74,7 +73,7 @@ class Run {
   // Says why the run waits. It has a deadline while it waits for workers to connect, not for its turn.
   void Wait(StepEffects& out, std::string reason, bool for_workers);
   // Returns true while it leaves the workers of its former coordinator time to come back.
-  bool gathering() const { return gather_until_ != kNever; }
+  bool gathering() const { return deadlines_.gathering(); }
   // Returns true if it takes fewer processes than it was submitted with: those that are there.
   bool takes_fewer() const { return has_begun_ && !gathering(); }
   // Assigns the run to the workers, in their order, or fails.
@@ -99,8 +98,7 @@ class Run {
   void LoseCopies(SessionId session) { copies_.Lose(session); }
   // Takes the loss of a member's process for good. `wrote`: as in WorkerExited.
   void Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote = {});
-  // Ends the attempt for the loss of a member's process, which explains a failure that was reported before.
-  // Fails the run if the loss shows that a job is poison.
+  // Ends the attempt for the loss of a member's process.
   void EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote = {});
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
@@ -118,14 +116,10 @@ class Run {
   // Ends the run with the next checkpoint that can be announced, where it has made a step and has an output
   // folder; else at once.
   void SaveAndCancel(StepEffects& out, const std::string& reason);
-  void Fail(const std::string& reason) { End(RunState::kFailed, reason); }
-  void Cancel(const std::string& reason) { End(RunState::kCancelled, reason); }
-  struct Ending {
-    RunState state = RunState::kFailed;  // kWaiting: it begins again
-    std::string reason;
-  };
+  void Fail(const std::string& reason) { End({RunState::kFailed, reason}); }
+  void Cancel(const std::string& reason) { End({RunState::kCancelled, reason}); }
   // Returns how the run wishes to end; none while it goes on, or when it is closed.
-  const std::optional<Ending>& ending() const { return ending_; }
+  const std::optional<RunEnding>& ending() const { return ending_; }
   // Ends the run as it wishes, and drops what only a live run needs.
   void Close(StepEffects& out);
   // Begins again as the run wishes: from now on it waits for processes.
@@ -136,17 +130,18 @@ class Run {
   // Returns when CheckDeadline or Grant has something to do though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
   // Returns true while a reported failure waits for its cause (invariant 3).
-  bool blaming() const { return failure_.any(); }
-  const FirstFailure& first_failure() const { return failure_; }
+  bool blaming() const { return failures_.any(); }
+  const FirstFailure& first_failure() const { return failures_.first(); }
   // Fails the run if the deadline of its state has passed.
   void CheckDeadline(int64_t now);
 
  private:
-  void TakeUp(StepEffects& out, const RestoreRun& restored);
-  void TakeUpResults();
+  // Goes on with a run that had not ended.
+  void GoOn(StepEffects& out, const RestoreRun& restored);
   RunFigures Figures() const;
-  void End(RunState state, const std::string& reason);
-  bool MakesOnceMore(int32_t step);
+  void End(RunEnding ending);
+  // Returns true if the run was told to end with a checkpoint.
+  bool ends() const { return attempt_ != nullptr && attempt_->ends(); }
   bool HasResults() const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   // Drops what belongs to one attempt.
@@ -155,47 +150,31 @@ class Run {
   bool TakesSnapshots() const { return checkpoints() != nullptr && info_.state >= RunState::kRunning; }
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
   void RestartDeadline(int64_t now);
-  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const;
+  const RunPlan& plan() const { return submission_.plan(); }
   // Returns the checkpoints of the attempt; null where there is none, or it saves none.
   RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);
   void NoteNewSteps(StepEffects& out, int32_t steps_done);
   void EndStopped(StepEffects& out);
-  // Returns true if the attempt has made a step.
-  bool HasSteps() const;
   void EndToRelocate(const std::string& reason);
-  void StopBehindCheckpoint(StepEffects& out, const std::string& reason);
   void BeginFinishing(StepEffects& out);
   void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
-  std::string DescribeFinishing() const;
 
   const CoreOptions& options_;
   RunInfo info_;
-  const std::string request_;
-  const uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
-  std::shared_ptr<const RunPlan> plan_;  // plan as it was submitted
-  std::string spec_;
-  std::string output_;  // place where the run writes until it has ended; "" for none
-  std::string run_id_;
-
+  RunSubmission submission_;
   RunMembers members_;
   RunAttempts attempts_;
   RunCopies copies_;
   RunBeginnings beginnings_;
-  SuspectJobs suspects_;
+  RunFailures failures_;
+  RunDeadlines deadlines_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
-
-  bool has_begun_ = false;              // true if the present attempt, or the wait for one, is not its first
-  int64_t gather_until_ = kNever;       // kNever: it does not gather
-  int64_t first_start_ns_ = INT64_MAX;  // start of its first job, on its worker's clock
-  int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
-  // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
-  std::string stop_reason_;
-  bool relocates_ = false;  // true if it stops to go on elsewhere
-  FirstFailure failure_;
-  std::optional<Ending> ending_;
+  bool has_begun_ = false;               // true if the present attempt, or the wait for one, is not its first
+  int64_t first_start_ns_ = INT64_MAX;   // start of its first job, on its worker's clock
+  std::optional<RunEnding> ending_;
 };
 
 }  // namespace weft

@@ -13,6 +13,38 @@ RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduct
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
 
+void RunAttempt::AssignTo(StepEffects& out, const std::vector<Peer>& peers, const RunSubmission& submission,
+                          const RunBeginnings::Beginning& beginning, bool makes_copies) const {
+  Assign assign;
+  assign.run = info_->id;
+  assign.epoch = members_.epoch();
+  assign.spec = submission.SpecFrom(beginning.step, beginning.copies.has_value());
+  assign.output = submission.output();
+  assign.process_of_rank = members_.ProcessOfRank();
+  assign.peers = peers;
+  assign.reduction_mode = reduction_;
+  assign.reduction = info_->reduction;
+  assign.run_id = submission.run_id();
+  assign.copies = makes_copies;
+  assign.examined_step = info_->non_finite_step;
+  if (beginning.copies.has_value()) {
+    assign.copies_epoch = beginning.copies->epoch;
+    for (const auto& [part, session] : beginning.copies->keepers)
+      assign.kept.push_back({part, members_.at(members_.NumberOf(session)).process});
+  }
+  for (int m = 0; m < members_.size(); ++m) {
+    assign.leases = members_.LeasesOf(m);
+    out.Send(members_.at(m).session, assign);
+  }
+}
+
+void RunAttempt::Stop(const std::string& reason, bool relocates) {
+  const int32_t step = checkpoints_->Stop(queue_.granted_end());
+  relocates_ = relocates;
+  if (!relocates) info_->stop_step = step;
+  info_->reason = stop_reason_ = reason;
+}
+
 void RunAttempt::Begin(StepEffects& out) {
   running_since_ns_ = out.now;
   all_may_grant_ = true;

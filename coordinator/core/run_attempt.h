@@ -1,5 +1,9 @@
-// Carries out one attempt of a run on its members: the queue of its jobs, what may be granted of them, its
-// checkpoints, and the ids of its collectives.
+// Carries out one attempt of a run on its members: it is assigned to them, grants the jobs of its queue,
+// saves checkpoints, passes the ids of collectives on, and, where it is told to, stops.
+//
+// An attempt that is told to stop goes on to the next checkpoint that can be announced, so that no work is
+// lost: then the run ends, or goes on elsewhere (`relocates`). It has stopped when that checkpoint is sealed
+// and every job of its steps has ended, so that each of its steps is reported.
 //
 // Run (run.h) makes one when it has processes, and drops it when the attempt is over; then nothing of it is
 // left. It decides nothing about the run's state: its owner calls Begin when all processes are prepared, and
@@ -15,8 +19,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
+#include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
 
@@ -36,6 +43,9 @@ class RunAttempt {
   const WorkQueue& queue() const { return queue_; }
   RunCheckpoints* checkpoints() const { return checkpoints_.get(); }  // null where it saves none
 
+  // Assigns the attempt to its members, at these addresses. `makes_copies`: of the state, behind each step.
+  void AssignTo(StepEffects& out, const std::vector<Peer>& peers, const RunSubmission& submission,
+                const RunBeginnings::Beginning& beginning, bool makes_copies) const;
   // Begins to grant, and seals the initial weights.
   void Begin(StepEffects& out);
   int64_t running_since_ns() const { return running_since_ns_; }
@@ -58,6 +68,21 @@ class RunAttempt {
   // Announces snapshots and grants jobs, as far as both can go now: none of the step `hold` or later ones.
   void Grant(StepEffects& out, int32_t hold);
 
+  // Returns true if it can stop without losing work: it has made a step, and saves checkpoints.
+  bool CanStop() const { return HasSteps() && checkpoints_ != nullptr; }
+  // Stops behind a checkpoint: for good, or so that the run goes on elsewhere. Requires CanStop, and that the
+  // run runs. The newest call counts.
+  void Stop(const std::string& reason, bool relocates);
+  // Notes that the checkpoint with which it was to stop could not be saved.
+  void NoteStopUnsaved() { absl::StrAppend(&stop_reason_, "; ", info_->checkpoint_failure); }
+  // Returns true once it was told to stop; `ends`: for good.
+  bool stops() const { return !stop_reason_.empty(); }
+  bool ends() const { return stops() && !relocates_; }
+  bool relocates() const { return stops() && relocates_; }
+  const std::string& stop_reason() const { return stop_reason_; }
+  // Returns true if every step before that checkpoint has ended. Requires stops().
+  bool HasStopSteps() const { return queue_.steps_done() >= *checkpoints_->stop_step(); }
+
   // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
   // four, and the checkpoint and validation under way.
   std::string DescribeAwaited() const;
@@ -75,6 +100,8 @@ class RunAttempt {
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;
   int64_t running_since_ns_ = 0;
+  std::string stop_reason_;  // reason why it stops, and why the checkpoint was not saved; "" if it does not
+  bool relocates_ = false;   // true if it stops so that the run goes on elsewhere
 };
 
 }  // namespace weft

@@ -33,6 +33,18 @@ int32_t RunBeginnings::NewestToSkipTo(const RunPlan& plan, bool saves) const {
   return std::min(info_->steps_done, next - 1);
 }
 
+bool RunBeginnings::ForgetDamaged(int32_t step) {
+  if (step != present_.step) return false;
+  if (present_.copies.has_value()) {
+    copies_.Forget(step);
+    attempts_.Relocated();
+    return true;
+  }
+  if (!attempts_.FallBack(step)) return false;
+  info_->checkpoint_step = attempts_.checkpoint_step();
+  return true;
+}
+
 void RunBeginnings::Tell(const RunPlan& plan, const Beginning& beginning, std::string cause) {
   if (!cause.empty()) cause_ = std::move(cause);
   const char* const where = beginning.step > plan.first_step

@@ -1,5 +1,6 @@
 // Decides where the attempts of a run begin, and says it: at the run's first step, behind a checkpoint, or
-// behind a step of which its processes keep copies (docs/design/recovery.md).
+// behind a step of which its processes keep copies (docs/design/recovery.md). A checkpoint, or copies, that
+// prove to be damaged are left out from then on.
 //
 // Refers to the attempts, the copies and the info of the run that owns it (run.h). Not movable; pure; one
 // thread.
@@ -26,7 +27,7 @@ class RunBeginnings {
     std::optional<RunCopies::Beginning> copies;  // none: a checkpoint, or the first step
   };
 
-  RunBeginnings(const RunAttempts& attempts, const RunCopies& copies, RunInfo* info)
+  RunBeginnings(RunAttempts& attempts, RunCopies& copies, RunInfo* info)
       : attempts_(attempts), copies_(copies), info_(info) {}
   RunBeginnings(const RunBeginnings&) = delete;
   RunBeginnings& operator=(const RunBeginnings&) = delete;
@@ -46,12 +47,16 @@ class RunBeginnings {
   // Begins an attempt there.
   void Begin(Beginning beginning) { present_ = std::move(beginning); }
   const Beginning& present() const { return present_; }
+  // Forgets the checkpoint or the copies of the step if the present attempt began with them: they are
+  // damaged. Returns true if the run can begin with something else, and counts the attempt that is over with
+  // that.
+  bool ForgetDamaged(int32_t step);
 
  private:
   int32_t NewestToSkipTo(const RunPlan& plan, bool saves) const;
 
-  const RunAttempts& attempts_;
-  const RunCopies& copies_;
+  RunAttempts& attempts_;
+  RunCopies& copies_;
   RunInfo* const info_;
   std::string cause_;            // why it began again the last time
   int32_t validated_step_ = -1;  // newest step whose validation has ended

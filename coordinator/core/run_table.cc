@@ -16,7 +16,7 @@ absl::Status RunTable::Submit(StepEffects& out, SubmitRun& submission, uint64_t*
   const auto known = run_of_request_.find(submission.request);
   if (!submission.request.empty() && known != run_of_request_.end()) {
     const uint64_t hash = BodyHash(submission.spec, submission.processes, submission.output);
-    if (runs_.at(known->second).body_hash() != hash) {
+    if (runs_.at(known->second).submission().body_hash() != hash) {
       return absl::AlreadyExistsError(absl::StrCat("request ", submission.request,
                                                    " was submitted before as run ", known->second,
                                                    " with other content; choose another request name"));
@@ -32,7 +32,7 @@ absl::Status RunTable::Submit(StepEffects& out, SubmitRun& submission, uint64_t*
                                              submission.output, submission.folder, submission.file,
                                              submission.run_id});
   const Run& run = runs_.try_emplace(*id, options_, *id, processes, out.now, submission).first->second;
-  if (!run.request().empty()) run_of_request_[run.request()] = *id;
+  if (!run.submission().request().empty()) run_of_request_[run.submission().request()] = *id;
   live_.insert(std::upper_bound(live_.begin(), live_.end(), *id), *id);
   run.Announce(out);
   return absl::OkStatus();
@@ -42,7 +42,7 @@ Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {
   const uint64_t id = restored.stored.submission.run;
   next_run_ = std::max(next_run_, id + 1);
   Run& run = runs_.try_emplace(id, options_, out, restored).first->second;
-  if (!run.request().empty()) run_of_request_[run.request()] = id;
+  if (!run.submission().request().empty()) run_of_request_[run.submission().request()] = id;
   if (!IsFinal(run.state())) {
     live_.insert(std::upper_bound(live_.begin(), live_.end(), id), id);
     return run;
@@ -70,7 +70,7 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
         "at least 2, or leave `redundancy` out of the run file");
   }
   int64_t bytes = plan.bytes;
-  for (const uint64_t id : live_) bytes += runs_.at(id).plan_bytes();
+  for (const uint64_t id : live_) bytes += runs_.at(id).submission().plan().bytes;
   if (bytes <= options_.plan_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the plan of this run takes about ", Mebibytes(plan.bytes), ", with those of ",
@@ -88,7 +88,7 @@ void RunTable::ForgetOldest(StepEffects& out) {
   while (ended_.size() > options_.runs_kept) {
     const auto oldest = runs_.find(ended_.front());
     out.effects.records.forgotten.push_back(oldest->first);
-    run_of_request_.erase(oldest->second.request());
+    run_of_request_.erase(oldest->second.submission().request());
     runs_.erase(oldest);
     ended_.pop_front();
   }

@@ -820,6 +820,8 @@ TEST_F(CoreTest, RunWithFewerProcesses_TakesInAFreeOneBehindACheckpoint) {
   now += kSecond;
   Do(Tick{});
   EXPECT_THAT(run_info.reason, HasSubstr("(worker-3, pid 103 on host h) is free to take part"));
+  Say(1, Failed{run, "forward (..): the loss is nan", -1, -1, run_info.steps_done});
+  EXPECT_THAT(run_info.restart_reason, HasSubstr("it is made once more")) << "it begins again anyway";
 }
 
 // A data link is no fault of the run: it may carry again, and other processes have other links.

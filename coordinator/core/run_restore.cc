@@ -1,0 +1,50 @@
+#include "coordinator/core/run_restore.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+void SetLastStep(const RestoreRun& restored, RunInfo* info) {
+  if (restored.stored.steps.empty()) return;
+  const StepDone& last = restored.stored.steps.back();
+  info->steps_done = last.step + 1;
+  info->loss = last.loss;
+  info->has_loss = last.has_loss;
+}
+
+// Ends a run whose steps and checkpoint are complete: the processes' last figures are lost.
+RunEnding EndWithResults(const RunPlan& plan, RunInfo* info) {
+  const bool validated = info->validation.has_value() && info->validation->step >= plan.steps;
+  if (plan.checkpoint.validate_every > 0 && !validated) {
+    info->validation_failure = absl::StrCat("the weights after step ", plan.steps,
+                                            " were not validated: the coordinator was started again");
+    ++info->failed_validations;
+  }
+  return {RunState::kFinished, ""};
+}
+
+}  // namespace
+
+RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission, RunInfo* info) {
+  SetLastStep(restored, info);
+  info->reports.clear();
+  info->members.clear();
+  const bool has_begun = info->state >= RunState::kPreparing || info->started_ns != 0 || info->restarts > 0;
+  const bool finishes = info->state == RunState::kFinishing;
+  info->state = RunState::kWaiting;
+  if (!submission.has_plan()) return {has_begun, RunEnding{RunState::kFailed, restored.failure}};
+  if (info->stop_step >= 0) {
+    const std::string stopped =
+        absl::StrCat(info->reason, "; the coordinator was started again before the checkpoint of step ",
+                     info->stop_step, " was complete");
+    return {has_begun, RunEnding{RunState::kCancelled, stopped}};
+  }
+  const RunPlan& plan = submission.plan();
+  const bool saved = submission.output().empty() ? finishes : info->checkpoint_step >= plan.steps;
+  if (info->steps_done >= plan.steps && saved) return {has_begun, EndWithResults(plan, info)};
+  info->reason = "the coordinator was started again";
+  return {has_begun, std::nullopt};
+}
+
+}  // namespace weft
