@@ -8,10 +8,14 @@ Makes its own data. Each line of output is one JSON object; every figure is from
               durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
   speedup     `ddp` on 2 processes against `weft train --reference`
-  overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait
+  overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait: one rank alone, and two processes
+              of which each job receives a tensor from the other or sends it one
 With --peer, torch.distributed.pipelining runs the same sizes in turn with ours.
 """
 import argparse, json, os, random, statistics, struct, subprocess, sys, tempfile
+
+
+JOBS = {"forward", "backward", "backward_input", "backward_weight", "reduce", "update"}
 
 
 def write_idx(folder, count=2048, side=16, classes=256):
@@ -48,7 +52,8 @@ def train(bins, folder, name, spec, *extra):
     if os.path.exists(trace):
         with open(trace) as f:
             t = json.load(f)
-        events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X"]
+        # Jobs alone: the trace has transfers and idle spans too.
+        events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X" and e.get("cat") in JOBS]
     with open(os.path.join(out, "steps.jsonl")) as f:
         steps = [json.loads(line)["seconds"] for line in f]
     return summary, events, steps
@@ -144,6 +149,35 @@ def speedup(bins, folder, a):
                           "step_ms": round(step * 1e3, 2), "reference_ms": round(loop * 1e3, 2), "speedup": round(loop / step, 3)}), flush=True)
 
 
+def ready_gaps(events, margin_us=100):
+    """Microseconds between the end of a job and the start of the next on its rank, by what the next one's remote edge is: `out` if another rank
+    takes its output, `in` if another rank made its input. Only of jobs whose inputs had all been made `margin_us` before the job before them
+    ended, so that they wait for nothing. Pipelines only, fused backward, no updates."""
+    end, gaps, ranks = {}, {}, {}
+    last = max(e["args"]["stage"] for e in events)
+    for e in events:
+        end[e["cat"], e["args"]["step"], e["args"]["stage"], e["args"].get("microbatch")] = e["ts"] + e["dur"]
+        ranks.setdefault(e["tid"], []).append(e)
+    for jobs in ranks.values():
+        jobs.sort(key=lambda e: e["ts"])
+        for before, job in zip(jobs, jobs[1:]):
+            step, stage, b, kind = job["args"]["step"], job["args"]["stage"], job["args"].get("microbatch"), job["cat"]
+            if kind not in ("forward", "backward") or before["cat"] not in ("forward", "backward"):
+                continue
+            forward = kind == "forward"
+            edge = "in" if (stage > 0 if forward else stage < last) else "out"
+            neighbour = end[kind, step, stage + (-1 if forward else 1), b] if edge == "in" else 0
+            idle_from = before["ts"] + before["dur"]
+            if neighbour + margin_us <= idle_from:
+                gaps.setdefault(f"{kind} {edge}", []).append(job["ts"] - idle_from)
+    return gaps
+
+
+def quantiles(gaps):
+    gaps = sorted(gaps)
+    return {"jobs": len(gaps), "gap_us_median": round(statistics.median(gaps), 1), "gap_us_p90": round(gaps[int(len(gaps) * 0.9)], 1)}
+
+
 def overhead(bins, folder, a):
     data = write_idx(folder)
     for _ in range(a.rounds):
@@ -151,8 +185,15 @@ def overhead(bins, folder, a):
         _, events, _ = train(bins, folder, "overhead", spec, "--processes", "1")
         events.sort(key=lambda e: e["ts"])
         gaps = [b["ts"] - (x["ts"] + x["dur"]) for x, b in zip(events, events[1:])]
-        print(json.dumps({"what": "overhead", "jobs": len(events), "gap_us_median": round(statistics.median(gaps), 1),
-                          "gap_us_p90": round(sorted(gaps)[int(len(gaps) * 0.9)], 1)}), flush=True)
+        print(json.dumps({"what": "overhead", "edge": "none", **quantiles(gaps)}), flush=True)
+        for name, width, rows, depth in SIZES[:2]:
+            spec = mlp_run(data, width, 2 * depth, rows, 16, 60, "gpipe", f"[{depth}, {depth}]")
+            _, events, _ = train(bins, folder, "remote", spec, "--processes", "2")
+            d = durations(events)
+            found = ready_gaps(events)
+            print(json.dumps({"what": "overhead", "edge": "remote", "jobs_of": name, "forward_ms": round(d["forward"] / 1e3, 3),
+                              "backward_ms": round(d["backward"] / 1e3, 3), **quantiles([gap for gaps in found.values() for gap in gaps]),
+                              **{edge: quantiles(gaps) for edge, gaps in sorted(found.items())}}), flush=True)
 
 
 if __name__ == "__main__":
