@@ -47,7 +47,7 @@ struct LocalRank {
   std::deque<JobId> claimed;  // in claim order; ended and launched ones leave from the front
   int64_t jobs_per_step = 0, jobs_remaining = 0;
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
-  bool touched = false;  // set by WorkerRun::Touch
+  bool touched = false;  // set by LocalRanks::Touch
 };
 
 }  // namespace weft

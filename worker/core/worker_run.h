@@ -15,10 +15,10 @@
 // the job is launched; their sender waits for their bytes. Where jobs are done when their calls return
 // nothing is launched.
 //
-// Each part of this that has a state of its own is a machine of its own, which this class steps: the inputs
-// that are wanted (tensor_wants.h), gradients in their order (gradient_intake.h), joint operations
-// (joint_operations.h), versions of weights (rank_versions.h), snapshots (announced_snapshots.h), copies of
-// the state (state_copies.h), and of each rank its jobs in flight, activations and clock (local_rank.h).
+// Each part of this that has a state of its own is a machine of its own, which this class steps: granted jobs
+// until they can start (pending_jobs.h), the inputs that are wanted (tensor_wants.h), versions of weights
+// (rank_versions.h), snapshots (announced_snapshots.h), copies of the state (state_copies.h), and of each
+// rank its jobs in flight, activations and clock (local_ranks.h).
 //
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
@@ -43,12 +43,10 @@
 
 #include "proto/session/messages.h"
 #include "schedules/dispatch/admission.h"
-#include "schedules/graph/progress.h"
 #include "worker/core/announced_snapshots.h"
-#include "worker/core/gradient_intake.h"
-#include "worker/core/joint_operations.h"
-#include "worker/core/local_rank.h"
+#include "worker/core/local_ranks.h"
 #include "worker/core/local_run.h"
+#include "worker/core/pending_jobs.h"
 #include "worker/core/rank_versions.h"
 #include "worker/core/run_preparation.h"
 #include "worker/core/state_copies.h"
@@ -92,29 +90,21 @@ class WorkerRun {
   bool finishing() const { return finishing_; }
 
   const LocalRun& facts() const { return run_; }
-  std::vector<Rank> ranks() const;
+  std::vector<Rank> ranks() const { return ranks_.Numbers(); }
   // Return the same as those of WorkerCore.
-  const RankClock& ClockAt(int64_t now, Rank rank);
-  const LocalRank& StateOf(Rank rank) const { return *ranks_[run_.PlaceOf(rank)]; }
+  const RankClock& ClockAt(int64_t now, Rank rank) { return ranks_.ClockAt(now, rank); }
+  const LocalRank& StateOf(Rank rank) const { return ranks_.Of(rank); }
   const RankVersions& versions() const { return versions_; }
 
  private:
-  // The bits of a job's flags. A launched job is done as far as this process is concerned.
-  static constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
-
-  StepProgress::Options ProgressOptions() const;
-  void AddRanks(int64_t now);
   // Hands on what others begin with, and drops what nobody reads.
   void BeginVersions(WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
-  void Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out);
   void InputArrived(JobId id, int microbatch, WorkerEffects* out);
-  void Consider(JobId id);
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);
   std::optional<JobId> TakeOverlapped(LocalRank& rank, bool* waits) const;
   StartEffect MakeStart(LocalRank& rank, JobId id, WorkerEffects* out);
-  void AddInputs(JobId id, StartEffect* start);
   void NextRound(int64_t now, JobId id, WorkerEffects* out);
   enum class Outputs : uint8_t { kAll, kAtLaunch, kWhenDone };
   // Hands on what the rank and the waiting jobs may go on with. Returns false if the run has failed in it.
@@ -131,33 +121,17 @@ class WorkerRun {
   IdleCause CauseOf(const LocalRank& rank) const;
   void UpdateIdle(int64_t now);
 
-  // Notes that the rank's next start, or its cause of idleness, may have changed since StartJobs looked.
-  // StartJobs looks at no other rank, so that a job costs the same however many ranks the process has.
-  void Touch(LocalRank& rank);
-  void TouchAll();
-
-  LocalRank& RankWith(JobId id) { return *ranks_[run_.PlaceOf(progress_.jobs().RankOf(id))]; }
-  LocalRank& RankOf(Rank rank) { return *ranks_[run_.PlaceOf(rank)]; }
-  Job JobOf(JobId id) const { return progress_.jobs().JobOf(id); }
-  // Returns the step of the job, which has not left the window.
-  StepProgress::Step& StepWith(JobId id);
-  uint8_t& FlagsOf(JobId id) { return StepWith(id).state[IndexOf(id)]; }
-  int32_t& MissingOf(JobId id) { return StepWith(id).missing[IndexOf(id)]; }
-
   const int launch_ahead_;
   const LocalRun run_;
   const AdmissionOrder admission_;
-  StepProgress progress_;  // of the jobs of this process
   const ComputedStages computed_;
+  LocalRanks ranks_;
+  PendingJobs pending_;
   TensorWants wants_;
-  GradientIntake intake_;
-  JointOperations joint_;
   RankVersions versions_;
   AnnouncedSnapshots snapshots_;
   StateCopies copies_;
   int versions_kept_for_;  // first step whose copy has not told `versions_` what it needs
-  std::vector<std::unique_ptr<LocalRank>> ranks_;  // by place
-  std::vector<int> touched_;                       // places of touched ranks
   bool prepared_ = false;
   // The way of an attempt that begins with copies: it wants them with its first grant, when all processes
   // have begun the attempt; until they are here no job starts. Any other attempt has its state when it is
