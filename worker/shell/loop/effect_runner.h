@@ -1,12 +1,12 @@
 // Carries out what the worker core decides for the ranks of this process, and steps the core with what comes
 // of it: jobs that end, tensors that arrive, operations of the devices that are over.
 //
-// It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h),
-// tensors (tensor_exchange.h), copies of the state (kept_copies.h), what a device has been given
-// (device_work.h), its communicators (communicators.h), the states that migrate (state_holders.h), and the
-// threads that write snapshots and validate (snapshot_writer.h, validator.h). What remains here is the life
-// of a run in this process: its ranks are prepared on threads, it joins its communicators, does its jobs, and
-// is forgotten when nothing of it is in progress any more.
+// It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h), what
+// all ranks do together (rank_rounds.h), jobs from their start to their end (started_jobs.h), tensors
+// (tensor_exchange.h), what a device has been given (device_work.h), its communicators (communicators.h), the
+// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). What remains here is the
+// life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
+// jobs, and is forgotten when nothing of it is in progress any more.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).
@@ -25,7 +25,6 @@
 #define WEFT_WORKER_SHELL_LOOP_EFFECT_RUNNER_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,20 +35,17 @@
 #include "base/mutex.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/loop/checkpoint_work.h"
 #include "worker/shell/loop/communicators.h"
 #include "worker/shell/loop/device_work.h"
-#include "worker/shell/loop/job_runner.h"
-#include "worker/shell/loop/kept_copies.h"
 #include "worker/shell/loop/outbox.h"
 #include "worker/shell/loop/rank_reports.h"
+#include "worker/shell/loop/rank_rounds.h"
 #include "worker/shell/loop/rank_seats.h"
-#include "worker/shell/loop/rank_tasks.h"
+#include "worker/shell/loop/run_peers.h"
 #include "worker/shell/loop/silence_reports.h"
-#include "worker/shell/loop/snapshot_writer.h"
-#include "worker/shell/loop/state_holders.h"
+#include "worker/shell/loop/started_jobs.h"
+#include "worker/shell/loop/state_saver.h"
 #include "worker/shell/loop/tensor_exchange.h"
-#include "worker/shell/loop/validator.h"
 #include "worker/shell/loop/work_threads.h"
 #include "worker/shell/loop/worker_loop_options.h"
 #include "worker/shell/transport/transport.h"
@@ -95,7 +91,7 @@ class EffectRunner {
   WorkerSnapshot Figures(int64_t now);
 
   // Ends the writer of snapshots (SnapshotWriter::End). Call without the lock.
-  bool EndSnapshots(int64_t until) { return snapshots_.End(until) && copies_.End(until); }
+  bool EndSnapshots(int64_t until) { return saver_.End(until); }
   // Starts the time in which the device has to come to an end. False once that is over.
   bool AwaitsDevice(int64_t now);
   // Says which work the device has not done. Requires that there is some.
@@ -113,13 +109,8 @@ class EffectRunner {
             const Job* job = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RunTask(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns the hashes of all rounds of a job that is done.
-  std::vector<ValueHash> TakeHashes(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DoJob(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Rank rank) ABSL_LOCKS_EXCLUDED(mu_);
-  void BeginJointOperation(int64_t now, Rank rank, const Job& job, const JobOutcome& outcome)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes that the device has been given work: threads that began to wait before look often from now on.
   void LookAtDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -130,21 +121,14 @@ class EffectRunner {
 
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns true if the run has connected to the process.
-  bool IsConnected(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the ranks begin with copies of the state that this process keeps.
   void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AllResumed(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Hands a copy to another process.
   absl::Status OfferCopy(int64_t now, const PublishEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
-  void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Notes that one rank's part of preparing, saving or ending is over; the last one finishes it for the
-  // process.
-  void TaskEnded(const absl::Status& status, void (EffectRunner::*all_ended)(int64_t now))
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Goes on where all ranks have been prepared, have saved, have begun with copies or have ended.
+  void RoundOver(int64_t now, const RankRounds::Over& round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -160,23 +144,17 @@ class EffectRunner {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   RankSeats seats_ ABSL_GUARDED_BY(mu_);
   DeviceWork device_work_ ABSL_GUARDED_BY(mu_);
-  // Hashes of jobs that have more rounds to come, or that a device has been given.
-  std::map<Job, std::vector<ValueHash>> hashes_ ABSL_GUARDED_BY(mu_);
   TensorExchange exchange_ ABSL_GUARDED_BY(mu_);
-  StateHolders holders_ ABSL_GUARDED_BY(mu_);
   Communicators communicators_ ABSL_GUARDED_BY(mu_);
+  StartedJobs started_ ABSL_GUARDED_BY(mu_);
+  RankRounds rounds_ ABSL_GUARDED_BY(mu_);
+  RunPeers peers_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 
   std::shared_ptr<const ScheduledRun> run_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);  // the run's
-  uint64_t copies_epoch_ ABSL_GUARDED_BY(mu_) = 0;            // of the copies that the attempt begins with
-  SharedFolders folders_ ABSL_GUARDED_BY(mu_);                // null for a run without output
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);              // processes of the run
-  int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
-  int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // number of tasks that are no jobs
-  absl::Status task_status_ ABSL_GUARDED_BY(mu_);
-  bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // true if every rank of the run has its compute
-  bool joining_ ABSL_GUARDED_BY(mu_) = false;   // true while a prepared run waits for its communicators
+  bool prepared_ ABSL_GUARDED_BY(mu_) = false;                // true if every rank of the run has its compute
+  bool joining_ ABSL_GUARDED_BY(mu_) = false;  // true while a prepared run waits for its communicators
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
   int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;
@@ -184,9 +162,7 @@ class EffectRunner {
   bool failed_ ABSL_GUARDED_BY(mu_) = false, failed_run_ ABSL_GUARDED_BY(mu_) = false;
   WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
   // Last, so that their threads have ended before anything that they call.
-  KeptCopies kept_;  // beyond the end of an attempt
-  SnapshotWriter snapshots_, copies_;
-  Validator validator_;
+  StateSaver saver_;
 };
 
 }  // namespace weft

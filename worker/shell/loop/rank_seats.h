@@ -53,7 +53,7 @@ class RankSeats {
 
   // Returns the number of seats, of which there are never fewer.
   size_t size() const { return seats_.size(); }
-  Seat& At(int index) { return *seats_[index]; }
+  Seat& At(int index) const { return *seats_[index]; }
   // Returns the seat of a rank; null for one of another process.
   Seat* Of(Rank rank) {
     return rank >= 0 && rank < static_cast<Rank>(seat_of_rank_.size()) ? seat_of_rank_[rank] : nullptr;

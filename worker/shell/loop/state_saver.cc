@@ -1,0 +1,60 @@
+#include "worker/shell/loop/state_saver.h"
+
+#include <utility>
+
+#include "worker/core/state_copies.h"
+#include "worker/shell/compute/training_state.h"
+
+namespace weft {
+
+StateSaver::StateSaver(Device& device, Listener listener)
+    : device_(device),
+      snapshots_(std::move(listener.snapshot_done)),
+      copies_(std::move(listener.copies_done)),
+      validator_(std::move(listener.validated)) {}
+
+void StateSaver::BeginRun(const Assign& assign, std::shared_ptr<const RunSpec> spec, SharedFolders folders) {
+  run_ = assign.run;
+  epoch_ = assign.epoch;
+  copies_epoch_ = assign.copies_epoch;
+  spec_ = std::move(spec);
+  folders_ = std::move(folders);
+  kept_.BeginRun(run_);
+}
+
+void StateSaver::Expect(const SnapshotEffect& effect) {
+  snapshots_.Expect(run_, effect.step, effect.pieces,
+                    [folder = folders_->Partial(effect.step)](const StageSnapshot& piece) {
+                      return WriteSnapshot(folder, piece);
+                    });
+}
+
+void StateSaver::Expect(const CopyEffect& effect) {
+  copies_.Expect(run_, effect.step, effect.parts,
+                 [this, run = run_, epoch = epoch_](const StageSnapshot& piece) {
+                   return kept_.Put(run, epoch, piece);
+                 });
+}
+
+void StateSaver::Validate(const ValidateEffect& effect) {
+  validator_.Begin(run_, effect.step, ValidationWork(device_, spec_, folders_, effect.step));
+}
+
+void StateSaver::Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot) {
+  if (as_copy) copies_.Write(run_, step, snapshot);
+  if (as_snapshot) snapshots_.Write(run_, step, std::move(snapshot));
+}
+
+void StateSaver::Cancel(bool validates) {
+  snapshots_.Cancel();
+  copies_.Cancel();
+  if (validates && folders_ != nullptr && spec_->validate.any())
+    validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
+}
+
+KeptCopies::Key StateSaver::KeyOf(const TensorKey& key) const {
+  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch_ : key.epoch;
+  return {epoch, key.step, {key.stage, key.part}};
+}
+
+}  // namespace weft
