@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-std::vector<bool> LocalRanks(const LocalRun& run) {
+std::vector<bool> RanksFollowed(const LocalRun& run) {
   std::vector<bool> local(run.graph().schedule().ranks);
   for (Rank r = 0; r < run.graph().schedule().ranks; ++r) local[r] = run.IsLocal(r);
   return local;
@@ -29,7 +29,7 @@ void ForEachHeld(const Graph& graph, Rank rank, Act act) {
 RankVersions::RankVersions(const LocalRun& run)
     : run_(run),
       versions_(run.graph(), HeldVersions::Steps{run.steps(), run.first_step(), /*saved=*/true},
-                LocalRanks(run)),
+                RanksFollowed(run)),
       ranks_(run.ranks()) {
   for (const RankLease& lease : run.assignment().leases) {
     OfRank& rank = ranks_[run.PlaceOf(lease.rank)];
