@@ -4,17 +4,13 @@
 
 #include <iterator>
 #include <limits>
-#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/monotonic_clock.h"
-#include "worker/shell/transport/peer_filter.h"
+#include "worker/shell/transport/peer_paths.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
-#include "worker/shell/transport/transfer_path.h"
 #include "worker/shell/transport/ucx_transport_class.h"
 
 namespace weft {
@@ -27,9 +23,6 @@ constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
 constexpr Nanos kLivenessIntervalBusy = 500 * kMillisecond;  // when messages keep coming
 // The time to wait for a goodbye, which may be read after the end of its connection was noticed.
 constexpr Nanos kGoodbyeGrace = 250 * kMillisecond;
-constexpr Nanos kSecond = 1'000'000'000;
-// Interval of looks at the links on which a tensor is awaited.
-constexpr Nanos kWatchInterval = kSecond;
 constexpr Nanos kGoodbyeTime = 500 * kMillisecond;  // least time for closing, whatever the deadline
 
 // Makes a pool that keeps all that it takes: its source is borrowed for as long as tensors live.
@@ -37,20 +30,6 @@ std::shared_ptr<ReceivePool> DevicePool(MemorySource* memory) {
   if (memory == nullptr) return nullptr;
   return ReceivePool::Create(std::shared_ptr<MemorySource>(memory, [](MemorySource*) {}),
                              std::numeric_limits<size_t>::max());
-}
-
-std::string WhyStaged(const UcxOptions& options, const DeviceIdentity& own, const TransportAddress& peer,
-                      bool sees_peer) {
-  if (!options.device_direct) return "as WEFT_DEVICE_DIRECT=0 asks";
-  if (own.kind.empty()) {
-    return absl::StrCat("this UCX does not know memory of ", options.device_kind,
-                        options.device_kind == "cuda"
-                            ? ": its libuct_cuda.so cannot be loaded, which needs the "
-                              "driver's libcuda.so.1 and libnvidia-ml.so.1"
-                            : "");
-  }
-  if (peer.device.kind != own.kind) return "the other process does not take device memory directly";
-  return sees_peer ? "no transport of UCX reaches it" : "the two processes do not see each other's pids";
 }
 
 }  // namespace
@@ -62,7 +41,12 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       sender_(NewSenderNumber()),
       memory_(std::make_shared<MappedMemory>()),
       releases_(std::make_shared<ReleaseQueue>()),
-      watch_({.notice_ns = options.link_notice_ns, .timeout_ns = options.link_timeout_ns}),
+      links_({{.notice_ns = options.link_notice_ns, .timeout_ns = options.link_timeout_ns},
+              options.log,
+              [this](PeerId peer, uint64_t sender) {
+                return landings_.BytesFrom(peer) + held_.BytesBeingSentTo(sender);
+              }},
+             table_, connections_),
       landings_(ReceivePool::Create(memory_, options.receive_pool_idle_limit),
                 DevicePool(options.device_memory)),
       now_(MonotonicNow()) {}
@@ -73,6 +57,9 @@ absl::Status UcxTransport::Start() {
   absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger = UcxMessenger::Create(UcxSettings(options_), this);
   if (!messenger.ok()) return messenger.status();
   messenger_ = *std::move(messenger);
+  admitted_.emplace(messenger_->sources(), [this](const std::vector<std::string>& addresses) {
+    return messenger_->AdmitOnly(addresses);
+  });
   if (options_.device_memory != nullptr && options_.device_direct &&
       messenger_->KnowsMemory(options_.device_kind)) {
     device_ = {options_.device_kind, options_.device_uuid};
@@ -122,9 +109,7 @@ TransportCounters UcxTransport::counters() const {
 
 void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
   table_.BeginEpoch(run, epoch);
-  const size_t removed = absl::erase_if(
-      admitted_, [this](const auto& entry) { return connections_.Find(entry.first) == nullptr; });
-  if (removed > 0) AdmitOnlyKnown().IgnoreError();  // too many may connect now, never too few
+  admitted_->KeepOnly([this](uint64_t sender) { return connections_.Find(sender) != nullptr; });
 }
 
 absl::Status UcxTransport::Admit(const std::vector<PeerAddress>& peers) {
@@ -135,74 +120,41 @@ absl::Status UcxTransport::Admit(const std::vector<PeerAddress>& peers) {
       return absl::InvalidArgumentError(absl::StrCat(peer.label, ": ", address.status().message()));
     addresses.push_back(*std::move(address));
   }
-  return AdmitSenders(addresses);
-}
-
-// Sets the filter once for all: setting it takes time in proportion to all who are admitted.
-absl::Status UcxTransport::AdmitSenders(const std::vector<TransportAddress>& addresses) {
-  bool has_new = false;
-  for (const TransportAddress& address : addresses)
-    has_new |= admitted_.try_emplace(address.sender, address.sources).second;
-  return has_new ? AdmitOnlyKnown() : absl::OkStatus();
-}
-
-absl::Status UcxTransport::AdmitOnlyKnown() {
-  const std::vector<std::string> own = messenger_->sources();
-  std::vector<std::string> all;
-  for (const auto& [sender, sources] : admitted_) {
-    const std::vector<std::string> counted = AddressesOfPeer(own, sources);
-    all.insert(all.end(), counted.begin(), counted.end());
-  }
-  return messenger_->AdmitOnly(all);
+  return admitted_->Add(addresses);
 }
 
 absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const std::string& label) {
   const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
   if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat(label, ": ", address.status().message()));
   if (connections_.Find(address->sender) == nullptr) {
-    if (absl::Status status = AdmitSenders({*address}); !status.ok()) return status;
-    if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
-      const bool local = options_.tls == kLocalTls;
-      // The networks are those that were up when the process began.
-      if (absl::IsFailedPrecondition(status) && !local) NoteLostLink(label);
-      const bool stays = absl::IsInvalidArgument(status) || local;
-      return absl::Status(
-          stays ? status.code() : absl::StatusCode::kUnavailable,
-          absl::StrCat(label, ": ", status.message(), " (by ",
-                       local ? "shared memory only; see --data-network" : "the networks of the data plane",
-                       ")"));
-    }
-    PeerConnection* connection = connections_.Find(address->sender);
-    // Reading in place also needs the process descriptor: it tells when the reader is gone.
-    connection->in_place = options_.in_place && connection->process_fd >= 0 &&
-                           segments_.Map(address->sender, connection->pid, address->probe).ok();
-    ChoosePaths(*address, connection);
+    if (absl::Status status = Open(*address, label); !status.ok()) return status;
   }
   table_.AddPeer(peer, address->sender, label, &events_);
   absl::Status status = table_.PeerStatus(peer);
   // It is here again, so its process has not ended, and neither end has a link to the other.
-  if (!status.ok()) NoteLostLink(label);
+  if (!status.ok()) links_.NoteLost(label);
   return status;
 }
 
-// A process and a peer have one link to each other in their lives.
-void UcxTransport::NoteLostLink(const std::string& label) {
-  if (!lost_link_.ok()) return;
-  lost_link_ = absl::UnavailableError(absl::StrCat("there is no data link to ", label,
-                                                   "; a new process in the place of this one has new links"));
-}
-
-void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* connection) {
-  const std::vector<std::string> transports = messenger_->Transports(connection->link);
-  connection->host_path = connection->in_place ? kPathInPlace : HostPath(transports);
-  if (options_.device_memory == nullptr) return;
-  const bool same_kind = !device_.kind.empty() && device_.kind == address.device.kind;
-  const bool sees_peer = address.process.machine == ThisProcess().machine;
-  connection->device_path =
-      same_kind ? DevicePath(device_.kind, options_.rdma_direct, sees_peer, transports) : kPathStaged;
-  connection->carries_device = connection->device_path != kPathStaged;
-  if (!connection->carries_device)
-    connection->staged_because = WhyStaged(options_, device_, address, sees_peer);
+absl::Status UcxTransport::Open(const TransportAddress& address, const std::string& label) {
+  if (absl::Status status = admitted_->Add({address}); !status.ok()) return status;
+  if (absl::Status status = connections_.Open(address, messenger_.get()); !status.ok()) {
+    const bool local = options_.tls == kLocalTls;
+    // The networks are those that were up when the process began.
+    if (absl::IsFailedPrecondition(status) && !local) links_.NoteLost(label);
+    const bool stays = absl::IsInvalidArgument(status) || local;
+    return absl::Status(
+        stays ? status.code() : absl::StatusCode::kUnavailable,
+        absl::StrCat(label, ": ", status.message(), " (by ",
+                     local ? "shared memory only; see --data-network" : "the networks of the data plane",
+                     ")"));
+  }
+  PeerConnection* connection = connections_.Find(address.sender);
+  // Reading in place also needs the process descriptor: it tells when the reader is gone.
+  connection->in_place = options_.in_place && connection->process_fd >= 0 &&
+                         segments_.Map(address.sender, connection->pid, address.probe).ok();
+  ChoosePaths(options_, device_, address, messenger_->Transports(connection->link), connection);
+  return absl::OkStatus();
 }
 
 const PeerConnection* UcxTransport::ConnectionOf(PeerId peer) const {
@@ -237,20 +189,13 @@ std::vector<PeerPath> UcxTransport::paths() const {
 
 void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
   connection->used = true;
-  if (!options_.log) return;
-  std::string line =
-      absl::StrCat("tensors to ", table_.label(peer), ": host memory by ", connection->host_path);
-  if (!connection->device_path.empty()) {
-    absl::StrAppend(&line, ", device memory by ", connection->device_path);
-    if (!connection->carries_device) absl::StrAppend(&line, " (", connection->staged_because, ")");
-  }
-  options_.log(line);
+  if (options_.log) options_.log(DescribePaths(table_.label(peer), *connection));
 }
 
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   connections_.End(sender, messenger_.get());
-  if (admitted_.erase(sender) > 0) AdmitOnlyKnown().IgnoreError();
-  watch_.Forget(sender);
+  admitted_->Remove(sender);
+  links_.Forget(sender);
   segments_.ForgetAll(sender);
   held_.DropReadBy(sender);
   const std::optional<PeerId> peer = table_.PeerOf(sender);
@@ -271,66 +216,20 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
 }
 
-// Asks the peers that owe a tensor and are silent.
 void UcxTransport::WatchLinks(Nanos now) {
-  if ((table_.wants() == 0 && watch_.next_look() > now) || now - last_watch_ < kWatchInterval) return;
-  last_watch_ = now;
-  const std::vector<TransferTable::PeerWants> wants = table_.WantsByPeer();
-  std::map<uint64_t, const TransferTable::PeerWants*> by_sender;
-  for (const TransferTable::PeerWants& w : wants) {
-    const std::optional<uint64_t> sender = table_.SenderOf(w.peer);
-    if (sender && connections_.Find(*sender) != nullptr && connections_.Find(*sender)->open)
-      by_sender[*sender] = &w;
-  }
-  std::vector<LinkWatch::Wanted> wanted;
-  for (const auto& [sender, w] : by_sender)
-    wanted.push_back({sender, landings_.BytesFrom(w->peer) + held_.BytesBeingSentTo(sender)});
-  const LinkWatch::Verdict verdict = watch_.Look(now, wanted);
+  const AwaitedLinks::Verdict verdict = links_.Look(now);
   for (const uint64_t sender : verdict.ask) {
     TransportMessage ping;
     ping.type = Type::kPing;
     SendMessage(sender, &ping);
   }
-  for (const uint64_t sender : verdict.silent) {
-    if (options_.log) options_.log(DescribeWait(*by_sender.at(sender), now));
-  }
-  for (const uint64_t sender : verdict.healed) {
-    const std::optional<PeerId> peer = table_.PeerOf(sender);
-    if (options_.log && peer)
-      options_.log(absl::StrCat("the data link to ", table_.label(*peer), " answers again"));
-  }
-  for (const uint64_t sender : verdict.dead) {
-    const TransferTable::PeerWants& w = *by_sender.at(sender);
-    NoteLostLink(table_.label(w.peer));
-    Lose(sender,
-         absl::StrCat("its data link (", connections_.Find(sender)->host_path, ") has carried nothing for ",
-                      options_.link_timeout_ns / kSecond, " s; awaited: ", Describe(w.oldest)));
-  }
-}
-
-std::string UcxTransport::DescribeWait(const TransferTable::PeerWants& wants, Nanos now) const {
-  const uint64_t sender = *table_.SenderOf(wants.peer);
-  return absl::StrFormat(
-      "waiting for %s%s of %s for %.0f s; its data link (%s) has been silent for %.0f s",
-      Describe(wants.oldest), wants.count > 1 ? absl::StrCat(" and ", wants.count - 1, " more") : "",
-      table_.label(wants.peer), 1e-9 * static_cast<double>(now - wants.since),
-      connections_.all().at(sender).host_path, 1e-9 * static_cast<double>(watch_.SilenceOf(sender)));
-}
-
-std::string UcxTransport::DescribeSilence(Nanos now) const {
-  if (watch_.silent_links() == 0) return "";
-  std::vector<std::string> waits;
-  for (const TransferTable::PeerWants& w : table_.WantsByPeer()) {
-    const std::optional<uint64_t> sender = table_.SenderOf(w.peer);
-    if (sender && watch_.SilenceOf(*sender) > 0) waits.push_back(DescribeWait(w, now));
-  }
-  return absl::StrJoin(waits, "; ");
+  for (const auto& [sender, cause] : verdict.dead) Lose(sender, cause);
 }
 
 void UcxTransport::HandleGoodbye(uint64_t sender) {
   // Do not call Lose: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
   connections_.Find(sender)->open = false;
-  if (admitted_.erase(sender) > 0) AdmitOnlyKnown().IgnoreError();
+  admitted_->Remove(sender);
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;
   table_.FailPeer(*peer,
@@ -363,7 +262,7 @@ void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
 void UcxTransport::OnMessage(absl::string_view header) {
   TransportMessage message;
   const bool valid = Decode(header, &message).ok();
-  if (valid) watch_.Heard(message.sender);
+  if (valid) links_.Heard(message.sender);
   // Wants may come from processes that are not connected yet; the table keeps them.
   if (valid && message.type == Type::kWant) {
     if (auto due = table_.OnWant(message.sender, message.key, message.in_place_ok)) Deliver(*std::move(due));

@@ -1,21 +1,26 @@
 // Declares the class behind CreateUcxTransport (ucx_transport.h). It has three files: its state and its
 // connections (ucx_transport.cc), how tensors come (ucx_transport_receive.cc) and how they go
 // (ucx_transport_send.cc).
+//
+// Each part with a state of its own is a machine of its own, which this class steps: wants and offers
+// (transfer_table.h), connections (peer_connections.h), who may connect (admitted_peers.h), links on which
+// something is awaited (awaited_links.h), tensors that others read (held_offers.h), and those that arrive
+// (landings.h).
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "base/monotonic_clock.h"
+#include "worker/shell/transport/admitted_peers.h"
+#include "worker/shell/transport/awaited_links.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
-#include "worker/shell/transport/link_watch.h"
 #include "worker/shell/transport/mapped_memory.h"
 #include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/release_queue.h"
@@ -49,19 +54,17 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   int event_fd() const override { return connections_.wait_set(); }
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
   Nanos next_deadline() const override {
-    const Nanos wants = table_.next_deadline();
-    // A look finds nothing while nothing is wanted and no link was silent.
-    const bool watches = wants != std::numeric_limits<Nanos>::max() || watch_.silent_links() > 0;
-    return std::min({wants, connections_.next_verdict(),
-                     watches ? watch_.next_look() : std::numeric_limits<Nanos>::max()});
+    return std::min({table_.next_deadline(), connections_.next_verdict(), links_.next_look()});
   }
   bool CarriesDevice(PeerId peer) const override;
   std::string PathTo(PeerId peer, MemoryPlace place) const override;
   std::vector<PeerPath> paths() const override;
 
-  std::string DescribeSilence(Nanos now) const override;
-  absl::Status health() const override { return lost_link_.ok() ? messenger_->ListenerStatus() : lost_link_; }
-  int silent_links() const override { return watch_.silent_links(); }
+  std::string DescribeSilence(Nanos now) const override { return links_.DescribeSilence(now); }
+  absl::Status health() const override {
+    return links_.lost().ok() ? messenger_->ListenerStatus() : links_.lost();
+  }
+  int silent_links() const override { return links_.silent_links(); }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
@@ -89,20 +92,16 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void SendBytes(const PeerConnection& to, uint64_t offer);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
-  absl::Status AdmitSenders(const std::vector<TransportAddress>& addresses);
-  absl::Status AdmitOnlyKnown();
-  void ChoosePaths(const TransportAddress& address, PeerConnection* connection);
+  absl::Status Open(const TransportAddress& address, const std::string& label);
   const PeerConnection* ConnectionOf(PeerId peer) const;
   void NoteUse(PeerId peer, PeerConnection* connection);
   void Lose(uint64_t sender, absl::string_view cause);
-  void NoteLostLink(const std::string& label);
 
   void FlushReleases();
   void AnnounceFreedSegments();
   void CheckLiveness(Nanos now, bool busy);
   void ExpireWants(Nanos now);
   void WatchLinks(Nanos now);
-  std::string DescribeWait(const TransferTable::PeerWants& wants, Nanos now) const;
   bool AwaitsReleases() const;
 
   const UcxOptions options_;
@@ -116,17 +115,16 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   TransferTable table_;
   PeerSegments segments_;
   PeerConnections connections_;
-  absl::btree_map<uint64_t, std::vector<std::string>> admitted_;  // addresses by sender
-  LinkWatch watch_;
+  std::optional<AdmittedPeers> admitted_;  // from Start on
+  AwaitedLinks links_;
   HeldOffers held_;
   Landings landings_;
   std::vector<TransportEvent> events_;
   std::vector<ReleaseQueue::Release> release_buffer_;
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = 0;
-  Nanos last_liveness_ = 0, last_watch_ = 0;
+  Nanos last_liveness_ = 0;
   std::unique_ptr<UcxMessenger> messenger_;
-  absl::Status lost_link_;  // of the first link that is lost though its peer lives; OK for none
 };
 
 }  // namespace weft

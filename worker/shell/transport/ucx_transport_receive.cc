@@ -87,7 +87,7 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   std::optional<PeerId> peer;
   if (Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes) {
     peer = table_.PeerOf(message.sender);
-    watch_.Heard(message.sender);
+    links_.Heard(message.sender);
   }
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
@@ -108,7 +108,7 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
 
 void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
   Landings::Landing landed = landings_.End(token);
-  if (const std::optional<uint64_t> sender = table_.SenderOf(landed.peer)) watch_.Heard(*sender);
+  if (const std::optional<uint64_t> sender = table_.SenderOf(landed.peer)) links_.Heard(*sender);
   if (!status.ok()) {
     const std::string what = absl::StrCat("no ", Describe(landed.key), " from ", table_.label(landed.peer),
                                           ": ", status.message());
