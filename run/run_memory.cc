@@ -48,7 +48,7 @@ int64_t HeldBytes(const std::vector<KeptStage>& kept, const RunSpec& run,
     if (!stage.kept.has_value()) continue;
     const int64_t state = BytesOf(*stage.kept, run, bytes) + (migrating ? kSmallTensors : 0);
     held += state;
-    if (stage.visits) twice = std::max(twice, state);
+    if (stage.goes_on) twice = std::max(twice, state);
   }
   return held + twice;
 }

@@ -233,7 +233,7 @@ class Waits {
       StepProgress::Step& step = progress_.Open(t);
       for (int i = 0; i < n_; ++i) step.missing[i] += previous_[i] >= 0;
     }
-    const int64_t visited = VisitInOrder(
+    const int64_t visited = ForEachInOrder(
         &progress_, [](JobId) {}, [](JobId, JobId) {}, [this](int index) { return next_[index]; });
     if (visited == int64_t{n_} * steps_) return absl::OkStatus();
     return DescribeCycle();

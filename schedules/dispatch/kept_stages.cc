@@ -13,10 +13,10 @@ class KeptCount {
   KeptCount(const Graph& graph, int steps)
       : graph_(graph), steps_(steps), kept_(graph.schedule().ranks), of_step_(graph.schedule().ranks, 0) {}
 
-  // Count the holders of a stage; or the ranks of its state's route, each of which has it for the time of a
-  // job.
+  // Count the holders of a stage; or the ranks to which its state travels, each of which has it for the time
+  // of a job.
   void CountHolders(int stage);
-  void CountVisits(int stage);
+  void CountStops(int stage);
   // Counts gradients, and sums that are handed on: they leave their jobs, and wait while those of later steps
   // are made.
   void CountHandedOut(int stage);
@@ -51,19 +51,19 @@ void KeptCount::CountHolders(int stage) {
   }
 }
 
-void KeptCount::CountVisits(int stage) {
+void KeptCount::CountStops(int stage) {
   Kept state;
   state.versions = Versions(graph_.protocol(stage).KeptBy(graph_, 0));
-  std::vector<Rank> visited;
+  std::vector<Rank> stops;
   for (int b = 0; b < graph_.schedule().microbatches; ++b) {
     for (const JobKind kind : {JobKind::kForward, graph_.final_backward()}) {
       const Rank rank = graph_.RankOf(Job::Compute(0, stage, b, kind));
       if (!IsRank(rank) || At(rank, stage).kept.has_value()) continue;
       At(rank, stage).kept = state;
-      visited.push_back(rank);
+      stops.push_back(rank);
     }
   }
-  for (const Rank rank : visited) At(rank, stage).visits = visited.size() > 1;
+  for (const Rank rank : stops) At(rank, stage).goes_on = stops.size() > 1;
 }
 
 void KeptCount::CountHandedOut(int stage) {
@@ -103,10 +103,10 @@ void KeptCount::CountFetched(int stage) {
 
 std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps) {
   KeptCount count(graph, steps);
-  const bool migrates = graph.protocol(0).layout() == Layout::kTravelling;
+  const bool travels = graph.protocol(0).layout() == Layout::kTravelling;
   for (int stage = 0; stage < graph.schedule().stages; ++stage) {
-    if (migrates) {
-      count.CountVisits(stage);
+    if (travels) {
+      count.CountStops(stage);
     } else {
       count.CountHolders(stage);
       count.CountFetched(stage);

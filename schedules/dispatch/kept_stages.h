@@ -17,10 +17,10 @@ namespace weft {
 // Holds what a rank keeps of one stage.
 struct KeptStage {
   int stage = 0;
-  // For a holder of the stage; where states migrate, for every rank that the stage's state visits.
+  // For a holder of the stage; where its state travels (Layout::kTravelling), for every rank on its way.
   std::optional<Kept> kept;
-  bool visits = false;  // that state migrates, and goes on to another rank as well
-  int handed_out = 0;   // gradients of the stage's size that leave the rank's backwards and may wait together
+  bool goes_on = false;  // the state travels, and comes to another rank as well
+  int handed_out = 0;  // gradients of the stage's size that leave the rank's backwards and may wait together
   bool fetches = false;  // it computes with another rank's weights
 };
 

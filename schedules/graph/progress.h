@@ -151,25 +151,25 @@ class StepProgress {
   std::vector<std::vector<int32_t>> steady_;
 };
 
-// Visits the jobs of the open steps in an order in which each comes after its predecessors there, as far as
-// there is one: Kahn's algorithm. Calls `visit(id)` for each job, and `lead(id, to)` before each edge on
+// Walks through the jobs of the open steps in an order in which each comes after its predecessors there, as
+// far as there is one: Kahn's algorithm. Calls `act(id)` for each job, and `lead(id, to)` before each edge on
 // which `to` waits for it. `next(index)`: of the same step, a further job that waits for this one, and counts
-// it among its inputs; -1 for none. Returns how many jobs were visited; those on or behind a cycle have
+// it among its inputs; -1 for none. Returns how many jobs were reached; those on or behind a cycle have
 // missing inputs afterwards.
-template <typename Visit, typename Lead, typename Next>
-int64_t VisitInOrder(StepProgress* progress, Visit visit, Lead lead, Next next) {
+template <typename Act, typename Lead, typename Next>
+int64_t ForEachInOrder(StepProgress* progress, Act act, Lead lead, Next next) {
   std::vector<JobId> ready;
   for (int step = progress->first_step(); step < progress->end_step(); ++step) {
     for (int i = 0; i < progress->jobs().size(); ++i) {
       if (progress->At(step).missing[i] == 0) ready.push_back(MakeJobId(step, i));
     }
   }
-  int64_t visited = 0;
+  int64_t reached = 0;
   while (!ready.empty()) {
     const JobId id = ready.back();
     ready.pop_back();
-    ++visited;
-    visit(id);
+    ++reached;
+    act(id);
     const auto arrive = [&](int step, int index) {
       if (step >= progress->end_step()) return;
       const JobId to = MakeJobId(step, index);
@@ -181,7 +181,7 @@ int64_t VisitInOrder(StepProgress* progress, Visit visit, Lead lead, Next next) 
       arrive(step + s.distance, s.index);
     if (const int after = next(IndexOf(id)); after >= 0) arrive(step, after);
   }
-  return visited;
+  return reached;
 }
 
 }  // namespace weft

@@ -100,7 +100,7 @@ void BM_BareWorklist(benchmark::State& state) {
     StepProgress progress(graph, {});
     progress.Open(999);
     state.ResumeTiming();
-    jobs += VisitInOrder(
+    jobs += ForEachInOrder(
         &progress, [](JobId) {}, [](JobId, JobId) {}, [](int) { return -1; });
   }
   state.SetItemsProcessed(jobs);

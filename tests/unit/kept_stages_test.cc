@@ -30,7 +30,7 @@ TEST(KeptByRanks, PipelineOnOldWeights_KeepsAVersionMoreForEachStepOfLag) {
     ASSERT_TRUE(stage.kept.has_value());
     EXPECT_EQ(stage.kept->versions, 1 + graph.schedule().MaxStaleness(rank));
     EXPECT_EQ(stage.kept->sums, 1 + graph.schedule().MaxStaleness(rank));
-    EXPECT_FALSE(stage.fetches || stage.visits);
+    EXPECT_FALSE(stage.fetches || stage.goes_on);
     EXPECT_EQ(stage.handed_out, 0);
     EXPECT_EQ(of_one_step[rank].front().kept->sums, 1) << "a run of one step sums once";
     EXPECT_LE(of_one_step[rank].front().kept->versions, 2);
@@ -64,7 +64,7 @@ TEST(KeptByRanks, MigratingStates_AreKeptByEveryRankOfTheirRoute) {
        KeptByRanks(GraphOf("fsdp", {{"residency", "migrating"}}, 3, "cdp_v1"))) {
     ASSERT_EQ(of_rank.size(), 3u);
     for (const KeptStage& stage : of_rank) {
-      EXPECT_TRUE(stage.visits && stage.kept.has_value());
+      EXPECT_TRUE(stage.goes_on && stage.kept.has_value());
       EXPECT_EQ(stage.kept->versions, 2);
       EXPECT_EQ(stage.kept->sums, 1);
       EXPECT_FALSE(stage.fetches);

@@ -156,14 +156,14 @@ TEST(StepProgress, Rule_CountsWhatItSays) {
   EXPECT_GT(fetches, 0);
 }
 
-TEST(VisitInOrder, Steps_ComeEachJobAfterItsPredecessors) {
+TEST(ForEachInOrder, Steps_ComeEachJobAfterItsPredecessors) {
   for (const char* family : {"1f1b", "zb_v", "pipedream_2bw", "ddp"}) {
     const Graph graph = GraphOf(family, 4, 4);
     StepProgress progress(graph, {});
     progress.Open(3);
     std::map<JobId, int> visited;
     int64_t edges = 0;
-    const int64_t jobs = VisitInOrder(
+    const int64_t jobs = ForEachInOrder(
         &progress, [&](JobId id) { visited.emplace(id, static_cast<int>(visited.size())); },
         [&](JobId from, JobId to) {
           ++edges;
@@ -176,14 +176,14 @@ TEST(VisitInOrder, Steps_ComeEachJobAfterItsPredecessors) {
   }
 }
 
-TEST(VisitInOrder, FurtherWaitInACircle_LeavesOutWhatIsBehindIt) {
+TEST(ForEachInOrder, FurtherWaitInACircle_LeavesOutWhatIsBehindIt) {
   const Graph graph = GraphOf("gpipe", 1, 1);
   StepProgress progress(graph, {});
   progress.Open(0);
   const int forward = graph.IndexOf(Job::Compute(0, 0, 0, JobKind::kForward));
   const int backward = graph.IndexOf(Job::Compute(0, 0, 0, JobKind::kBackward));
   ++progress.At(0).missing[forward];
-  const int64_t jobs = VisitInOrder(
+  const int64_t jobs = ForEachInOrder(
       &progress, [](JobId) {}, [](JobId, JobId) {},
       [&](int index) { return index == backward ? forward : -1; });
   EXPECT_EQ(jobs, 0);
