@@ -1,12 +1,12 @@
 # The two commands of the README (`make run`, `make test`) and what they are made of.
 PRESET ?= release
 JOBS ?= $(shell nproc)
-BUILD := build/$(PRESET)
+BUILD = build/$(PRESET)
 # The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
 export WEFT_CUDA ?= AUTO
 # How a new build folder compiles libraries: ON, in batches of sources, or OFF (cmake/weft_unity.cmake). A folder that is there stays
 # as it is.
-UNITY ?= $(if $(filter release debug asan tsan,$(PRESET)),ON,OFF)
+UNITY ?= ON
 # What deploy/setup.sh installs: run (the programs), test (also the tests) or all (also clang's tools).
 NEEDS ?= test
 
@@ -21,7 +21,7 @@ help: ## List the targets
 setup: ## Install what the build needs (Debian packages by name, LibTorch and UCX from PyPI into build/deps)
 	@deploy/setup.sh $(NEEDS)
 
-build: setup ## Compile everything into build/release (PRESET=debug|asan|tsan|tidy|thread-safety for another)
+build: setup ## Compile everything into build/release (PRESET=debug|asan|tsan for another)
 	@$(call configure,-DWEFT_TESTS=ON)
 	@sed -n 's/^-- GPU library/GPU library/p' build/configure.log
 	@cmake --build --preset $(PRESET) -j $(JOBS)
@@ -47,8 +47,12 @@ checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or 
 asan tsan: ## Build and test under Address+UndefinedBehaviour or Thread Sanitizer
 	@$(MAKE) test PRESET=$@
 
-tidy thread-safety: ## Compile with clang's checks (clang-tidy; thread-safety analysis as errors)
-	@$(MAKE) build PRESET=$@ NEEDS=all
+tidy thread-safety: PRESET = static
+tidy thread-safety: ## Check the sources with clang-tidy, or with clang's thread-safety analysis; nothing is built
+	@deploy/setup.sh all
+	@$(call configure,-DWEFT_TESTS=ON)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target weft_generated_sources
+	@tests/static_checks.py $(BUILD) $@ --jobs $(JOBS)
 
 format: ## Format the sources in place
 	@deploy/setup.sh all
