@@ -88,18 +88,18 @@ TEST_F(PeerPathsTest, WithoutADevice_TheLineNamesTheHostsPathOnly) {
 TEST_F(PeerPathsTest, DeviceMemoryThatIsStaged_SaysWhy) {
   options.device_memory = reinterpret_cast<MemorySource*>(this);  // it is only compared with null
   options.device_kind = "cuda";
-  EXPECT_THAT(Choose({"cuda_ipc", "tcp"}).staged_because, HasSubstr("libuct_cuda.so cannot be loaded"));
+  EXPECT_THAT(Choose({"tcp", "cuda_ipc"}).staged_because, HasSubstr("libuct_cuda.so cannot be loaded"));
   own.kind = "cuda";
-  EXPECT_THAT(Choose({"cuda_ipc", "tcp"}).staged_because, HasSubstr("the other process does not take"));
+  EXPECT_THAT(Choose({"tcp", "cuda_ipc"}).staged_because, HasSubstr("the other process does not take"));
   peer.device.kind = "cuda";
   EXPECT_EQ(Choose({"tcp"}).staged_because, "no transport of UCX reaches it");
-  const PeerConnection direct = Choose({"cuda_ipc", "tcp"});
+  const PeerConnection direct = Choose({"tcp", "cuda_ipc"});
   EXPECT_TRUE(direct.carries_device);
   EXPECT_EQ(DescribePaths("process 1", direct),
             "tensors to process 1: host memory by tcp, device memory by cuda_ipc");
   options.device_direct = false;
   own.kind = "";
-  EXPECT_EQ(Choose({"cuda_ipc", "tcp"}).staged_because, "as WEFT_DEVICE_DIRECT=0 asks");
+  EXPECT_EQ(Choose({"tcp", "cuda_ipc"}).staged_because, "as WEFT_DEVICE_DIRECT=0 asks");
 }
 
 }  // namespace
