@@ -354,6 +354,17 @@ int ReadRedundancy(FileSection& file, const RunSpec& spec, absl::Status& status)
   return peers;
 }
 
+JobTimeoutSpec ReadJobTimeout(FileSection& file, absl::Status& status) {
+  constexpr double kMostSeconds = 1e8;
+  JobTimeoutSpec timeout;
+  if (!file.Has("job_timeout")) return timeout;
+  FileSection section(file.At("job_timeout"), "job_timeout", {"times", "at_least", "first"}, status);
+  section.Read("times", timeout.times, 1.0, 1e6);
+  section.Read("at_least", timeout.at_least, 1.0, kMostSeconds);
+  section.Read("first", timeout.first, 1.0, kMostSeconds);
+  return timeout;
+}
+
 ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
   ResumeSpec resume;
   if (!file.Has("resume")) return resume;
@@ -425,10 +436,11 @@ Json ToJson(const OptimizerSpec& optimizer) {
 absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
-  FileSection file(json, "",
-                   {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "checkpoint", "restarts", "redundancy", "validate", "record", "resume", "until"},
-                   status);
+  FileSection file(
+      json, "",
+      {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels", "checkpoint",
+       "restarts", "redundancy", "job_timeout", "validate", "record", "resume", "until"},
+      status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
@@ -447,6 +459,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.checkpoint = ReadCheckpointSpec(file, status);
   file.Read("restarts", spec.restarts, 0, 1000);
   spec.redundancy = ReadRedundancy(file, spec, status);
+  spec.job_timeout = ReadJobTimeout(file, status);
   spec.validate = ReadValidate(file, spec, status);
   CheckExported(spec, status);
   spec.record_hashes = ReadRecord(file);
@@ -493,6 +506,11 @@ Json ToJson(const RunSpec& spec) {
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};
+  if (spec.job_timeout != JobTimeoutSpec()) {
+    json["job_timeout"] = {{"times", spec.job_timeout.times},
+                           {"at_least", spec.job_timeout.at_least},
+                           {"first", spec.job_timeout.first}};
+  }
   if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};

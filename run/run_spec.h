@@ -117,6 +117,14 @@ struct CheckpointSpec {
   bool periodic() const { return every_steps > 0 || every_seconds > 0; }
 };
 
+// The time after which a job that still runs is given up, with the process that runs it.
+struct JobTimeoutSpec {
+  double times = 10;     // times the longest that a job of its kind and stage has taken
+  double at_least = 60;  // seconds, whatever that is
+  double first = 3600;   // seconds, while no job of its kind and stage has ended
+  friend bool operator==(const JobTimeoutSpec&, const JobTimeoutSpec&) = default;
+};
+
 // Held-out data on which loss and accuracy are computed during the training.
 struct ValidateSpec {
   DataSpec data;
@@ -150,6 +158,7 @@ struct RunSpec {
   int restarts = 3;
   // Processes that keep a second copy of what a process's ranks save, step by step: 1, or 0 for none.
   int redundancy = 0;
+  JobTimeoutSpec job_timeout;
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;

@@ -136,6 +136,7 @@ absl::Status LocalTraining::StartServer() {
   server.observer.validation = [this](const Validation& done) { recorder_.OnValidation(done); };
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
+  server.observer.slow_job = [this](const SlowJob& slow) { recorder_.OnSlowJob(slow); };
   auto started = CoordinatorServer::Start(std::move(server));
   if (!started.ok()) return started.status();
   server_ = *std::move(started);
@@ -298,6 +299,10 @@ absl::Status LocalTraining::Watch() {
     LogSteps();
     TellFailedCheckpoints(run);
     TellRestart(run);
+    for (const std::string& slow : recorder_.TakeSlowJobs()) {
+      progress_.Clear();
+      PrintMessage(slow);
+    }
     ShowProgress(run);
     if (run.state == RunState::kFinished) return absl::OkStatus();
     if (run.state == RunState::kCancelled && !stopped_by_.empty()) return absl::CancelledError(run.reason);

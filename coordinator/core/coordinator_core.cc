@@ -125,6 +125,7 @@ void CoordinatorCore::EndRun(Run& run) {
     }
     w->failed_last |= unprepared && !m.prepared;
     sessions_.Abort(out_, *w, message);
+    if (m.stuck) WorkerSessions::Expel(out_, *w, message);
   }
   if (state == RunState::kWaiting) return run.Restart(out_);
   for (const SessionId keeper : run.copies().Keepers()) {
@@ -219,6 +220,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->blaming()) return;
   worker.failed_last = m.damaged_checkpoint < 0;
+  if (m.device_lost) WorkerSessions::Leave(out_, worker);  // it ends by itself
   // Either end of a link may be at fault: where other processes are free, they take the place of both.
   if (Worker* end = m.link_to < 0 ? nullptr : sessions_.workers().FindByProcess(m.link_to))
     end->failed_last = true;

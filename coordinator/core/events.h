@@ -107,6 +107,12 @@ struct JobsEnded {
   int32_t process = 0;
   std::vector<Completion> jobs;
 };
+// A job that took much longer than its like: a sentence with the times at which it was claimed, ready and
+// started.
+struct SlowJob {
+  uint64_t run = 0;
+  std::string sentence;
+};
 struct WorkerChange {
   // kBusy: the worker has not reported that it forgot an aborted run, and gets no other one; kBack: now it
   // has.
@@ -129,6 +135,7 @@ struct Effects {
   std::vector<StepDone> steps;
   std::vector<Validation> validations;  // that are done and have figures
   std::vector<JobsEnded> jobs;
+  std::vector<SlowJob> slow_jobs;
   std::vector<Report> reports;
   std::vector<WorkerChange> workers;
   std::vector<CloseSession> closed;

@@ -17,7 +17,8 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       attempts_(plan().restarts, plan().checkpoint.keep),
       beginnings_(attempts_, copies_, &info_),
       failures_(options, attempts_, beginnings_, &info_),
-      deadlines_(options) {}
+      deadlines_(options),
+      job_watch_(plan().job_timeout) {}
 
 Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
     : options_(options),
@@ -28,6 +29,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       beginnings_(attempts_, copies_, &info_),
       failures_(options, attempts_, beginnings_, &info_),
       deadlines_(options),
+      job_watch_(submission_.has_plan() ? plan().job_timeout : JobTimeout()),
       first_start_ns_(restored.stored.figures.first_start_ns) {
   info_.output = std::move(restored.stored.submission.folder.path);
   if (IsFinal(info_.state)) {
@@ -159,6 +161,8 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
   if (m.jobs.empty()) return;
   for (const Completion& done : m.jobs) {
     failures_.Done(done.job);
+    if (auto slow = job_watch_.Ended(out.now, m.rank, done, attempt_->times()))
+      out.effects.slow_jobs.push_back({info_.id, absl::StrCat(*std::move(slow), " on ", member.label)});
     first_start_ns_ = std::min(first_start_ns_, done.start_ns);
   }
   recovery_.JobDone(out.now);
@@ -198,12 +202,34 @@ void Run::TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>&
 
 void Run::Take(StepEffects& out, SessionId from, Report& m) {
   // The last figures of a process came with Finished; it frees its memory since then.
-  if (members_.Find(from)->finished) return;
+  RunMember& member = *members_.Find(from);
+  if (member.finished) return;
   TakeReports(out, from, m.ranks);
+  if (info_.state == RunState::kRunning && !blaming()) TakeRunning(out, member, m.running);
+}
+
+// Takes the jobs that a process says it runs. A job that runs is what others wait for, and it has a deadline
+// of its own: none of theirs passes meanwhile.
+void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported) {
+  const std::vector<RunningJob> running = attempt_->InHand(member, reported);
+  if (!running.empty()) deadlines_.Run(out.now);
+  JobWatch::Verdict verdict = job_watch_.Judge(out.now, running, attempt_->times());
+  if (verdict.stuck.has_value()) {
+    member.stuck = true;
+    if (!ending_.has_value())
+      End(failures_.Lose(member, absl::StrCat("it is stuck: ", verdict.reason), "", {*verdict.stuck},
+                         ends()));
+    return;
+  }
+  member.slow = std::move(verdict.slow);
+  TellStalls(out);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
-  if (auto ending = failures_.Report(out, *members_.Find(from), m, ends())) End(*std::move(ending));
+  const RunMember& member = *members_.Find(from);
+  if (m.device_lost && !blaming())
+    return EndForLoss(member, absl::StrCat("its device is lost to it: ", m.reason));
+  if (auto ending = failures_.Report(out, member, m, ends())) End(*std::move(ending));
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {
@@ -218,9 +244,13 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
   if (members_.AllFinished()) End({RunState::kFinished, ""});
 }
 
-// Puts the stalls into the reason of a run that runs: the first few processes that report one.
 void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
   members_.Find(from)->stalled = std::move(m.reason);
+  TellStalls(out);
+}
+
+// Puts the stalls into the reason of a run that runs: the first few processes that report one.
+void Run::TellStalls(StepEffects& out) {
   if (info_.state != RunState::kRunning && info_.state != RunState::kFinishing) return;
   std::string reason = members_.Stalls();
   if (attempt_->stops()) reason = absl::StrCat(attempt_->stop_reason(), reason.empty() ? "" : "; ", reason);
@@ -338,6 +368,7 @@ void Run::DropAttempt() {
   has_begun_ = true;
   deadlines_.Clear();
   failures_.Clear();
+  job_watch_.EndAttempt();
   copies_.End();
   attempt_.reset();
   info_.members.clear();
@@ -427,7 +458,10 @@ int64_t Run::next_due() const {
 }
 
 void Run::CheckDeadline(int64_t now) {
-  if (deadlines_.Pass(now)) Fail(deadlines_.Describe(info_, members_, attempt_.get()));
+  if (!deadlines_.Pass(now)) return;
+  const std::string reason = deadlines_.Describe(now, info_, members_, attempt_.get());
+  // Nothing runs, and nobody knows why: something was lost that another attempt makes anew.
+  info_.state == RunState::kRunning ? EndAttempt(reason) : Fail(reason);
 }
 
 }  // namespace weft

@@ -10,11 +10,12 @@
 // Each part of this that has a state of its own is a machine of its own, which this class steps: what was
 // submitted (run_submission.h), members and leases (run_members.h), one attempt with its queue, checkpoints
 // and its stop (run_attempt.h), all attempts (run_attempts.h), copies (run_copies.h), what failures call for
-// (run_failures.h), and deadlines (run_deadlines.h).
+// (run_failures.h), deadlines (run_deadlines.h), and the jobs that run (job_watch.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
 //   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited.
+//      While jobs run, theirs are the only ones.
 //   3. While a failure waits for its cause the run grants nothing.
 //   4. A run that wishes to end takes nothing more: its owner closes it before the next message.
 //
@@ -32,6 +33,7 @@
 #include <vector>
 
 #include "coordinator/core/core_options.h"
+#include "coordinator/core/job_watch.h"
 #include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
@@ -132,7 +134,7 @@ class Run {
   // Returns true while a reported failure waits for its cause (invariant 3).
   bool blaming() const { return failures_.any(); }
   const FirstFailure& first_failure() const { return failures_.first(); }
-  // Fails the run if the deadline of its state has passed.
+  // Fails the run, or ends its attempt, if the deadline of its state has passed.
   void CheckDeadline(int64_t now);
 
  private:
@@ -159,6 +161,8 @@ class Run {
   void EndStopped(StepEffects& out);
   void EndToRelocate(const std::string& reason);
   void BeginFinishing(StepEffects& out);
+  void TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported);
+  void TellStalls(StepEffects& out);
   void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
 
   const CoreOptions& options_;
@@ -170,6 +174,7 @@ class Run {
   RunBeginnings beginnings_;
   RunFailures failures_;
   RunDeadlines deadlines_;
+  JobWatch job_watch_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
   bool has_begun_ = false;               // true if the present attempt, or the wait for one, is not its first

@@ -1,15 +1,22 @@
 #include "coordinator/core/run_attempt.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/seconds.h"
 
 namespace weft {
 
 RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction,
                        const RunMembers& members, RunInfo* info, bool saves)
-    : plan_(std::move(plan)), reduction_(reduction), members_(members), info_(info), queue_(plan_) {
+    : plan_(std::move(plan)),
+      reduction_(reduction),
+      members_(members),
+      info_(info),
+      queue_(plan_),
+      times_(plan_->graph, plan_->first_step) {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
 
@@ -80,6 +87,7 @@ std::string RunAttempt::Complete(StepEffects& out, Completions* m) {
       continue;
     }
     ++out.counts.completions[static_cast<int>(m->jobs[i].job.kind)];
+    times_.Ended(out.now, m->jobs[i].job);
     if (kept != i) m->jobs[kept] = m->jobs[i];
     ++kept;
   }
@@ -98,6 +106,7 @@ bool RunAttempt::EndSteps(StepEffects& out) {
     info_->has_loss = s.has_loss;
     ++out.counts.steps;
   }
+  times_.LeaveBefore(queue_.steps_done());
   all_may_grant_ = true;  // the window moved
   out.counts.loss = info_->loss;
   out.counts.has_loss = info_->has_loss;
@@ -142,6 +151,7 @@ void RunAttempt::GrantReady(StepEffects& out) {
     weft::Grant m{info_->id, rank, members_.TokenOf(rank), {}};
     queue_.Grant(rank, credit, &m.jobs);
     if (m.jobs.empty()) return;
+    times_.Claimed(out.now, m.jobs);
     out.counts.grants += m.jobs.size();
     out.Send(members_.MemberOf(rank).session, std::move(m));
   };
@@ -154,11 +164,28 @@ void RunAttempt::GrantReady(StepEffects& out) {
   may_grant_.clear();
 }
 
-std::string RunAttempt::DescribeAwaited() const {
+// The jobs of a report come from outside: those that are not in hand may be none of the schedule.
+std::vector<RunningJob> RunAttempt::InHand(const RunMember& member,
+                                           const std::vector<RunningJob>& running) const {
+  std::vector<RunningJob> known;
+  for (const RunningJob& r : running) {
+    if (r.rank >= members_.ranks() || &members_.MemberOf(r.rank) != &member) continue;
+    const std::vector<Job> jobs = queue_.InHand(r.rank);
+    if (std::find(jobs.begin(), jobs.end(), r.job) != jobs.end()) known.push_back(r);
+  }
+  return known;
+}
+
+std::string RunAttempt::DescribeAwaited(int64_t now) const {
   std::vector<std::string> parts;
   for (const auto& a : queue_.AwaitedJobs(4)) {
-    parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
-                                 a.rank, " of ", members_.MemberOf(a.rank).label));
+    std::string part =
+        absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ", a.rank,
+                     " of ", members_.MemberOf(a.rank).label);
+    const JobTimes::Times at = times_.Of(a.job);
+    if (at.claimed_ns > 0) absl::StrAppend(&part, ", claimed ", Seconds(now - at.claimed_ns), " ago");
+    if (at.ready_ns > 0) absl::StrAppend(&part, ", ready for ", Seconds(now - at.ready_ns));
+    parts.push_back(std::move(part));
   }
   if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
   if (checkpoints_ != nullptr && checkpoints_->validating())

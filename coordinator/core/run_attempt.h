@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/job_times.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
@@ -60,6 +61,10 @@ class RunAttempt {
   std::string Complete(StepEffects& out, Completions* m);
   // Reports the steps that have ended and that no attempt before has made. Returns false if none has ended.
   bool EndSteps(StepEffects& out);
+  // Returns when jobs were claimed and ended.
+  const JobTimes& times() const { return times_; }
+  // Returns those that the member's ranks have in hand, of the jobs that its process says it runs.
+  std::vector<RunningJob> InHand(const RunMember& member, const std::vector<RunningJob>& running) const;
   // Returns the jobs that are granted to the member's ranks and not done.
   std::vector<Job> JobsInHand(const RunMember& member) const;
   // Notes that the rank, or any, may be granted jobs when the Step ends.
@@ -83,9 +88,9 @@ class RunAttempt {
   // Returns true if every step before that checkpoint has ended. Requires stops().
   bool HasStopSteps() const { return queue_.steps_done() >= *checkpoints_->stop_step(); }
 
-  // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
-  // four, and the checkpoint and validation under way.
-  std::string DescribeAwaited() const;
+  // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..), claimed 12 s ago and
+  // ready 10 s ago", and so on for at most four, and the checkpoint and validation under way.
+  std::string DescribeAwaited(int64_t now) const;
 
  private:
   bool AnnounceSnapshots(StepEffects& out, int32_t hold);
@@ -96,6 +101,7 @@ class RunAttempt {
   const RunMembers& members_;
   RunInfo* const info_;
   WorkQueue queue_;
+  JobTimes times_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-std::string RunDeadlines::Describe(const RunInfo& info, const RunMembers& members,
+std::string RunDeadlines::Describe(int64_t now, const RunInfo& info, const RunMembers& members,
                                    const RunAttempt* attempt) const {
   if (info.state <= RunState::kWaiting)
     return absl::StrCat("waited ", Seconds(options_.waiting_ns), " for worker processes: ", info.reason);
@@ -14,8 +14,8 @@ std::string RunDeadlines::Describe(const RunInfo& info, const RunMembers& member
                         members.Missing(&RunMember::prepared));
   }
   if (info.state == RunState::kRunning) {
-    return absl::StrCat("no job ended for ", Seconds(options_.progress_ns),
-                        "; awaited: ", attempt->DescribeAwaited());
+    return absl::StrCat("no job ran or ended for ", Seconds(options_.progress_ns),
+                        "; awaited: ", attempt->DescribeAwaited(now));
   }
   const std::string time = Seconds(options_.finishing_ns);
   const RunCheckpoints* checkpoints = attempt->checkpoints();

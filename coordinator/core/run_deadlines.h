@@ -47,7 +47,8 @@ class RunDeadlines {
   }
   // Returns "not prepared after 300 s: process 1 (..)", and so on, of a run whose time is over. `attempt`:
   // the present one; null while the run waits.
-  std::string Describe(const RunInfo& info, const RunMembers& members, const RunAttempt* attempt) const;
+  std::string Describe(int64_t now, const RunInfo& info, const RunMembers& members,
+                       const RunAttempt* attempt) const;
 
  private:
   const CoreOptions& options_;

@@ -80,7 +80,9 @@ std::string RunMembers::Missing(bool RunMember::*flag) const {
 std::string RunMembers::Stalls() const {
   std::vector<std::string> stalls;
   for (const RunMember& m : members_) {
-    if (!m.stalled.empty() && stalls.size() < 4) stalls.push_back(absl::StrCat(m.label, ": ", m.stalled));
+    for (const std::string* stall : {&m.stalled, &m.slow}) {
+      if (!stall->empty() && stalls.size() < 4) stalls.push_back(absl::StrCat(m.label, ": ", *stall));
+    }
   }
   return absl::StrJoin(stalls, "; ");
 }

@@ -25,6 +25,8 @@ struct RunMember {
   bool prepared = false;
   bool finished = false;
   std::string stalled;  // sentence about its vain wait; "" while it gets on
+  std::string slow;     // sentence about its jobs that take long; "" for none
+  bool stuck = false;   // true if one of its jobs has passed its deadline: the process is to end
 };
 
 // The numbers by which messages of an earlier attempt are told from those of the present one.
@@ -69,7 +71,7 @@ class RunMembers {
   bool AllAlive(bool RunMember::*flag) const;
   // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.
   std::string Missing(bool RunMember::*flag) const;
-  // Returns "process 1 (..): <sentence>; .." of the first four members that report a stall; "" for none.
+  // Returns "process 1 (..): <sentence>; .." of the first four stalls and slow jobs; "" for none.
   std::string Stalls() const;
 
  private:

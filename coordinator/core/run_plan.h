@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/core/job_watch.h"
 #include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
 #include "schedules/run_terms.h"
@@ -57,6 +58,7 @@ struct RunPlan {
   int32_t restarts = 0;
   // Processes that keep a second copy of what each process's ranks save; 0 for none.
   int32_t redundancy = 0;
+  JobTimeout job_timeout = {};
   // Returns the specification of the run that goes on from the checkpoint of the step in the folder, or, for
   // "", from copies of it in memory; none for a run that can only begin again where it began.
   std::function<std::string(const std::string& checkpoint, int32_t step)> resumed_spec = nullptr;

@@ -121,6 +121,11 @@ void WorkerSessions::Leave(StepEffects& out, Worker& worker) {
   LetGo(out, worker);
 }
 
+void WorkerSessions::Expel(StepEffects& out, Worker& worker, const std::string& reason) {
+  worker.leaving = true;
+  out.Send(worker.session, Shutdown{reason});
+}
+
 void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
   if (!worker.ending() || worker.run != run) return;  // after Finished it was free already
   worker.run = 0;

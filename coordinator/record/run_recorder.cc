@@ -52,6 +52,23 @@ void RunRecorder::OnStep(const StepDone& step) {
   wake_();
 }
 
+void RunRecorder::OnSlowJob(const SlowJob& slow) {
+  constexpr size_t kMost = 16;
+  {
+    MutexLock lock(mu_);
+    slow_jobs_.push_back(slow.sentence);
+    if (slow_jobs_.size() > kMost) slow_jobs_.pop_front();
+  }
+  wake_();
+}
+
+std::vector<std::string> RunRecorder::TakeSlowJobs() {
+  MutexLock lock(mu_);
+  std::vector<std::string> taken(slow_jobs_.begin(), slow_jobs_.end());
+  slow_jobs_.clear();
+  return taken;
+}
+
 void RunRecorder::OnValidation(const Validation& validation) {
   {
     MutexLock lock(mu_);

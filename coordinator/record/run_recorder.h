@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -50,6 +51,7 @@ class RunRecorder {
   void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
+  void OnSlowJob(const SlowJob& slow);
 
   // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
@@ -59,6 +61,8 @@ class RunRecorder {
   std::vector<Validation> TakeValidations();
   // Returns the jobs that ended since the last call, with their hashes, in a run that records them.
   std::vector<JobHashes> TakeHashes();
+  // Returns the sentences about slow jobs since the last call; of many, the last.
+  std::vector<std::string> TakeSlowJobs();
   // Returns the jobs of whole steps, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
@@ -88,6 +92,7 @@ class RunRecorder {
   mutable Mutex mu_;
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::string> slow_jobs_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);
   std::vector<JobHashes> hashes_ ABSL_GUARDED_BY(mu_);

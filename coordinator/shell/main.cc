@@ -85,6 +85,9 @@ CoordinatorObserver Observe(const DaemonLog* log) {
     const bool bad = w.kind == WorkerChange::Kind::kLost || w.kind == WorkerChange::Kind::kBusy;
     bad ? log->Warning(line) : log->Info(line);
   };
+  observer.slow_job = [log](const SlowJob& s) {
+    log->Warning(absl::StrCat("run ", s.run, ": ", s.sentence));
+  };
   return observer;
 }
 
@@ -274,7 +277,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--preparing", flags.preparing, "Seconds for workers to prepare a run")
       ->check(seconds)
       ->capture_default_str();
-  app.add_option("--progress", flags.progress, "Seconds without any job done before a run fails")
+  app.add_option("--progress", flags.progress,
+                 "Seconds without any job that runs or is done before a run begins again")
       ->check(seconds)
       ->capture_default_str();
   app.add_option("--finishing", flags.finishing, "Seconds for workers to save and report after the last job")

@@ -218,6 +218,9 @@ void ServerLoop::CarryOut(Effects effects) {
   for (const JobsEnded& j : effects.jobs) {
     if (observer.jobs) observer.jobs(j);
   }
+  for (const SlowJob& s : effects.slow_jobs) {
+    if (observer.slow_job) observer.slow_job(s);
+  }
   for (const Report& r : effects.reports) {
     if (observer.report) observer.report(r);
   }

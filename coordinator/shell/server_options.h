@@ -26,6 +26,7 @@ struct CoordinatorObserver {
   std::function<void(const Validation&)> validation;  // with its figures
   std::function<void(const JobsEnded&)> jobs;         // each job once
   std::function<void(const Report&)> report;
+  std::function<void(const SlowJob&)> slow_job;  // that has ended
   std::function<void(const WorkerChange&)> worker;
 };
 

@@ -63,7 +63,7 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<Hello>(&message))
     return 2 * kFrame + m->worker.size() + m->host.size() + m->address.size() + m->device.size() +
            m->device_id.size() + m->reduction_library.size();
-  if (const auto* m = std::get_if<Report>(&message)) return BytesOfReports(m->ranks);
+  if (const auto* m = std::get_if<Report>(&message)) return BytesOfReports(m->ranks) + 32 * m->running.size();
   if (const auto* m = std::get_if<Finished>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Failed>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<GroupId>(&message)) return kFrame + m->bytes.size();

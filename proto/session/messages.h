@@ -128,9 +128,17 @@ struct RankReport {
   std::vector<IdleSpan> idle_spans;
   std::vector<TransferSpan> transfer_spans;
 };
+// A job that a rank of this process, or its device, computes at the moment, and how long it has done so.
+struct RunningJob {
+  Rank rank = 0;
+  Job job;
+  int64_t age_ns = 0;
+  friend auto operator<=>(const RunningJob&, const RunningJob&) = default;
+};
 struct Report {
   uint64_t run = 0;
   std::vector<RankReport> ranks;
+  std::vector<RunningJob> running = {};  // those of half a second and more
 };
 
 // Says that the run cannot go on in this process.
@@ -146,6 +154,8 @@ struct Failed {
   // The step of a loss, gradient or weight that is infinite or not a number, where the run does not go on
   // with such; -1 for any other cause.
   int32_t non_finite_step = -1;
+  // True if the device does nothing more for the process, which ends: the run may go on in another one.
+  bool device_lost = false;
 };
 
 struct Finished {

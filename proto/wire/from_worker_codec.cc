@@ -36,7 +36,7 @@ struct WorkerEncoder {
     o->set_jobs(m.jobs);
   }
   void operator()(const Completions& m) const;
-  void operator()(const Report& m) const { EncodeReports(m, out->mutable_report()); }
+  void operator()(const Report& m) const;
   void operator()(const Failed& m) const {
     out->mutable_failed()->set_run(m.run);
     out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
@@ -45,6 +45,7 @@ struct WorkerEncoder {
       out->mutable_failed()->set_damaged_checkpoint(static_cast<uint32_t>(m.damaged_checkpoint));
     if (m.non_finite_step >= 0)
       out->mutable_failed()->set_non_finite_step(static_cast<uint32_t>(m.non_finite_step));
+    out->mutable_failed()->set_device_lost(m.device_lost);
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
@@ -84,6 +85,18 @@ struct WorkerEncoder {
     for (const RankReport& r : m.ranks) Encode(r, o->add_ranks());
   }
 };
+
+void WorkerEncoder::operator()(const Report& m) const {
+  v1::Report* o = out->mutable_report();
+  EncodeReports(m, o);
+  if (m.running.empty()) return;
+  JobColumnsWriter columns(static_cast<int>(m.running.size()), o->mutable_running());
+  for (const RunningJob& r : m.running) {
+    columns.Add(r.job);
+    o->add_running_rank(r.rank);
+    o->add_running_age_ns(static_cast<uint64_t>(std::max<int64_t>(0, r.age_ns)));
+  }
+}
 
 void WorkerEncoder::operator()(const Completions& m) const {
   v1::Completions* o = out->mutable_completions();
@@ -228,6 +241,33 @@ absl::StatusOr<FromWorker> DecodeReports(const Wire& in) {
   return FromWorker(std::move(m));
 }
 
+absl::Status DecodeRunning(const v1::Report& in, std::vector<RunningJob>* running) {
+  const size_t count = in.running().kind().size();
+  if (static_cast<size_t>(in.running_rank_size()) != count ||
+      static_cast<size_t>(in.running_age_ns_size()) != count) {
+    return absl::InvalidArgumentError(
+        "report: columns running_rank and running_age_ns differ in length from the jobs");
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of running jobs", count, kMaxJobs));
+  running->resize(count);
+  WEFT_WIRE_RETURN_IF_ERROR(
+      ReadJobs(in.running(), [&](int row, const Job& job) { (*running)[row].job = job; }));
+  for (int row = 0; row < static_cast<int>(count); ++row) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.running_rank", in.running_rank(row), kMaxRanks - 1));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.running_age_ns", in.running_age_ns(row), kMaxWireTime));
+    (*running)[row].rank = static_cast<Rank>(in.running_rank(row));
+    (*running)[row].age_ns = static_cast<int64_t>(in.running_age_ns(row));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FromWorker> DecodeReport(const v1::Report& in) {
+  absl::StatusOr<FromWorker> report = DecodeReports<Report>(in);
+  if (!report.ok()) return report;
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeRunning(in, &std::get<Report>(*report).running));
+  return report;
+}
+
 template <typename Value, typename Wire>
 absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat(name, ".step"), in.step(), kMaxSteps));
@@ -258,6 +298,7 @@ absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   if (in.has_damaged_checkpoint()) m.damaged_checkpoint = static_cast<int32_t>(in.damaged_checkpoint());
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.non_finite_step", in.non_finite_step(), kMaxSteps));
   if (in.has_non_finite_step()) m.non_finite_step = static_cast<int32_t>(in.non_finite_step());
+  m.device_lost = in.device_lost();
   return m;
 }
 
@@ -282,7 +323,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_credit()) return DecodeCredit(in.credit());
   if (in.has_hello()) return DecodeHello(in.hello());
   if (in.has_prepared()) return Prepared{in.prepared().run()};
-  if (in.has_report()) return DecodeReports<Report>(in.report());
+  if (in.has_report()) return DecodeReport(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
   if (in.has_copies_held()) return DecodeCopiesHeld(in.copies_held());
   if (in.has_leaving()) return DecodeLeaving(in.leaving());

@@ -23,7 +23,8 @@ inline constexpr int kMaxProcesses = 1 << 14;
 inline constexpr int kMaxStages = 1 << 16;
 inline constexpr int kMaxParts = 1 << 20;  // micro-batches and members
 inline constexpr int kMaxSteps = 1 << 30;
-inline constexpr int kMaxReportKeys = 64;  // keys of one map of a report
+inline constexpr int64_t kMaxWireTime = int64_t{1} << 61;  // the sum of two such values is still a valid time
+inline constexpr int kMaxReportKeys = 64;                  // keys of one map of a report
 inline constexpr uint32_t kMaxCheckpointsKept = 1'000'000;
 inline constexpr uint32_t kMaxCredit = 1 << 16;
 

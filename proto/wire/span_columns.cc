@@ -12,7 +12,6 @@
 namespace weft::wire {
 namespace {
 
-constexpr int64_t kMaxWireTime = int64_t{1} << 61;   // the sum of two such values is still a valid time
 constexpr int64_t kMaxWireBytes = int64_t{1} << 53;  // exact as a double
 
 // Adds a difference to a time of a column. Returns false if that leaves the range of times.

@@ -112,6 +112,7 @@ void TranscriptCores::Write(const Effects& effects) {
     for (const Completion& c : e.jobs) jobs.push_back(c.job);
     page_->Line(Topic::kMessages, absl::StrCat("counts ", JobsWords(jobs)));
   }
+  for (const SlowJob& s : effects.slow_jobs) page_->Line(Topic::kRuns, absl::StrCat("slow: ", s.sentence));
   for (const StepDone& s : effects.steps) {
     page_->Line(
         Topic::kRuns,

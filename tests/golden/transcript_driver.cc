@@ -82,7 +82,20 @@ Failed FailureOf(const TranscriptCommand& c, uint64_t run) {
   Failed failure{run, c.Value("reason")};
   failure.damaged_checkpoint = static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1));
   failure.non_finite_step = static_cast<int32_t>(NumberOf(c, "non_finite_step", -1));
+  failure.device_lost = NumberOf(c, "device_lost", 0) != 0;
   return failure;
+}
+
+// A report, of a job of the rank that runs if there is one: jobs=(..) age=10s.
+absl::StatusOr<FromWorker> ReportOf(const TranscriptCommand& c, uint64_t run, Rank rank) {
+  Report report{run, {}, {}};
+  if (c.values.count("jobs") == 0) return report;
+  const absl::StatusOr<std::vector<Job>> jobs = JobsOf(c);
+  if (!jobs.ok()) return jobs.status();
+  const absl::StatusOr<int64_t> age = ParseDuration(c.Value("age"));
+  if (!age.ok()) return age.status();
+  for (const Job& job : *jobs) report.running.push_back({rank, job, *age});
+  return report;
 }
 
 }  // namespace
@@ -248,7 +261,7 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Hello") return weft::Hello{c.words[0], "a"};
   if (name == "Prepared") return Prepared{run};
   if (name == "Credit") return Credit{run, rank, token, static_cast<int32_t>(NumberOf(c, "credit", 0))};
-  if (name == "Report") return Report{run, {}};
+  if (name == "Report") return ReportOf(c, run, rank);
   if (name == "Leaving") return Leaving{c.Value("reason")};
   if (name == "Failed") return FailureOf(c, run);
   if (name == "Finished") return Finished{run, {}};
@@ -261,7 +274,9 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (!jobs.ok()) return jobs.status();
   Completions done{run, rank, token, {}};
   const std::optional<double> loss = LossOf(c);
-  for (const Job& job : *jobs) done.jobs.push_back({job, 1, 2, loss.value_or(0), loss.has_value()});
+  const absl::StatusOr<int64_t> took = ParseDuration(c.Value("took", "0s"));
+  if (!took.ok()) return took.status();
+  for (const Job& job : *jobs) done.jobs.push_back({job, 1, 2 + *took, loss.value_or(0), loss.has_value()});
   return done;
 }
 

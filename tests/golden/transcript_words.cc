@@ -196,12 +196,19 @@ std::string MessageWords(const FromWorker& message) {
             return absl::StrCat("rank ", m.rank, " under ", TokenWords(m.token), ": ", m.jobs, " jobs");
           },
           [](const Completions& m) { return absl::StrCat("rank ", m.rank, " ", CompletionsWords(m)); },
-          [](const Report& m) { return absl::StrCat("run ", m.run); },
+          [](const Report& m) {
+            std::string words = absl::StrCat("run ", m.run);
+            for (const RunningJob& r : m.running)
+              absl::StrAppend(&words, ", ", JobWords(r.job), " of rank ", r.rank, " for ",
+                              SecondsWords(r.age_ns));
+            return words;
+          },
           [](const Failed& m) {
             return absl::StrCat(
                 "run ", m.run, Because(m.reason),
                 m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint),
-                m.non_finite_step < 0 ? "" : absl::StrCat(", not finite in step ", m.non_finite_step));
+                m.non_finite_step < 0 ? "" : absl::StrCat(", not finite in step ", m.non_finite_step),
+                m.device_lost ? ", device lost" : "");
           },
           [](const Leaving& m) { return m.reason; },
           [](const Finished& m) { return absl::StrCat("run ", m.run); },

@@ -117,7 +117,7 @@ TEST(RunDeadlines, OfARunThatPrepares_NamesTheProcessesThatAreLate) {
   members.Add({2, 1, "process 1 (b)"});
   RunInfo info;
   info.state = RunState::kPreparing;
-  EXPECT_EQ(deadlines.Describe(info, members, nullptr), "not prepared after 300 s: process 1 (b)");
+  EXPECT_EQ(deadlines.Describe(0, info, members, nullptr), "not prepared after 300 s: process 1 (b)");
 }
 
 }  // namespace

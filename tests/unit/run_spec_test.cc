@@ -64,6 +64,18 @@ TEST(RunSpec, Record_OfHashes_IsReadAndWritten) {
   ExpectRefused({With("/record", true), "record", ""});
 }
 
+TEST(RunSpec, JobTimeout_IsReadAndBounded) {
+  EXPECT_EQ(ParseRunSpec(GptRun())->job_timeout, (JobTimeoutSpec{10, 60, 3600}));
+  EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("job_timeout"));
+  const auto spec = ParseRunSpec(With("/job_timeout", {{"times", 2.5}, {"first", 7200}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->job_timeout, (JobTimeoutSpec{2.5, 60, 7200}));
+  EXPECT_EQ(ParseRunSpec(ToJson(*spec))->job_timeout, spec->job_timeout);
+  ExpectRefused({With("/job_timeout", {{"times", 0.5}}), "job_timeout.times", "1"});
+  ExpectRefused({With("/job_timeout", {{"at_least", 0}}), "job_timeout.at_least", "1"});
+  ExpectRefused({With("/job_timeout", {{"last", 5}}), "job_timeout.last", "first"});
+}
+
 TEST(RunSpec, Redundancy_OfOnePeer_IsReadAndWritten) {
   EXPECT_EQ(ParseRunSpec(GptRun())->redundancy, 0);
   EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("redundancy"));

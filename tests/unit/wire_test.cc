@@ -198,6 +198,33 @@ TEST(SessionCodec, Leaving_RoundTrip_IsEqual) {
   EXPECT_EQ(std::get<Leaving>(RoundTrip(FromWorker(Leaving{"SIGTERM"}))).reason, "SIGTERM");
 }
 
+TEST(SessionCodec, FailedForALostDevice_RoundTrip_SaysSo) {
+  for (const bool lost : {false, true})
+    EXPECT_EQ(std::get<Failed>(RoundTrip(FromWorker(Failed{9, "", -1, -1, -1, lost}))).device_lost, lost);
+}
+
+TEST(SessionCodec, JobsThatRun_RoundTrip_AreEqual) {
+  Report report{9, {SomeReport()}};
+  for (size_t i = 0; i < kJobs.size(); ++i)
+    report.running.push_back({static_cast<Rank>(i * 13107), kJobs[i], int64_t{900'000'000'000} << i});
+  EXPECT_EQ(std::get<Report>(RoundTrip(FromWorker(report))).running, report.running);
+}
+
+TEST(SessionCodec, JobsThatRunOutOfRange_AreRefused) {
+  const Report report{1, {}, {{3, kJobs[0], 5}, {4, kJobs[1], 6}}};
+  const auto refuse = [&](const auto& change) {
+    v1::WorkerPayload out;
+    wire::Encode(FromWorker(report), &out);
+    change(out.mutable_report());
+    EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
+  };
+  refuse([](v1::Report* r) { r->set_running_rank(1, 1 << 16); });
+  refuse([](v1::Report* r) { r->set_running_age_ns(1, uint64_t{1} << 63); });
+  refuse([](v1::Report* r) { r->add_running_rank(5); });
+  refuse([](v1::Report* r) { r->clear_running_age_ns(); });
+  refuse([](v1::Report* r) { r->mutable_running()->set_kind(std::string("\x00\x07", 2)); });
+}
+
 TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {
   v1::WorkerPayload out;
   wire::Encode(FromWorker(Failed{9, "", 1 << 14}), &out);
