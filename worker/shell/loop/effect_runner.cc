@@ -46,7 +46,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       device_work_({options.device_timeout_ns, options.device_grace_ns}),
       exchange_(transport, seats_, device_work_),
       started_(seats_, exchange_, communicators_, device_work_),
-      rounds_(mu, threads, seats_, device, transport.memory()),
+      rounds_(threads, seats_),
       peers_(transport),
       silence_(options.stall_interval_ns),
       saver_(device, {[this](const SnapshotWriter::Done& done) { SnapshotDone(done); },
@@ -246,8 +246,16 @@ WorkThreads::Doing EffectRunner::TaskAt(int index) {
 void EffectRunner::DoTask(int index) {
   AssertHeld(mu_);
   Seat& seat = seats_.At(index);
-  if (std::holds_alternative<JobTask>(seat.task)) return DoJob(seat);
-  if (const auto round = rounds_.Do(index)) RoundOver(MonotonicNow(), *round);
+  std::holds_alternative<JobTask>(seat.task) ? DoJob(seat) : DoPartOfRound(seat);
+}
+
+void EffectRunner::DoPartOfRound(Seat& seat) {
+  RankTask task = std::exchange(seat.task, std::monostate{});
+  std::unique_ptr<RankCompute>* const compute = &seat.compute;
+  WorkThreads::Unlock(mu_);
+  const absl::Status status = DoRankTask(std::move(task), device_, transport_.memory(), compute);
+  WorkThreads::Lock(mu_);
+  if (const auto round = rounds_.Done(seat, status)) RoundOver(MonotonicNow(), *round);
 }
 
 void EffectRunner::Start(StartEffect& effect) {

@@ -109,7 +109,9 @@ class EffectRunner {
             const Job* job = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Do the seat's task, which is a job, or a part of a round.
   void DoJob(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DoPartOfRound(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Rank rank) ABSL_LOCKS_EXCLUDED(mu_);
   void JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes that the device has been given work: threads that began to wait before look often from now on.

@@ -61,21 +61,7 @@ WorkThreads::Doing RankRounds::TaskAt(int index) const {
   return {kWords[seat.task.index()], std::nullopt, seat.rank};
 }
 
-std::optional<RankRounds::Over> RankRounds::Do(int index) {
-  AssertHeld(mu_);
-  Seat& seat = seats_.At(index);
-  RankTask task = std::exchange(seat.task, std::monostate{});
-  WorkThreads::Unlock(mu_);
-  absl::Status status;
-  if (auto* prepare = std::get_if<PrepareTask>(&task)) {
-    status = PrepareRank(*prepare, device_, memory_, &seat.compute);
-  } else if (auto* save = std::get_if<SaveTask>(&task)) {
-    status = SaveRank(*save, *seat.compute);
-  } else if (auto* resume = std::get_if<ResumeTask>(&task)) {
-    status = ResumeRank(*resume, *seat.compute);
-  }
-  task = std::monostate{};  // a rank that ends does so here
-  WorkThreads::Lock(mu_);
+std::optional<RankRounds::Over> RankRounds::Done(Seat& seat, const absl::Status& status) {
   seat.ending = false;
   if (!status.ok() && present_.status.ok()) present_.status = status;
   if (--remaining_ > 0) return std::nullopt;

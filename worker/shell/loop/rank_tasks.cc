@@ -35,8 +35,6 @@ StageRole RoleOf(const PrepareEffect::Stage& stage) {
   return role;
 }
 
-}  // namespace
-
 absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& memory,
                          std::unique_ptr<RankCompute>* compute) {
   if (task.folders != nullptr && task.first) {
@@ -69,6 +67,28 @@ absl::Status SaveRank(const SaveTask& task, RankCompute& compute) {
   return absl::OkStatus();
 }
 
+absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute) {
+  const RunSpec& spec = task.run->spec;
+  const std::vector<StateRule> rules = StateRulesOf(*task.run);
+  for (const ResumeTask::Stage& s : task.stages) {
+    auto kept = ReadPackedStage(spec, rules.at(s.stage), s.stage, s.parts);
+    absl::Status status = kept.ok() ? compute.BeginFrom(s.stage, *std::move(kept)) : kept.status();
+    if (!status.ok()) return AsDamagedCheckpoint(std::move(status));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status DoRankTask(RankTask task, Device& device, MemorySource& memory,
+                        std::unique_ptr<RankCompute>* compute) {
+  if (const auto* prepare = std::get_if<PrepareTask>(&task))
+    return PrepareRank(*prepare, device, memory, compute);
+  if (const auto* save = std::get_if<SaveTask>(&task)) return SaveRank(*save, **compute);
+  if (const auto* resume = std::get_if<ResumeTask>(&task)) return ResumeRank(*resume, **compute);
+  return absl::OkStatus();  // an EndTask, whose compute ends with it
+}
+
 absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effect,
                                                        const std::shared_ptr<const ScheduledRun>& run,
                                                        uint64_t run_id, const KeptCopies& copies) {
@@ -84,17 +104,6 @@ absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effec
     }
   }
   return tasks;
-}
-
-absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute) {
-  const RunSpec& spec = task.run->spec;
-  const std::vector<StateRule> rules = StateRulesOf(*task.run);
-  for (const ResumeTask::Stage& s : task.stages) {
-    auto kept = ReadPackedStage(spec, rules.at(s.stage), s.stage, s.parts);
-    absl::Status status = kept.ok() ? compute.BeginFrom(s.stage, *std::move(kept)) : kept.status();
-    if (!status.ok()) return AsDamagedCheckpoint(std::move(status));
-  }
-  return absl::OkStatus();
 }
 
 // The process's own copies, and as many of another one's: of the newest complete step and of two that are

@@ -49,17 +49,15 @@ struct EndTask {
 };
 using RankTask = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, ResumeTask, EndTask>;
 
-// Makes the rank's compute with its stages, and writes those of the initial checkpoint. Puts the compute into
-// `compute` also where a stage fails.
-absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& memory,
-                         std::unique_ptr<RankCompute>* compute);
+// Does a task that is no job. The first one makes the rank's compute with its stages, and writes those of the
+// initial checkpoint; the compute is there also where a stage fails. A rank that ends does so in it.
+absl::Status DoRankTask(RankTask task, Device& device, MemorySource& memory,
+                        std::unique_ptr<RankCompute>* compute);
 
-absl::Status SaveRank(const SaveTask& task, RankCompute& compute);
 // Returns the tasks of the ranks that begin with copies, by rank. NotFound for a copy that is not here.
 absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effect,
                                                        const std::shared_ptr<const ScheduledRun>& run,
                                                        uint64_t run_id, const KeptCopies& copies);
-absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute);
 
 // Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the
 // kernel would end this process later, or another one, without a word. It counts the memory that stays, once
