@@ -7,6 +7,9 @@ export WEFT_CUDA ?= AUTO
 # How a new build folder compiles libraries: ON, in batches of sources, or OFF (cmake/weft_unity.cmake). A folder that is there stays
 # as it is.
 UNITY ?= ON
+# Where `make install` puts things.
+PREFIX ?= /usr/local
+DESTDIR ?=
 # What deploy/setup.sh installs: run (the programs), test (also the tests) or all (also clang's tools).
 NEEDS ?= test
 
@@ -14,7 +17,7 @@ new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
 configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
-.PHONY: help setup build run test bench bundle checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test bench bundle install deb checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -40,6 +43,12 @@ bench: build ## Run the benchmarks and print their figures
 
 bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.gz
 	@deploy/bundle.sh $(BUILD)
+
+install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: programs, units of systemd, completion, documents
+	@deploy/install.sh $(BUILD) $(PREFIX) $(DESTDIR)
+
+deb: build ## Pack a Debian package into build/weft_VERSION_amd64.deb
+	@deploy/deb.sh $(BUILD)
 
 checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or more on 2 cores)
 	@for check in tsan asan thread-safety tidy; do $(MAKE) --no-print-directory $$check || exit 1; done

@@ -80,9 +80,7 @@ find "$folder"/bin "$folder"/libexec -type f -exec patchelf --set-rpath '$ORIGIN
 find "$folder"/lib -maxdepth 1 -type f -exec patchelf --set-rpath '$ORIGIN' {} +
 find "$folder"/lib/ucx -type f -exec patchelf --set-rpath '$ORIGIN:$ORIGIN/..' {} +
 
-# The newest interfaces of glibc that anything here uses.
-glibc=$(find "$folder"/bin "$folder"/libexec "$folder"/lib -type f -exec objdump -T {} + 2>/dev/null |
-  grep -o 'GLIBC_2\.[0-9]*' | sort -V | tail -n 1 | cut -d_ -f2)
+glibc=$("$source_folder/deploy/newest_glibc.sh" "$folder"/bin "$folder"/libexec "$folder"/lib)
 
 sed "s/@torch_version@/$torch_version/g" "$source_folder/deploy/bundle/weft-worker" >"$folder/bin/weft-worker"
 chmod 755 "$folder/bin/weft-worker"

@@ -10,18 +10,21 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net/address.h"
 #include "base/open_files.h"
+#include "base/service/service_notices.h"
 #include "base/threads.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
@@ -122,11 +125,14 @@ int AwaitSignal(const sigset_t& signals, int64_t ns) {
 }
 
 absl::StatusOr<DaemonStore> OpenStore(const Flags& flags, const sigset_t& signals, const DaemonLog* log,
-                                      Metrics* metrics) {
+                                      Metrics* metrics, ServiceNotices* notices) {
   DaemonStoreOptions options;
   options.place = StorePlaceOf(flags);
   options.name = absl::StrCat("pid ", getpid(), " on ", HostName());
-  options.stand_by = [&signals](int64_t ns) { return AwaitSignal(signals, ns) == 0; };
+  options.stand_by = [&signals, notices](int64_t ns) {
+    notices->Ready("standing by: another coordinator leads");
+    return AwaitSignal(signals, ns) == 0;
+  };
   options.failed = [log](const absl::Status& failure) {
     const bool fenced = absl::IsAborted(failure) || absl::IsUnavailable(failure);
     log->Error(absl::StrCat(fenced ? "" : "the store cannot be written: ", failure.message()));
@@ -162,7 +168,20 @@ void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
   store->writer->Write(std::move(restored.records), nullptr);
 }
 
-int Serve(const Flags& flags) {
+// Serves /metrics and /healthz where the flags say so; null where they do not.
+absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, Metrics* metrics,
+                                                            const std::atomic<CoordinatorServer*>& serving,
+                                                            const DaemonLog& log) {
+  if (flags.metrics.empty()) return nullptr;
+  auto started = MetricsServer::Start(flags.metrics, metrics, flags.insecure, [&serving] {
+    const CoordinatorServer* server = serving;
+    return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
+  });
+  if (started.ok()) log.Info(absl::StrCat("metrics on port ", (*started)->port()));
+  return started;
+}
+
+int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   // The signals are blocked before any thread starts, so that only sigwait takes them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -173,18 +192,15 @@ int Serve(const Flags& flags) {
   const DaemonLog log("weft-coordinator", flags.log_level);
   Metrics metrics;
   std::atomic<CoordinatorServer*> serving{nullptr};
-  const auto healthy = [&serving] {
+  std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
+  // The manager's time-outs for starting and stopping watch over a process that does not serve.
+  notices->Watch([&serving] {
     const CoordinatorServer* server = serving;
-    return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
-  };
-  std::unique_ptr<MetricsServer> metrics_server;
-  if (!flags.metrics.empty()) {
-    auto started = MetricsServer::Start(flags.metrics, &metrics, flags.insecure, healthy);
-    if (!started.ok()) return Complain(started.status());
-    metrics_server = *std::move(started);
-    log.Info(absl::StrCat("metrics on port ", metrics_server->port()));
-  }
-  absl::StatusOr<DaemonStore> store = OpenStore(flags, signals, &log, &metrics);
+    return server == nullptr ? std::string() : server->Problem();
+  });
+  auto metrics_server = StartMetrics(flags, &metrics, serving, log);
+  if (!metrics_server.ok()) return Complain(metrics_server.status());
+  absl::StatusOr<DaemonStore> store = OpenStore(flags, signals, &log, &metrics, &*notices);
   if (absl::IsCancelled(store.status())) return kOk;
   if (!store.ok()) return Complain(store.status());
   StoreWriter* const writer = store->writer.get();
@@ -211,13 +227,17 @@ int Serve(const Flags& flags) {
     log.Info(absl::StrCat("listening on ", address));
   }
   serving = server->get();
+  notices->Ready(absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", ")));
   int signal = 0;
   sigwait(&signals, &signal);
   log.Info(absl::StrCat("stopping on ", strsignal(signal)));
+  notices->Stopping(absl::StrCat("stopping on ", strsignal(signal)));
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
   serving = nullptr;
   (*server)->Stop(absl::StrCat("it got the signal ", strsignal(signal)));
-  metrics_server.reset();  // it asks the server for its health
+  // These two ask the server for its health.
+  metrics_server->reset();
+  notices.reset();
   return kOk;
 }
 
@@ -316,11 +336,13 @@ int Main(int argc, char** argv) {
   }
   if (flags.listen.empty()) flags.listen = {kDefaultCoordinator};
   if (!flags.backup.empty()) return BackUp(flags);
+  auto manager = ServiceNotices::TakeFromEnvironment();
+  if (!manager.ok()) return Complain(manager.status());
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
   constexpr int kThreads = 16;  // its own and gRPC's
   if (absl::Status threads = CheckThreads(kThreads); !threads.ok()) return Complain(threads);
-  return Serve(flags);
+  return Serve(flags, *std::move(manager));
 }
 
 }  // namespace

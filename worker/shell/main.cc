@@ -17,6 +17,7 @@
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/open_files.h"
+#include "base/service/service_notices.h"
 #include "base/threads.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
@@ -77,7 +78,21 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
-int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals) {
+Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
+  Hello hello;
+  hello.host = HostName();
+  hello.pid = getpid();
+  hello.process = flags.process;
+  hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
+  hello.address = transport.address();
+  hello.device = std::string(device.name().substr(0, device.name().find(':')));
+  hello.device_id = std::string(device.uuid());
+  if (CommunicationLibrary* library = device.communication()) hello.reduction_library = library->name();
+  return hello;
+}
+
+int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
+          ServiceNotices::Manager manager) {
   // If another process owns this one, that process reports for it.
   const DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : flags.log_level);
   UcxOptions transport_options = UcxOptionsFromEnvironment();
@@ -108,20 +123,15 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: note: metrics at http://" << (*metrics)->address() << "/metrics\n";
-  Hello hello;
-  hello.host = HostName();
-  hello.pid = getpid();
-  hello.process = flags.process;
-  hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
-  hello.address = (*transport)->address();
-  hello.device = std::string(device->name().substr(0, device->name().find(':')));
-  hello.device_id = std::string(device->uuid());
-  if (CommunicationLibrary* library = device->communication()) hello.reduction_library = library->name();
-  link.Send(hello);
+  link.Send(HelloOf(flags, **transport, *device));
+  ServiceNotices notices(std::move(manager));
+  notices.Ready(absl::StrCat("for the coordinator at ", flags.coordinator));
+  notices.Watch([&loop] { return loop.Problem(); });
   // The owner of an owned process wants its end at once.
   signals.Watch(&loop, &link, flags.owned ? 0 : flags.drain);
   absl::Status status = loop.Run();
   if (loop.hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
+  notices.Stopping(status.ok() ? "it was stopped" : status.message());
   signals.Unwatch();
   if (status.ok() && !link.shutdown().empty()) status = (*transport)->health();
   metrics->reset();
@@ -244,6 +254,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
+  auto manager = ServiceNotices::TakeFromEnvironment();
+  if (!manager.ok()) return Complain(manager.status(), kBadConfiguration);
+  if (flags.owned) manager->socket.clear();  // its owner speaks to the manager
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
   // Threads of the worker itself, of gRPC and UCX, and at least one of each rank.
@@ -263,7 +276,7 @@ int Main(int argc, char** argv) {
     return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
   if (!flags.generate.empty())
     return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
-  return Serve(flags, std::move(device->backend), *signals);
+  return Serve(flags, std::move(device->backend), *signals, *std::move(manager));
 }
 
 }  // namespace
