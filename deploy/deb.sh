@@ -14,8 +14,8 @@ mkdir "$scratch/stage"
 version=$("$build/bin/weft" --version | awk '{print $2}')
 glibc=$("$source_folder/deploy/newest_glibc.sh" "$scratch/stage/usr/lib/weft")
 cd "$scratch"
-cpack -G DEB --config "$source_folder/deploy/debian/cpack.cmake" \
-  -D STAGE="$scratch/stage" -D VERSION="$version" -D GLIBC="$glibc" -D OUT="$out" >"$scratch/cpack.log" ||
+STAGE=$scratch/stage VERSION=$version GLIBC=$glibc OUT=$out \
+  cpack -G DEB --config "$source_folder/deploy/debian/cpack.cmake" >"$scratch/cpack.log" 2>&1 ||
   { cat "$scratch/cpack.log" >&2 && exit 1; }
 package=$out/weft_${version}_amd64.deb
 [[ -e "$package" ]] || { echo "deb: cpack made no $package" >&2 && exit 1; }
