@@ -140,7 +140,7 @@ double CpuMicroseconds(const std::string& system, size_t bytes, int64_t iteratio
   const int64_t warm_up = iterations / 10 / kBatch * kBatch;
   for (int64_t i = 0; i < iterations + warm_up; i += kBatch) {
     if (i == warm_up) start = cpu_now();
-    for (int k = 0; k < kBatch; ++k) side[0]->Want(kOther, Key(i + k, 1), kForever * 1000);
+    for (int k = 0; k < kBatch; ++k) side[0]->Want(kOther, Key(i + k, 1));
     for (int k = 0; k < kBatch; ++k) side[1]->Offer(kOther, Key(i + k, 1), tensor);
     while (events.size() < kBatch || side[1]->bytes_held() > 0) {
       side[1]->Progress(i, &events);

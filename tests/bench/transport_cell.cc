@@ -176,7 +176,7 @@ class Side {
   }
 
  private:
-  void Want(int64_t i) { transport_->Want(kOther, Key(i, 1 - self_), MonotonicNow() + kForever); }
+  void Want(int64_t i) { transport_->Want(kOther, Key(i, 1 - self_)); }
   void Offer(int64_t i) {
     if (!staging_) return transport_->Offer(kOther, Key(i, self_), tensor_);
     const Tensor& host = staged_[i % kWindow];

@@ -70,7 +70,7 @@ class Cluster {
   struct Options {
     int processes = 2;
     bool share_a_device = false;
-    WorkerLoopOptions loop = {/*spin_microseconds=*/0, /*transfer_timeout_ns=*/kPatience};
+    WorkerLoopOptions loop = {/*spin_microseconds=*/0};
   };
 
   explicit Cluster(const Options& options) {

@@ -196,7 +196,7 @@ class FaultyTransport final : public Transport {
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override {
     return sound_->Connect(peer, address, label);
   }
-  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override { sound_->Want(peer, key, deadline); }
+  void Want(PeerId peer, const TensorKey& key) override { sound_->Want(peer, key); }
   void Cancel(const TensorKey& key) override { sound_->Cancel(key); }
   void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override {
     sound_->Offer(peer, key, std::move(tensor));
@@ -213,7 +213,7 @@ class FaultyTransport final : public Transport {
   }
   int event_fd() const override { return sound_->event_fd(); }
   bool Arm() override { return sound_->Arm(); }
-  Nanos next_deadline() const override { return sound_->next_deadline(); }
+  Nanos next_look() const override { return sound_->next_look(); }
   uint64_t bytes_held() const override { return sound_->bytes_held(); }
   TransportCounters counters() const override { return sound_->counters(); }
   void Close(Nanos deadline) override { sound_->Close(deadline); }

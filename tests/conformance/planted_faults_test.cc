@@ -94,7 +94,7 @@ class RecordedRun {
           link([&run, this](FromWorker m) {
             run.Step(SessionMessage{session, std::move(m)});
           }),
-          loop({/*spin_microseconds=*/0, kPatience}, device, *transport, link) {}
+          loop({/*spin_microseconds=*/0}, device, *transport, link) {}
     const SessionId session;
     FaultyDevice device;
     const std::unique_ptr<Transport> transport;

@@ -69,7 +69,7 @@ class TransportDevice : public ::testing::Test {
   }
   // The event by which the want ended.
   TransportEvent Move(int step, Tensor tensor) {
-    to_->Want(1, Key(step), MonotonicNow() + 60 * kSecond);
+    to_->Want(1, Key(step));
     from_->Offer(2, Key(step), std::move(tensor));
     std::vector<TransportEvent> events, others;
     while (events.empty()) {

@@ -20,7 +20,7 @@ using Kind = TransportEvent::Kind;
 
 TEST_P(TransportConformance, Want_FromAPeerThatIsNotYetConnected_IsServedThen) {
   ASSERT_TRUE(consumer_->Connect(kProducer, producer_->address(), kProducerLabel).ok());
-  consumer_->Want(kProducer, Key(0), Soon());
+  consumer_->Want(kProducer, Key(0));
   PumpFor(kSecond / 10);
   ASSERT_TRUE(producer_->Connect(kConsumer, consumer_->address(), kConsumerLabel).ok());
   Offer(producer_, kConsumer, Key(0), Make(producer_, 5000, 3));
@@ -39,7 +39,7 @@ TEST_P(TransportConformance, Connect_AgainUnderAnotherNumber_KeepsWhatIsBeingRea
   ASSERT_TRUE(producer_->Connect(5, consumer_->address(), "process 5").ok());
   ASSERT_TRUE(consumer_->Connect(6, producer_->address(), "process 6").ok());
   ASSERT_TRUE(consumer_->Connect(6, producer_->address(), "process 6").ok());
-  consumer_->Want(6, Key(1, 2), Soon());
+  consumer_->Want(6, Key(1, 2));
   Offer(producer_, 5, Key(1, 2), Tensor{});
   ASSERT_TRUE(PumpUntilEvents(1));
   EXPECT_EQ(consumer_events_[0].kind, Kind::kArrived);
@@ -77,7 +77,7 @@ TEST_P(TransportConformance, Admit_OfAllPeersAtOnce_LetsEachConnect) {
     ASSERT_TRUE(from->Connect(kConsumer, consumer_->address(), kConsumerLabel).ok());
     ASSERT_TRUE(consumer_->Connect(number, from->address(), "a producer").ok());
     const TensorKey key = Key(number);
-    consumer_->Want(number, key, Soon());
+    consumer_->Want(number, key);
     from->Offer(kConsumer, key, Tensor{});
     const size_t arrived = consumer_events_.size() + 1;
     ASSERT_TRUE(PumpUntil([&] {
@@ -118,7 +118,7 @@ TEST_P(TransportConformance, Close_WithATensorBeingRead_WaitsForItsRelease) {
 
 TEST_P(TransportConformance, Close_OfThePeer_FailsWantsWithoutAnAlarm) {
   Connect();
-  consumer_->Want(kProducer, Key(0), Soon());
+  consumer_->Want(kProducer, Key(0));
   Settle();  // the connection is there, both ways: else the goodbye cannot be sent
   producer_->Close(MonotonicNow() + kSecond);
   producer_.reset();
@@ -126,7 +126,7 @@ TEST_P(TransportConformance, Close_OfThePeer_FailsWantsWithoutAnAlarm) {
   EXPECT_EQ(consumer_events_[0].kind, Kind::kWantFailed);
   EXPECT_EQ(consumer_events_[0].status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(consumer_events_[0].status.message()), ::testing::HasSubstr(kProducerLabel));
-  consumer_->Want(kProducer, Key(1), Soon());
+  consumer_->Want(kProducer, Key(1));
   ASSERT_TRUE(PumpUntilEvents(2));
   EXPECT_EQ(consumer_events_[1].kind, Kind::kWantFailed);
   PumpFor(kSecond / 5);
@@ -192,7 +192,7 @@ class Driver {
 
 TEST_P(TransportConformance, Arm_WhenBlocked_WakesForMessages) {
   Connect();
-  for (int i = 0; i < 20; ++i) consumer_->Want(kProducer, Key(i), Soon());
+  for (int i = 0; i < 20; ++i) consumer_->Want(kProducer, Key(i));
   {
     Driver driver(consumer_.get());
     for (int i = 0; i < 20; ++i) {
@@ -243,7 +243,7 @@ TEST_P(TransportConformance, Tensors_DroppedOnManyThreads_AreAllReleased) {
   std::atomic<int> released{0};
   const Tensor all = Make(producer_, kKeys * 4096, 0);
   for (int i = 0; i < kKeys; ++i) {
-    consumer_->Want(kProducer, Key(i), Soon());
+    consumer_->Want(kProducer, Key(i));
     char* data = static_cast<char*>(all.data) + i * 4096;
     Offer(producer_, kConsumer, Key(i),
           Tensor{Bytes(4096), data, 4096, std::shared_ptr<void>(data, [&](void*) { ++released; }), 0,

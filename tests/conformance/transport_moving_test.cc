@@ -18,7 +18,7 @@ using Kind = TransportEvent::Kind;
 
 TEST_P(TransportConformance, Want_ThenOffer_Arrives) {
   Connect();
-  consumer_->Want(kProducer, Key(0), Soon());
+  consumer_->Want(kProducer, Key(0));
   PumpFor(kSecond / 50);
   EXPECT_TRUE(consumer_events_.empty());
   Offer(producer_, kConsumer, Key(0), Make(producer_, 5000, 1));
@@ -37,7 +37,7 @@ TEST_P(TransportConformance, Offer_ThenWant_Arrives) {
   PumpFor(kSecond / 50);
   EXPECT_TRUE(consumer_events_.empty());
   EXPECT_EQ(producer_->bytes_held(), 5000u);
-  consumer_->Want(kProducer, Key(0), Soon());
+  consumer_->Want(kProducer, Key(0));
   ASSERT_TRUE(PumpUntilEvents(1));
   EXPECT_EQ(consumer_events_[0].kind, Kind::kArrived);
   EXPECT_TRUE(Holds(consumer_events_[0].tensor, 1));
@@ -130,7 +130,7 @@ TEST_P(TransportConformance, ThousandKeys_InRandomOrder_AllArriveOnce) {
   const Tensor all = Make(producer_, kKeys * kBytes, 0, &released);
   for (int i = 0; i < kKeys; ++i) Fill(all, i * kBytes, kBytes, i);
   for (int i = 0; i < kKeys; ++i) {
-    consumer_->Want(kProducer, Key(wants[i]), Soon());
+    consumer_->Want(kProducer, Key(wants[i]));
     const int step = offers[i];
     Offer(
         producer_, kConsumer, Key(step),
@@ -154,8 +154,8 @@ TEST_P(TransportConformance, ThousandKeys_InRandomOrder_AllArriveOnce) {
 TEST_P(TransportConformance, BothDirections_AtOnce_AllArrive) {
   Connect();
   for (int i = 0; i < 100; ++i) {
-    consumer_->Want(kProducer, Key(i), Soon());
-    producer_->Want(kConsumer, Key(1000 + i), Soon());
+    consumer_->Want(kProducer, Key(i));
+    producer_->Want(kConsumer, Key(1000 + i));
     Offer(producer_, kConsumer, Key(i), Make(producer_, 20'000, i));
     Offer(consumer_, kProducer, Key(1000 + i), Make(consumer_, 20'000, 1000 + i));
   }
@@ -172,7 +172,7 @@ TEST_P(TransportConformance, Arrived_OfferedAgain_ReachesTheNext) {
   Connect();
   std::optional<Tensor> first = Transfer(Key(0), Make(producer_, 50'000, 5));
   ASSERT_TRUE(first);
-  producer_->Want(kConsumer, Key(1), Soon());
+  producer_->Want(kConsumer, Key(1));
   Offer(consumer_, kProducer, Key(1),
         *std::move(first));  // not memory of the consumer when it was read in place
   ASSERT_TRUE(PumpUntil([&] { return !producer_events_.empty(); }));

@@ -154,7 +154,7 @@ bool TransportConformance::Holds(const Tensor& tensor, uint32_t seed) {
 
 std::optional<Tensor> TransportConformance::Transfer(const TensorKey& key, Tensor tensor) {
   const size_t before = consumer_events_.size();
-  consumer_->Want(kProducer, key, Soon());
+  consumer_->Want(kProducer, key);
   Offer(producer_, kConsumer, key, std::move(tensor));
   if (!PumpUntilEvents(before + 1)) return std::nullopt;
   TransportEvent event = std::move(consumer_events_.back());

@@ -49,7 +49,6 @@ class TransportConformance : public ::testing::TestWithParam<TransportCase> {
   bool PumpUntilEvents(size_t n);
   // Pumps until the producer has handled every small message that the consumer has sent: they stay in order.
   void Settle();
-  Nanos Soon() const { return MonotonicNow() + 120 * kSecond; }
 
   // Makes a tensor in memory of this case's place; counts into `released` when the transport, and the test,
   // let go of it.

@@ -132,13 +132,15 @@ class DeviceProcess : public ::testing::Test {
     CheckpointTensors initial, weights;
     std::vector<double> losses;
   };
-  Trained Train(const std::string& run, const std::vector<std::string>& flags) const {
+  Trained Train(const std::string& run, const std::vector<std::string>& flags,
+                std::string* err = nullptr) const {
     fs::remove_all(folder_ / "out");
     std::vector<std::string> command = {"weft",        "train", folder_.Write("run.yaml", run),
                                         "--overwrite", "--out", folder_ / "out"};
     command.insert(command.end(), flags.begin(), flags.end());
     const CommandResult result = Command::Run(command, kSeconds);
     EXPECT_EQ(result.code, 0) << result.err;
+    if (err != nullptr) *err = result.err;
     Trained trained = {
         ReadTensors(folder_ / "out/checkpoint-0"), ReadTensors(folder_ / "out/checkpoint"), {}};
     std::ifstream steps(folder_ / "out/steps.jsonl");
@@ -292,6 +294,63 @@ TEST_F(DeviceProcess, LossThatIsNanOnce_EndsWithTheReferencesBits) {
     EXPECT_EQ(summary["non_finite_steps"], 1);
     EXPECT_EQ(summary["restarts"], 1);
   }
+}
+
+TEST_F(DeviceProcess, DeviceThatIsLost_EndsItsProcessAndTheRunGoesOnInAnother) {
+  if (!IsTestGpu()) GTEST_SKIP() << "loses the device on purpose";
+  const std::string run = Gpt(6).Under("1f1b") + "checkpoint: {every: 2}\n";
+  const Trained want = Reference(run, "cpu");
+  const std::string file = folder_.Write("lost", "backward (step 3, stage 2, micro-batch 2)\n");
+  const Variables lost(Values{{"WEFT_TESTGPU_LOST_FILE", file}});
+  std::string err;
+  const Trained got = Train(run, {"--device", DeviceName(), "--processes", "2"}, &err);
+  EXPECT_EQ(got.weights, want.weights);
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_FALSE(fs::exists(file)) << "nothing happened";
+  // The job, or one that its rank had given the device behind it.
+  EXPECT_THAT(err,
+              ::testing::ContainsRegex("was lost: its device is lost to it: (forward|backward) \\(step 3, "
+                                       "stage 2, .*has fallen off the bus"));
+}
+
+// The device hangs in a job. That job alone is late, is named, and its process ends; the run goes on in
+// another.
+TEST_F(DeviceProcess, JobInWhichTheDeviceHangs_IsNamedAndTheRunGoesOnInAnotherProcess) {
+  if (!IsTestGpu()) GTEST_SKIP() << "hangs the device on purpose";
+  const char* const factor = std::getenv("WEFT_TEST_TIME_FACTOR");
+  const int limit = 8 * (factor == nullptr ? 1 : std::atoi(factor));
+  const std::string run = Gpt(6).Under("1f1b") + "checkpoint: {every: 2}\n" +
+                          absl::StrCat("job_timeout: {at_least: ", limit, ", times: 2}\n");
+  const Trained want = Reference(run, "cpu");
+  const std::string file = folder_.Write("hang", "backward (step 3, stage 2, micro-batch 2)\n");
+  const Variables hang(Values{{"WEFT_TESTGPU_HANG_FILE", file}});
+  std::string err;
+  const Trained got = Train(run, {"--device", DeviceName(), "--processes", "2"}, &err);
+  EXPECT_EQ(got.weights, want.weights);
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_FALSE(fs::exists(file)) << "nothing happened";
+  EXPECT_THAT(
+      err, AllOf(HasSubstr("it is stuck: backward (step 3, stage 2, micro-batch 2) of rank 2 has run for "),
+                 HasSubstr(absl::StrCat("and may take ", limit, ".0 s")), HasSubstr("before it started)")));
+}
+
+// One job takes much longer than its like. Nothing fails: the job is told of, with the times that say why.
+TEST_F(DeviceProcess, JobThatTakesLongOnce_IsToldOfAndFailsNothing) {
+  if (!IsTestGpu()) GTEST_SKIP() << "delays a job on purpose";
+  const std::string run = Gpt(4).Under("1f1b") + "restarts: 0\n";
+  const Trained want = Reference(run, "cpu");
+  const std::string file = folder_.Write("slow", "backward (step 2, stage 1, micro-batch 3)\n7\n");
+  const Variables slow(Values{{"WEFT_TESTGPU_HANG_FILE", file}});
+  std::string err;
+  const Trained got = Train(run, {"--device", DeviceName(), "--processes", "2"}, &err);
+  EXPECT_EQ(got.weights, want.weights);
+  EXPECT_FALSE(fs::exists(file)) << "nothing happened";
+  EXPECT_THAT(
+      err,
+      ::testing::ContainsRegex(
+          "backward \\(step 2, stage 1, micro-batch 3\\) of rank 1 took [0-9.]+ s, "
+          "where such jobs take [0-9.]+ s and at most [0-9.]+ s \\(claimed [0-9.]+ s and ready [0-9.]+ s "
+          "before it started\\) on process 0"));
 }
 
 TEST_F(DeviceProcess, KilledWhilePeersHoldItsMemory_EndsAndIsNamed) {

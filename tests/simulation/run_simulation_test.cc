@@ -50,6 +50,50 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
   }
 }
 
+// Any message between two workers may be lost: a want, a tensor, its acknowledgement. It is sent again, and
+// the run does not notice.
+TEST(SimulatedWorld, MessagesBetweenWorkersLost_EveryRunGoesOnWithoutARestart) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 200);
+  uint64_t lost = 0, packets_lost = 0;
+  int64_t longest = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.transfer_loss = 0.01 * static_cast<double>(1 + seed % 5);
+    options.launch_ahead = 1 + static_cast<int>(seed % 3);
+    options.redundancy = seed % 2 == 0 && options.processes > 1;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    ASSERT_EQ(result.restarts, 0) << Text(options);
+    lost += result.transfers_lost;
+    packets_lost += result.packets_lost;
+    longest = std::max(longest, result.virtual_ns);
+  }
+  std::cout << last - first + 1 << " seeds, " << lost << " messages between workers lost, and "
+            << packets_lost << " packets of sessions; the longest run took "
+            << 1e-9 * static_cast<double>(longest) << " virtual seconds\n";
+  if (only == 0) {
+    EXPECT_GT(lost, 1000u);
+  }
+}
+
+// Each job takes between a quarter and half an hour. Nothing else has a deadline while one runs.
+TEST(SimulatedWorld, JobsOfAQuarterOfAnHour_NeverFail) {
+  constexpr int64_t kQuarterHour = 900'000'000'000;
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 12);
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.least_job_ns = options.job_ns = kQuarterHour;
+    options.report_ns = 5'000'000'000;
+    options.transfer_loss = 0.01;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    ASSERT_EQ(result.restarts, 0) << Text(options);
+    EXPECT_GT(result.virtual_ns, 2 * kQuarterHour);
+  }
+}
+
 // Devices are given two to four jobs of a rank ahead. The core must wait for everything that the device does
 // not keep in order.
 TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {

@@ -190,6 +190,7 @@ void World::BeginAttempt(const Assign& assign) {
   device_end_.clear();
   devices_.clear();
   running_.clear();
+  began_.clear();
   activation_bytes_.clear();
   fetching_.clear();
   moving_.clear();
@@ -254,6 +255,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
       BeginAttempt(prepare->assignment);
+      BeginTransfers(p, prepare->assignment);
+      SendReports(p);
       process_of_rank_ = prepare->assignment.process_of_rank;
       for (const auto& s : prepare->stages) {
         if (s.holds_weights && prepare->assignment.kept.empty()) BeginWeights(p, s.rank, s.stage, s.part);
@@ -319,7 +322,7 @@ void World::CheckEnd() {
                            Describe(p->inbox.begin()->first)));
     // The last copies may still be on their way.
     const bool unwanted = std::any_of(p->offered.begin(), p->offered.end(),
-                                      [](const auto& o) { return o.first.kind != TensorKind::kCopy; });
+                                      [](const TensorKey& key) { return key.kind != TensorKind::kCopy; });
     if (unwanted) Problem("tensors were offered and never wanted");
   }
   if (plan_->graph.route() == nullptr) return;

@@ -1,10 +1,11 @@
 // Runs Weft once on a virtual clock: the real coordinator core, the real worker cores and the real session
 // links, joined by a network that loses, doubles, delays and reorders, all in one thread and from one seed.
 //
-// The world plays every shell: it carries effects out, runs jobs for random times and moves tensors with
-// random delays. A tensor is a 64-bit number, and a job's outputs are a hash of the job and its inputs, so
-// the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
-// the right inputs and every gradient was added once, in order.
+// The world plays every shell: it carries effects out, runs jobs for random times, and moves tensors by the
+// state machines of the transports, over a network that delays and loses their messages. A tensor is a 64-bit
+// number, and a job's outputs are a hash of the job and its inputs, so the final weights are equal to those
+// of a plain loop over micro-batches exactly if every job ran once on the right inputs and every gradient was
+// added once, in order.
 //
 // Checked after each event: a job starts once and after all its predecessors, on a rank that computes
 // nothing or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights
@@ -58,8 +59,11 @@ struct WorldOptions {
   // Probabilities of each packet between a worker and the coordinator.
   double loss = 0, duplication = 0;
   int64_t delay_ns = 1'000'000;         // delay, uniform from 0
-  int64_t transfer_delay_ns = 300'000;  // delay of each tensor
-  int64_t job_ns = 1'000'000;           // longest job
+  int64_t transfer_delay_ns = 300'000;  // delay of each message between two workers
+  double transfer_loss = 0;             // probability of each such message to be lost
+  int64_t least_job_ns = 0;             // shortest job
+  int64_t job_ns = 1'000'000;           // the longest takes so much more
+  int64_t report_ns = 500'000'000;      // time between two reports of a worker
   int snapshot_every = 0;               // steps; 0 for none but those of the run's begin and end
   bool redundancy = false;              // each process keeps what another one's ranks save, behind each step
   double failing_saves = 0;             // of a process's part of a snapshot
@@ -83,6 +87,7 @@ struct WorldResult {
   uint64_t trace = 0;
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
+  uint64_t transfers_lost = 0;                            // messages between workers
   uint64_t launched_behind = 0, launched_overlapped = 0;  // jobs launched before others were done
   std::map<int32_t, int> peak_versions;                   // of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0, validations = 0;

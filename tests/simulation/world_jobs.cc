@@ -40,8 +40,8 @@ void World::StartJob(Process& p, const StartEffect& start) {
     AtOf(p, now_ + 1 + random_.Below(options_.job_ns / 4), [this, &p, start] { LaunchJob(p, start); });
     return;
   }
-  const int64_t began = now_;
-  AtOf(p, now_ + 1 + random_.Below(options_.job_ns),
+  const int64_t began = began_[start.job] = now_;
+  AtOf(p, now_ + 1 + options_.least_job_ns + random_.Below(options_.job_ns),
        [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
 }
 

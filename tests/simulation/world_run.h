@@ -24,6 +24,8 @@
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
 #include "worker/core/worker_core.h"
+#include "worker/shell/transport/held_offers.h"
+#include "worker/shell/transport/transfer_table.h"
 
 namespace weft {
 
@@ -55,7 +57,8 @@ class World {
     void ForgetValues() {
       inbox.clear();
       there.clear();
-      wanted_by.clear();
+      table.BeginEpoch(0, 0);
+      held.BeginEpoch(0, 0);
       offered.clear();
       weights.clear();
       sums.clear();
@@ -70,9 +73,11 @@ class World {
     JoinedSession session;
     std::map<TensorKey, Value> inbox;
     std::map<TensorKey, int64_t> there;  // times when the device has made them
-    std::map<TensorKey, int> wanted_by;  // as a producer: the process that asked
-    // Tensors that wait, with their producer, for a want.
-    std::map<TensorKey, Value> offered;
+    // The data plane, as transports have it: each tensor has its value for an owner.
+    TransferTable table;
+    HeldOffers held;
+    std::set<TensorKey> offered;  // tensors that wait, with their producer, for a want
+    bool looks = false;           // true while it is to look at its wants
     // Held weights, by rank and stage: by version.
     std::map<std::pair<Rank, int>, std::map<int, Value>> weights;
     // Sums of reduce and gradient-consuming jobs.
@@ -185,9 +190,20 @@ class World {
   void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
   void AddToState(Process& p, const StartEffect& start, Value gradient);
   Value TakeStateSum(Process& p, const StartEffect& start);
+  // world_transfers.cc
+  void BeginTransfers(Process& p, const Assign& assign);
+  void SendBetween(uint64_t to, std::function<void(Process&)> handle);
   void Want(Process& p, const WantEffect& e);
-  void Offer(Process& p, const TensorKey& key, Value value);
-  void Transfer(Process& from, const TensorKey& key, int to, Value value);
+  void SendWant(Process& p, PeerId producer, const TensorKey& key, bool again);
+  void TakeWant(Process& p, uint64_t from, const TensorKey& key, bool again);
+  void Offer(Process& p, int to, const TensorKey& key, Value value);
+  void HandOver(Process& p, const Delivery& delivery);
+  void SendOffer(Process& p, uint64_t offer);
+  void TakeTensor(Process& p, uint64_t from, const TensorKey& key, Value value, uint64_t offer);
+  void Arrive(Process& p, const TensorKey& key, Value value);
+  void LookLater(Process& p);
+  void Look(Process& p);
+  void SendReports(Process& p);
   void CountActivationBytes(const StartEffect& start, bool ended);
   void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
@@ -228,6 +244,7 @@ class World {
   std::map<Rank, Device> devices_;
   std::vector<int32_t> process_of_rank_;
   std::map<Rank, std::vector<Job>> running_;
+  std::map<Job, int64_t> began_;  // starts of these
   std::map<Rank, int64_t> activation_bytes_;
   std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.

@@ -1,4 +1,4 @@
-// The simulated world: values on their way, and weights where they are held.
+// The simulated world: values that jobs hand on, and weights where they are held.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -7,39 +7,6 @@
 #include "tests/simulation/world_run.h"
 
 namespace weft {
-
-void World::Want(Process& p, const WantEffect& e) {
-  CountFetch(e.key);
-  Process& producer = *process_at_[e.process];
-  AtOf(producer, now_ + 500 + random_.Below(options_.transfer_delay_ns),
-       [this, &producer, key = e.key, to = p.number] {
-         if (key.epoch != producer.core.epoch()) return;
-         const auto it = producer.offered.find(key);
-         if (it == producer.offered.end()) {
-           producer.wanted_by[key] = to;
-         } else {
-           Transfer(producer, key, to, it->second);
-           producer.offered.erase(it);
-         }
-       });
-}
-
-void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
-  Process& p = *process_at_[to];
-  AtOf(p, now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
-    if (key.epoch != p.core.epoch()) return;
-    Note(Mix(14, value));
-    if (key.kind == TensorKind::kCopy) {
-      KeepArrived(p, key, value);
-    } else if (key.kind != TensorKind::kOrder) {
-      p.inbox[key] = value;
-    }
-    WorkerEffects effects;
-    p.core.OnTensor(now_, key, {now_ - 1}, &effects);
-    Carry(p, std::move(effects), nullptr);
-    Pump(p);
-  });
-}
 
 void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) {
   Value value = 0;
@@ -77,19 +44,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
     if (there > now_) p.there[e.key] = there;
     return;
   }
-  if (there <= now_) return Offer(p, e.key, value);
+  if (there <= now_) return Offer(p, e.process, e.key, value);
   AtInAttempt(p, there + random_.Below(options_.transfer_delay_ns),
-              [this, &p, key = e.key, value] { Offer(p, key, value); });
-}
-
-void World::Offer(Process& p, const TensorKey& key, Value value) {
-  const auto it = p.wanted_by.find(key);
-  if (it == p.wanted_by.end()) {
-    p.offered[key] = value;
-  } else {
-    Transfer(p, key, it->second, value);
-    p.wanted_by.erase(it);
-  }
+              [this, &p, key = e.key, to = e.process, value] { Offer(p, to, key, value); });
 }
 
 Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {

@@ -8,6 +8,9 @@
 //   WEFT_TESTGPU_DEADLY_JOB=words  the process dies at the end of this job, "forward (step 3, stage 1, ..)"
 //   WEFT_TESTGPU_NAN_FILE=path  the loss of the forward whose words are in the file is nan, once for all
 //                           processes: the file goes with it. On any device
+//   WEFT_TESTGPU_HANG_FILE=path, WEFT_TESTGPU_LOST_FILE=path
+//                           likewise: the device hangs in the job of the file (with a second line, for so
+//                           many seconds), or is lost in it for good
 //   WEFT_TESTGPU_FAIL_DEVICE=i  these three on device i alone
 //   WEFT_TESTGPU_ARITHMETIC how it computes (other_arithmetic.h): its bits are not the CPU's then (cpu)
 #include <cstdlib>
@@ -81,6 +84,8 @@ class Backend final : public DeviceBackend {
       if (const char* const deadly = std::getenv("WEFT_TESTGPU_DEADLY_JOB")) injection_.deadly_job = deadly;
     }
     if (const char* const path = std::getenv("WEFT_TESTGPU_NAN_FILE")) injection_.nan_file = path;
+    if (const char* const path = std::getenv("WEFT_TESTGPU_HANG_FILE")) injection_.hang_file = path;
+    if (const char* const path = std::getenv("WEFT_TESTGPU_LOST_FILE")) injection_.lost_file = path;
     DeviceMemory::Instance().Restrict(FromEnvironment("WEFT_TESTGPU_MEMORY", 0), allocation);
   }
 
@@ -95,6 +100,10 @@ class Backend final : public DeviceBackend {
     PrepareThread();
     return std::make_unique<TestRank>(TestRank::Options{rank, index_, delay_us_, &injection_}, HostMath(),
                                       host);
+  }
+  absl::Status Health() override {
+    return injection_.lost ? absl::ResourceExhaustedError(name_ + " is lost to this process")
+                           : absl::OkStatus();
   }
   MemorySource& memory() override { return memory_; }
   CommunicationLibrary* communication() override { return nullptr; }

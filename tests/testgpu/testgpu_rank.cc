@@ -1,5 +1,7 @@
 #include "tests/testgpu/testgpu_rank.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -243,12 +245,14 @@ std::shared_ptr<LaunchedJob> TestRank::EndJob() {
   return launched;
 }
 
-bool TestRank::IsNanOnce(const Job& job) const {
-  if (options_.injection == nullptr || options_.injection->nan_file.empty()) return false;
-  std::ifstream file(options_.injection->nan_file);
+// Returns true, once in all processes, for the job whose words are in the file. `more`: its next line.
+bool TestRank::HappensTo(const Job& job, const std::string& path, std::string* more) const {
+  if (path.empty()) return false;
+  std::ifstream file(path);
   std::string words;
-  return std::getline(file, words) && words == Describe(job) &&
-         std::remove(options_.injection->nan_file.c_str()) == 0;
+  if (!std::getline(file, words) || words != Describe(job)) return false;
+  if (more != nullptr) std::getline(file, *more);
+  return std::remove(path.c_str()) == 0;
 }
 
 // Handles the moment when the device has come to the end of a job.
@@ -265,8 +269,21 @@ absl::Status TestRank::EndOf(JobUnderWay& job) {
                  options_.injection->deadly_job.c_str());
     std::abort();
   }
+  std::string seconds;
+  if (options_.injection != nullptr && HappensTo(job.job, options_.injection->hang_file, &seconds)) {
+    if (seconds.empty()) {
+      while (true) pause();
+    }
+    sleep(static_cast<unsigned>(std::stoi(seconds)));
+  }
+  if (options_.injection != nullptr && HappensTo(job.job, options_.injection->lost_file)) {
+    options_.injection->lost = true;
+    status = absl::InternalError("testgpu: the device has fallen off the bus, as was asked for");
+  }
   if (job.loss != nullptr) figures.loss = static_cast<double>(*memory.Mirror(job.loss));
-  if (figures.loss.has_value() && IsNanOnce(job.job)) figures.loss = NAN;
+  if (figures.loss.has_value() && options_.injection != nullptr &&
+      HappensTo(job.job, options_.injection->nan_file))
+    figures.loss = NAN;
   for (const Tensor& limbs : job.squares) {
     Tensor on_host = limbs;
     on_host.data = memory.Mirror(limbs.data);

@@ -22,7 +22,10 @@ namespace weft::testgpu {
 struct Injection {
   int64_t failing_job = 0;  // number of the failing job in the process
   std::string deadly_job;   // words of the job that ends its process (schedules/job.h)
-  std::string nan_file;     // file with the words of a forward whose loss is nan, once: it goes with that
+  // Files with the words of a job to which something happens once, in one process: the file goes with it. The
+  // loss of a forward is nan; the device hangs in the job; the device is lost for good.
+  std::string nan_file, hang_file, lost_file;
+  std::atomic<bool> lost{false};
   std::atomic<int64_t> jobs{0};
 };
 
@@ -63,7 +66,7 @@ class TestRank final : public RankDevice {
  private:
   absl::Status EndOf(JobUnderWay& job);
   // Returns true for the job whose loss is nan on purpose, once.
-  bool IsNanOnce(const Job& job) const;
+  bool HappensTo(const Job& job, const std::string& path, std::string* more = nullptr) const;
   absl::Status AwaitWriter(const Tensor& tensor) const;
   absl::Status CheckReadable(const Tensor& tensor, const char* what) const;
 

@@ -25,8 +25,7 @@ class DeviceWorkTest : public ::testing::Test {
  protected:
   std::shared_ptr<HandJob> Launch(int microbatch, int64_t now) {
     auto job = std::make_shared<HandJob>();
-    work_.Add(
-        LaunchedJobs::Launch{1, Job::Compute(0, 0, microbatch, JobKind::kForward), true, false, now, job});
+    work_.Add(LaunchedJobs::Launch{1, Forward(microbatch), true, false, now, job});
     return job;
   }
   std::shared_ptr<HandJob> Copy(int64_t now) {
@@ -39,35 +38,47 @@ class DeviceWorkTest : public ::testing::Test {
     return fence;
   }
 
-  DeviceWork work_{{/*timeout_ns=*/5 * kSecond, /*grace_ns=*/2 * kSecond}};
+  static Job Forward(int microbatch) { return Job::Compute(0, 0, microbatch, JobKind::kForward); }
+
+  DeviceWork work_{{/*copy_timeout_ns=*/5 * kSecond, /*grace_ns=*/2 * kSecond}};
 };
 
 TEST_F(DeviceWorkTest, JobsAndCopies_AreBusyUntilTheyAreTaken) {
   EXPECT_FALSE(work_.busy());
   const auto job = Launch(0, 0), copy = Copy(1);
   EXPECT_TRUE(work_.busy());
-  EXPECT_FALSE(work_.Poll().any());
+  EXPECT_FALSE(work_.Poll(0).any());
   job->answer = true;
-  DeviceWork::Done done = work_.Poll();
+  DeviceWork::Done done = work_.Poll(0);
   EXPECT_EQ(done.jobs.size(), 1u);
   EXPECT_TRUE(done.tensors.empty());
   EXPECT_TRUE(work_.busy());
   copy->answer = true;
-  EXPECT_EQ(work_.Poll().tensors.size(), 1u);
+  EXPECT_EQ(work_.Poll(0).tensors.size(), 1u);
   EXPECT_FALSE(work_.busy());
 }
 
-TEST_F(DeviceWorkTest, WorkThatTakesTooLong_IsLateAndNamed) {
+TEST_F(DeviceWorkTest, JobRuns_FromItsLaunchOrTheEndOfThoseBeforeIt) {
+  EXPECT_FALSE(work_.Running(0).has_value());
+  const auto first = Launch(0, 1 * kSecond), second = Launch(1, 2 * kSecond);
+  EXPECT_EQ(work_.Running(6 * kSecond), (RunningJob{1, Forward(0), 5 * kSecond}));
+  first->answer = true;
+  work_.Poll(7 * kSecond);
+  EXPECT_EQ(work_.Running(9 * kSecond), (RunningJob{1, Forward(1), 2 * kSecond}));
+  EXPECT_FALSE(work_.IsLate(1000 * kSecond)) << "the coordinator says how long a job may take";
+}
+
+TEST_F(DeviceWorkTest, CopyThatWaitsForNoJobAndTakesTooLong_IsLateAndNamed) {
   Copy(3 * kSecond);
   const auto job = Launch(4, 1 * kSecond);
-  EXPECT_FALSE(work_.IsLate(6 * kSecond));
-  EXPECT_TRUE(work_.IsLate(6 * kSecond + 1));
   EXPECT_THAT(std::string(work_.NotDone(7 * kSecond).message()),
               HasSubstr("micro-batch 4) on rank 1 was given to the device 6.0 s ago"));
+  EXPECT_FALSE(work_.IsLate(20 * kSecond)) << "the job may run for long";
   job->answer = true;
-  work_.Poll();
-  EXPECT_FALSE(work_.IsLate(7 * kSecond)) << "the copy has its own time";
-  EXPECT_THAT(std::string(work_.NotDone(7 * kSecond).message()), HasSubstr("a copy of the activation"));
+  work_.Poll(20 * kSecond);
+  EXPECT_FALSE(work_.IsLate(25 * kSecond));
+  EXPECT_TRUE(work_.IsLate(25 * kSecond + 1));
+  EXPECT_THAT(std::string(work_.NotDone(25 * kSecond).message()), HasSubstr("a copy of the activation"));
 }
 
 TEST_F(DeviceWorkTest, GraceOfARunThatIsOver_BeginsOnceUnlessItIsRestarted) {

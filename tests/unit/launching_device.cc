@@ -341,9 +341,7 @@ class CarryingTransport final : public Transport {
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override {
     return transport_->Connect(peer, address, label);
   }
-  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override {
-    transport_->Want(peer, key, deadline);
-  }
+  void Want(PeerId peer, const TensorKey& key) override { transport_->Want(peer, key); }
   void Cancel(const TensorKey& key) override { transport_->Cancel(key); }
   void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override {
     if (tensor.ready != nullptr) queue_.Problem("a tensor is offered with its fence");
@@ -360,7 +358,7 @@ class CarryingTransport final : public Transport {
   }
   int event_fd() const override { return transport_->event_fd(); }
   bool Arm() override { return transport_->Arm(); }
-  Nanos next_deadline() const override { return transport_->next_deadline(); }
+  Nanos next_look() const override { return transport_->next_look(); }
   bool CarriesDevice(PeerId) const override { return true; }
   uint64_t bytes_held() const override { return transport_->bytes_held(); }
   TransportCounters counters() const override { return transport_->counters(); }

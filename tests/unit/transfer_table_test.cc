@@ -3,15 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <map>
 #include <random>
 #include <set>
+#include <vector>
 
 namespace weft {
 namespace {
 
 using Kind = TransportEvent::Kind;
+constexpr Nanos kSecond = 1'000'000'000;
 constexpr uint64_t kAlice = 1001, kBob = 1002;  // sender numbers
 
 TensorKey Key(int step, uint64_t epoch = 1, uint64_t run = 7) {
@@ -99,36 +100,71 @@ TEST_F(TransferTableTest, EarlyWant_Cancelled_IsNotServed) {
 }
 
 TEST_F(TransferTableTest, BeginEpoch_Again_ForgetsNothing) {
-  table_.Want(1, Key(0), 0, 100, &events_);
+  table_.Want(1, Key(0), 0, &events_);
   table_.Offer(1, Key(1), Bytes(10));
   table_.BeginEpoch(7, 1);
   EXPECT_EQ(table_.wants(), 1u);
   EXPECT_EQ(table_.offers(), 1u);
 }
 
-TEST_F(TransferTableTest, Expire_EndsWantsInOrderOfDeadline) {
-  table_.Want(1, Key(0), 0, 3'000'000'000, &events_);
-  table_.Want(1, Key(1), 1'000'000'000, 2'000'000'000, &events_);
-  EXPECT_EQ(table_.next_deadline(), 2'000'000'000);
-  table_.Expire(1'999'999'999, &events_);
-  EXPECT_TRUE(events_.empty());
-  table_.MarkLanding(Key(0));  // bytes on their way do not put the deadline off
-  table_.Expire(11'000'000'000, &events_);
-  ASSERT_EQ(events_.size(), 2u);
-  EXPECT_EQ(events_[0].key, Key(1));
-  EXPECT_THAT(std::string(events_[0].status.message()),
-              ::testing::HasSubstr("waited 10.0 s for activation of step 1"));
-  EXPECT_THAT(std::string(events_[0].status.message()), ::testing::HasSubstr("from process 1"));
-  EXPECT_THAT(std::string(events_[1].status.message()), ::testing::HasSubstr("on their way"));
-  EXPECT_FALSE(table_.Take(1, Key(0)));
-  EXPECT_EQ(table_.next_deadline(), std::numeric_limits<Nanos>::max());
+TEST_F(TransferTableTest, WantThatWaits_IsAskedForAgainSeldomerAndSeldomer) {
+  table_.AddPeer(2, kBob, "process 2", &events_);
+  table_.Want(1, Key(0), 0, &events_);
+  table_.Want(2, Key(1), 0, &events_);
+  std::vector<Nanos> asked;
+  for (Nanos now = 0; now <= 40 * kSecond; now += kSecond) {
+    for (const TensorKey& key : table_.AskAgain(1, now)) {
+      EXPECT_EQ(key, Key(0)) << "of the peer alone";
+      asked.push_back(now / kSecond);
+    }
+  }
+  EXPECT_THAT(asked, ::testing::ElementsAre(2, 4, 8, 16, 24, 32, 40));
+  EXPECT_TRUE(events_.empty()) << "a want has no deadline";
+  EXPECT_TRUE(table_.Take(1, Key(0)));
+  EXPECT_TRUE(table_.AskAgain(1, 100 * kSecond).empty());
+}
+
+TEST_F(TransferTableTest, BytesOnTheirWay_HaveTheirTimeAtTheWorstRate) {
+  table_.Want(1, Key(0), 0, &events_);
+  table_.MarkLanding(Key(0), 5 * kSecond, 10 << 20);
+  EXPECT_TRUE(table_.AskAgain(1, 16 * kSecond).empty());
+  EXPECT_FALSE(table_.IsAwaited(1, Key(0)));
+  EXPECT_TRUE(table_.IsWanted(1, Key(0)));
+  EXPECT_EQ(table_.AskAgain(1, 17 * kSecond).size(), 1u);
+  EXPECT_TRUE(table_.IsAwaited(1, Key(0))) << "they may come by another message now";
+}
+
+TEST_F(TransferTableTest, BytesThatFail_AreAskedForAgainAndFailAtLast) {
+  table_.Want(1, Key(0), 0, &events_);
+  for (int i = 1; i < TransferTable::kMostLandings; ++i) {
+    table_.MarkLanding(Key(0), 100 * i * kSecond, 1 << 30);
+    table_.LandingFailed(Key(0), absl::UnavailableError("cut off"), &events_);
+    EXPECT_TRUE(events_.empty());
+    EXPECT_EQ(table_.AskAgain(1, (100 * i + 1) * kSecond).size(), 1u) << "at once";
+  }
+  table_.LandingFailed(Key(0), absl::UnavailableError("cut off"), &events_);
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].kind, Kind::kWantFailed);
+  EXPECT_EQ(table_.wants(), 0u);
+}
+
+TEST_F(TransferTableTest, WantThatComesAgain_IsNoFaultAndIsServedOnce) {
+  EXPECT_FALSE(table_.OnWant(kAlice, Key(0), true));
+  EXPECT_FALSE(table_.OnWant(kAlice, Key(0), true, /*again=*/true));
+  EXPECT_EQ(table_.dropped(), 0u);
+  EXPECT_FALSE(table_.OnWant(kBob, Key(1), true, /*again=*/true)) << "not connected: it comes once more";
+  table_.AddPeer(2, kBob, "process 2", &events_);
+  EXPECT_FALSE(table_.Offer(2, Key(1), Bytes(1)));
+  EXPECT_TRUE(table_.Offer(1, Key(0), Bytes(1)));
+  EXPECT_FALSE(table_.OnWant(kAlice, Key(2), true, /*again=*/true)) << "the first was lost";
+  EXPECT_TRUE(table_.Offer(1, Key(2), Bytes(1)));
 }
 
 TEST_F(TransferTableTest, Landing_RefusesFurtherBytesOfTheKey) {
-  table_.Want(1, Key(0), 0, 100, &events_);
+  table_.Want(1, Key(0), 0, &events_);
   EXPECT_TRUE(table_.IsAwaited(1, Key(0)));
   EXPECT_FALSE(table_.IsAwaited(2, Key(0)));
-  table_.MarkLanding(Key(0));
+  table_.MarkLanding(Key(0), 0, 100);
   EXPECT_FALSE(table_.IsAwaited(1, Key(0)));
   EXPECT_TRUE(table_.Take(1, Key(0)));
   EXPECT_FALSE(table_.Take(1, Key(0)));
@@ -136,9 +172,9 @@ TEST_F(TransferTableTest, Landing_RefusesFurtherBytesOfTheKey) {
 
 TEST_F(TransferTableTest, FailPeer_IsStickyAndTakesWantsAndOffersAlong) {
   table_.AddPeer(2, kBob, "process 2", &events_);
-  table_.Want(1, Key(5), 0, 100, &events_);
-  table_.Want(1, Key(4), 0, 100, &events_);
-  table_.Want(2, Key(6), 0, 100, &events_);
+  table_.Want(1, Key(5), 0, &events_);
+  table_.Want(1, Key(4), 0, &events_);
+  table_.Want(2, Key(6), 0, &events_);
   table_.Offer(1, Key(7), Bytes(10));
   table_.Offer(2, Key(7), Bytes(20));
   EXPECT_TRUE(table_.FailPeer(1, absl::UnavailableError("first cause"), true, &events_));
@@ -149,7 +185,7 @@ TEST_F(TransferTableTest, FailPeer_IsStickyAndTakesWantsAndOffersAlong) {
   EXPECT_EQ(events_[2].key, Key(5));
   EXPECT_THAT(std::string(events_[2].status.message()), ::testing::HasSubstr("first cause"));
   EXPECT_EQ(table_.offered_bytes(), 20u);
-  EXPECT_FALSE(table_.Want(1, Key(8), 0, 100, &events_));
+  EXPECT_FALSE(table_.Want(1, Key(8), 0, &events_));
   EXPECT_FALSE(table_.OnWant(kAlice, Key(9), true));
   EXPECT_FALSE(table_.Offer(1, Key(9), Bytes(10)));
   EXPECT_EQ(table_.offered_bytes(), 20u);
@@ -196,7 +232,7 @@ TEST(TransferTableProperty, RandomHistories_EveryWantEndsAtMostOnceAndBytesAddUp
       events.clear();
       switch (random() % 6) {
         case 0:
-          ASSERT_EQ(table.Want(1, key, now, now + 1 + random() % 20, &events), wanted.insert(key).second);
+          ASSERT_EQ(table.Want(1, key, now, &events), wanted.insert(key).second);
           events.clear();
           break;
         case 1:
@@ -222,9 +258,9 @@ TEST(TransferTableProperty, RandomHistories_EveryWantEndsAtMostOnceAndBytesAddUp
           }
           break;
         case 5:
-          now += random() % 10;
-          table.Expire(now, &events);
-          for (const TransportEvent& event : events) ASSERT_EQ(wanted.erase(event.key), 1u);
+          now += random() % 3 * kSecond;
+          if (random() % 2 == 0) table.MarkLanding(key, now, random() % 100);
+          for (const TensorKey& asked : table.AskAgain(1, now)) ASSERT_TRUE(wanted.contains(asked));
           break;
       }
       uint64_t bytes = 0;

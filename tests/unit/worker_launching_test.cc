@@ -91,8 +91,8 @@ class LaunchingLoopTest : public ::testing::Test {
     for (int p = 0; p < processes_; ++p) {
       // Nobody comes by chance: whoever waits is woken for what the device is given.
       constexpr int64_t kHour = 3'600'000'000'000;
-      WorkerLoopOptions options = {/*spin_microseconds=*/20, /*transfer_timeout_ns=*/kPatience,
-                                   /*report_interval_ns=*/kHour, /*look_interval_ns=*/kHour};
+      WorkerLoopOptions options = {/*spin_microseconds=*/20, /*report_interval_ns=*/kHour,
+                                   /*look_interval_ns=*/kHour};
       options.device_grace_ns = grace_ns_;
       workers_.push_back(std::make_unique<Worker>(network_, p, launch_ahead, c.carries, options));
       workers_.back()->device.set_graph(graph_.get());

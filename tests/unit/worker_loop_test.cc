@@ -133,7 +133,6 @@ class GatedDevice final : public Device {
 class WorkerLoopTest : public ::testing::Test {
  protected:
   explicit WorkerLoopTest(WorkerLoopOptions options = {/*spin_microseconds=*/0,
-                                                       /*transfer_timeout_ns=*/kPatience,
                                                        /*report_interval_ns=*/1'000'000})
       : loop_(options, device_, *transport_, link_), thread_([this] {
           ended_ = loop_.Run();
@@ -226,7 +225,7 @@ TEST_F(WorkerLoopTest, ProcessOfAFormerRunEnds_ThePresentRunGoesOn) {
 class WakenWorkerLoopTest : public WorkerLoopTest {
  protected:
   static constexpr int64_t kHour = 3600'000'000'000;
-  WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour, kHour}) {}
+  WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour}) {}
 };
 
 // Rank 0 has told of its forward and is about to wait. While it writes, rank 1 does its two jobs, so that
@@ -465,6 +464,22 @@ TEST_F(WorkerLoopTest, ModelThatCannotFit_IsRefusedWithItsBytesBeforeAnythingIsA
   EXPECT_TRUE(link_.Await<Forgotten>().has_value());
 }
 
+TEST_F(WorkerLoopTest, JobThatRuns_IsReportedWithItsAge) {
+  BeginForward();
+  const absl::Cleanup end = [&] { device_.gate.may_end.Notify(); };
+  std::vector<RunningJob> running;
+  while (running.empty()) {
+    const auto report = link_.Await<Report>();
+    ASSERT_TRUE(report.has_value());
+    running = report->running;
+  }
+  ASSERT_EQ(running.size(), 1u);
+  EXPECT_EQ(running[0].rank, 0);
+  EXPECT_EQ(running[0].job, Job::Compute(0, 0, 0, JobKind::kForward));
+  EXPECT_GE(running[0].age_ns, 500'000'000);
+  EXPECT_LT(running[0].age_ns, kPatience);
+}
+
 TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   device_.health = absl::ResourceExhaustedError("the GPU does nothing more for this process");
   device_.gate.compute = [](const Job&) { return absl::InternalError("an illegal memory access"); };
@@ -472,7 +487,9 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   link_.Say(Pipeline(kRun));
   ASSERT_TRUE(link_.Await<Prepared>().has_value());
   link_.Say(Grant{kRun, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}});
-  ASSERT_TRUE(link_.Await<Failed>().has_value());
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_TRUE(failed->device_lost);
   link_.Say(Abort{kRun, "a job failed"});
   ASSERT_TRUE(link_.Await<Forgotten>().has_value());
   thread_.join();

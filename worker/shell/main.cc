@@ -139,10 +139,10 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   (*transport)->Close(MonotonicNow() + 200'000'000);
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));
   if (status.ok() && signals.taken() == 0 && !link.shutdown().empty() && !flags.owned) {
-    return Complain(
-        absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
-                                            " was stopped: ", link.shutdown(), "; start this worker again")),
-        kUnreachable);
+    return Complain(absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
+                                                        " ended this worker: ", link.shutdown(),
+                                                        "; start this worker again")),
+                    kUnreachable);
   }
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
 }

@@ -5,11 +5,18 @@
 
 namespace weft {
 
-DeviceWork::Done DeviceWork::Poll() {
+DeviceWork::Done DeviceWork::Poll(int64_t now) {
   Done done;
   launched_.Poll(&done.jobs);
   awaited_.Poll(&done.tensors);
+  if (done.any()) ended_ns_ = now;
   return done;
+}
+
+std::optional<RunningJob> DeviceWork::Running(int64_t now) const {
+  if (launched_.empty()) return std::nullopt;
+  const LaunchedJobs::Launch& oldest = launched_.oldest();
+  return RunningJob{oldest.rank, oldest.job, now - std::max(oldest.launched_ns, ended_ns_)};
 }
 
 int64_t DeviceWork::OldestSince() const {

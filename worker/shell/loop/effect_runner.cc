@@ -43,7 +43,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       threads_(threads),
       outbox_(outbox),
       core_(ParseRunShape, device.launch_ahead()),
-      device_work_({options.device_timeout_ns, options.device_grace_ns}),
+      device_work_({options.copy_timeout_ns, options.device_grace_ns}),
       exchange_(transport, seats_, device_work_),
       started_(seats_, exchange_, communicators_, device_work_),
       rounds_(threads, seats_),
@@ -104,7 +104,7 @@ void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome*
   } else if (auto* join = std::get_if<JoinEffect>(&effect)) {
     communicators_.TakeId(join->group, join->id);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
-    transport_.Want(want->process, want->key, now + options_.transfer_timeout_ns);
+    transport_.Want(want->process, want->key);
   } else if (auto* start = std::get_if<StartEffect>(&effect)) {
     Start(*start);
   } else if (auto* publish = std::get_if<PublishEffect>(&effect)) {
@@ -146,7 +146,9 @@ void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<P
                         const Job* job) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  core_.OnFailure(now, FailureOf(status, link_to, job, spec_.get()), &effects_);
+  Failed failure = FailureOf(status, link_to, job, spec_.get());
+  failure.device_lost = !link_to.has_value() && !device_.Health().ok();
+  core_.OnFailure(now, std::move(failure), &effects_);
   Apply(now, nullptr);
   // The process ends when it has forgotten the run (WorkerLoop::CheckHealth).
   if (const absl::Status health = transport_.health(); !health.ok())
@@ -190,8 +192,8 @@ bool EffectRunner::PollTransport(int64_t now) {
 bool EffectRunner::PollDevice() {
   AssertHeld(mu_);
   if (!device_work_.busy()) return false;
-  DeviceWork::Done done = device_work_.Poll();
-  const int64_t now = MonotonicNow();
+  DeviceWork::Done done = device_work_.Poll(MonotonicNow());
+  const int64_t now = MonotonicNow();  // behind the ends that were found
   absl::Status copy;
   for (AwaitedTensors::Awaited& tensor : done.tensors) {
     if (tensor.status.ok()) {
@@ -387,7 +389,7 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   if (!a.reduction.empty())
     std::cerr << absl::StrCat("weft-worker: run ", a.run, ": reduction ", a.reduction, "\n");
   const auto ids = communicators_.Begin(device_.communication(), std::move(effect.groups), now,
-                                        {options_.join_timeout_ns, options_.transfer_timeout_ns});
+                                        {options_.join_timeout_ns, options_.joint_timeout_ns});
   if (!ids.ok()) return ids.status();
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
   return absl::OkStatus();
@@ -472,13 +474,26 @@ absl::Status EffectRunner::CheckEnds(int64_t now) const {
                       core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
 }
 
+// Returns the jobs that have run for some time: others end before anybody could miss them.
+std::vector<RunningJob> EffectRunner::RunningJobs(int64_t now) const {
+  constexpr int64_t kLeast = 500'000'000;
+  std::vector<RunningJob> running;
+  if (const std::optional<RunningJob> job = device_work_.Running(now)) {
+    running.push_back(*job);  // threads that give the device more may wait for it
+  } else {
+    threads_.AppendRunning(now, &running);
+  }
+  std::erase_if(running, [](const RunningJob& r) { return r.age_ns < kLeast; });
+  return running;
+}
+
 void EffectRunner::SendReportIfDue(int64_t now) {
   AssertHeld(mu_);
   if (!core_.has_run() || now < next_report_) return;
   next_report_ = now + options_.report_interval_ns;
   // Ranks that end have given their last figures, and their memory goes.
   if (forget_when_idle_) return;
-  Send(Report{core_.run_id(), Reports(now)});
+  Send(Report{core_.run_id(), Reports(now), RunningJobs(now)});
   std::string silence = transport_.DescribeSilence(now);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
 }

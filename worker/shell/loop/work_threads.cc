@@ -120,6 +120,14 @@ void WorkThreads::Detach() {
   }
 }
 
+void WorkThreads::AppendRunning(int64_t now, std::vector<RunningJob>* running) const {
+  AssertHeld(mu_);
+  for (const auto& thread : threads_) {
+    if (thread->busy && thread->doing.job.has_value())
+      running->push_back({thread->doing.rank, *thread->doing.job, now - thread->since});
+  }
+}
+
 std::string WorkThreads::WhatHangs(int64_t now) const {
   AssertHeld(mu_);
   std::vector<std::string> parts;

@@ -36,6 +36,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "proto/session/messages.h"
 #include "schedules/job.h"
 
 namespace weft {
@@ -93,6 +94,8 @@ class WorkThreads {
   bool Join(int64_t until);
   // Leaves threads that hang to themselves.
   void Detach();
+  // Appends the jobs that threads compute, and for how long already.
+  void AppendRunning(int64_t now, std::vector<RunningJob>* running) const;
   // Describes the tasks that threads have not come back from: "forward (step 3, stage 1, micro-batch 0) of
   // rank 1 for 5.0 s".
   std::string WhatHangs(int64_t now) const;

@@ -124,7 +124,7 @@ bool WorkerLoop::SendGathered() {
 std::optional<WorkThreads::Wait> WorkerLoop::PrepareToBlock() {
   AssertHeld(mu_);
   if (!transport_.Arm()) return std::nullopt;
-  int64_t until = std::min(transport_.next_deadline(), MonotonicNow() + options_.look_interval_ns);
+  int64_t until = std::min(transport_.next_look(), MonotonicNow() + options_.look_interval_ns);
   until = std::min(until, runner_.next_look());
   return WorkThreads::Wait{link_.event_fd(), transport_.event_fd(), until, runner_.LooksOften()};
 }

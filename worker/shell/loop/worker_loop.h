@@ -15,7 +15,8 @@
 // it is left, and device, transport and link are the caller's again. Failure: of the device, names the job
 // and fails the run. A thread that hangs (in a file of a dead server, in a job without end) cannot keep the
 // process: Run waits `stop_grace_ns` for it, then returns DeadlineExceeded with the name of its task. A
-// device that does nothing more for `device_timeout_ns` fails the run too. If a run is aborted, or the loop
+// device that does not end a copy within `copy_timeout_ns` fails the run too; how long a job may take is the
+// coordinator's to say, which hears what runs. If a run is aborted, or the loop
 // stopped, and the device has not come to an end after `device_grace_ns`, Run returns DeadlineExceeded with
 // the name of the job.
 #ifndef WEFT_WORKER_SHELL_LOOP_WORKER_LOOP_H_

@@ -13,21 +13,21 @@ struct WorkerLoopOptions {
   // Time that an idle rank polls before it blocks. Negative: choose by the number of ranks and cores of the
   // machine.
   int spin_microseconds = -1;
-  // Time from the claim of a job to the arrival of its input: as long as a slow pipeline may need. A dead
-  // peer is noticed at once.
-  int64_t transfer_timeout_ns = 900'000'000'000;
   int64_t report_interval_ns = 500'000'000;
   // Longest time between two looks of a thread that waits for messages.
   int64_t look_interval_ns = 1'000'000'000;
   // Figures of the device's driver, for reports (GpuMonitor::Latest); empty without a GPU. Never waits.
   std::function<std::map<std::string, double>()> gpu_figures;
-  // Longest time of a job that the device was given, until it is done.
-  int64_t device_timeout_ns = 900'000'000'000;
+  // Longest time of a copy that the device was given, once it has no job to do before.
+  int64_t copy_timeout_ns = 60'000'000'000;
   // Likewise of all its jobs, once the run is aborted or the loop stopped.
   int64_t device_grace_ns = 30'000'000'000;
   // Time from a run's beginning until its communicators are complete: a little less than the coordinator
   // gives all processes to prepare, since the message from here names the ranks that are missing.
   int64_t join_timeout_ns = 290'000'000'000;
+  // Time of a joint operation from its begin here: it waits for jobs of the other members, whose deadlines
+  // the coordinator has.
+  int64_t joint_timeout_ns = 86'400'000'000'000;
   // Time from Stop to the end of the tasks of the host's own threads.
   int64_t stop_grace_ns = 5'000'000'000;
   // Interval at which a data link that stays silent is reported to the coordinator again.

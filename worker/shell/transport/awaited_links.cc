@@ -30,6 +30,9 @@ AwaitedLinks::Verdict AwaitedLinks::Look(int64_t now) {
     wanted.push_back({sender, options_.bytes_under_way(w->peer, sender)});
   LinkWatch::Verdict verdict = watch_.Look(now, wanted);
   result.ask = std::move(verdict.ask);
+  for (const LinkWatch::Wanted& w : wanted) {
+    if (watch_.Answers(w.sender)) result.answer.push_back(w.sender);
+  }
   for (const uint64_t sender : verdict.silent) Log(DescribeWait(*by_sender.at(sender), now));
   for (const uint64_t sender : verdict.healed) {
     if (const std::optional<PeerId> peer = table_.PeerOf(sender))

@@ -33,6 +33,7 @@ class AwaitedLinks {
   };
   struct Verdict {
     std::vector<uint64_t> ask;                           // senders to ask whether they hear
+    std::vector<uint64_t> answer;                        // senders that have answered so far
     std::vector<std::pair<uint64_t, std::string>> dead;  // senders to give up, and why
   };
 

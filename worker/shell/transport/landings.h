@@ -29,7 +29,8 @@ class Landings {
   struct Landing {
     PeerId peer = -1;
     TensorKey key;
-    Tensor tensor;  // tensor whose bytes are not there yet
+    uint64_t offer = 0;  // its producer's number
+    Tensor tensor;       // tensor whose bytes are not there yet
   };
 
   // `device` may be null: then no tensor lands in device memory.
@@ -43,14 +44,14 @@ class Landings {
 
   // Gets memory for `tensor`, whose other fields are set. Returns the number of the landing.
   // FailedPrecondition without memory of that place, or the error of the memory's source.
-  absl::StatusOr<uint64_t> Begin(PeerId peer, const TensorKey& key, Tensor tensor) {
+  absl::StatusOr<uint64_t> Begin(PeerId peer, const TensorKey& key, uint64_t offer, Tensor tensor) {
     const std::shared_ptr<ReceivePool>& pool = tensor.place == MemoryPlace::kHost ? host_ : device_;
     if (pool == nullptr) return absl::FailedPreconditionError("this process takes no device memory");
     absl::StatusOr<std::shared_ptr<void>> block = pool->Get(tensor.bytes);
     if (!block.ok()) return block.status();
     tensor.data = block->get();
     tensor.owner = *std::move(block);
-    landings_.emplace(next_, Landing{peer, key, std::move(tensor)});
+    landings_.emplace(next_, Landing{peer, key, offer, std::move(tensor)});
     return next_++;
   }
   uint64_t BytesFrom(PeerId peer) const {

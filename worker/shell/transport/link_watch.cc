@@ -59,6 +59,11 @@ LinkWatch::Verdict LinkWatch::Look(int64_t now, const std::vector<Wanted>& wante
   return verdict;
 }
 
+bool LinkWatch::Answers(uint64_t sender) const {
+  const auto found = links_.find(sender);
+  return found != links_.end() && found->second.silence_ns == 0;
+}
+
 int64_t LinkWatch::next_look() const {
   return links_.empty() ? std::numeric_limits<int64_t>::max() : last_look_ + options_.ask_ns;
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "worker/shell/transport/transfer_times.h"
 
 namespace weft {
 
@@ -23,7 +24,7 @@ struct LinkWatchOptions {
   int64_t notice_ns = 5'000'000'000;     // silence until it is reported
   int64_t timeout_ns = 120'000'000'000;  // silence until the link is given up
   // Least bytes a second of a link under load.
-  int64_t notice_rate = 16 << 20, worst_rate = 1 << 20;
+  int64_t notice_rate = 16 << 20, worst_rate = kWorstRate;
 };
 
 class LinkWatch {
@@ -50,6 +51,8 @@ class LinkWatch {
   Verdict Look(int64_t now, const std::vector<Wanted>& wanted);
   void Forget(uint64_t sender) { links_.erase(sender); }
 
+  // Returns true if the link has answered all questions but the last: what is sent on it arrives soon.
+  bool Answers(uint64_t sender) const;
   // Returns when to look next; INT64_MAX while nobody is watched.
   int64_t next_look() const;
   // Returns how long the link has been silent; 0 for a link that is not silent.

@@ -10,9 +10,11 @@
 #include <cstdlib>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -33,6 +35,7 @@ struct Message {
   TensorKey key;
   Tensor tensor;
   uint64_t offer = 0;
+  bool again = false;  // kWant
 };
 
 struct Node {
@@ -52,17 +55,28 @@ struct LoopbackNetwork::State {
   Mutex mutex;
   std::map<NodeId, Node> nodes ABSL_GUARDED_BY(mutex);
   std::map<std::pair<NodeId, NodeId>, std::deque<Message>> held_back ABSL_GUARDED_BY(mutex);
+  std::map<std::pair<NodeId, NodeId>, int> to_lose ABSL_GUARDED_BY(mutex);  // messages until the one to lose
+  int lost ABSL_GUARDED_BY(mutex) = 0;
+  // Offers that a consumer has and has not dropped: by consumer, producer and number.
+  std::set<std::tuple<NodeId, NodeId, uint64_t>> taken ABSL_GUARDED_BY(mutex);
 
   void Signal(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (std::exchange(node->armed, false)) eventfd_write(node->event_fd, 1);
   }
 
   void Post(NodeId to, Message message) {
+    Message lost_message;  // destroyed outside the lock, as in Remove
     MutexLock lock(mutex);
     auto target = nodes.find(to);
     auto source = nodes.find(message.from);
     if (target == nodes.end() || target->second.dead) return;
     if (source != nodes.end() && source->second.dead) return;
+    if (auto lose = to_lose.find({message.from, to}); lose != to_lose.end() && lose->second-- == 0) {
+      to_lose.erase(lose);
+      ++lost;
+      lost_message = std::move(message);
+      return;
+    }
     auto held = held_back.find({message.from, to});
     if (held != held_back.end()) {
       held->second.push_back(std::move(message));
@@ -111,9 +125,16 @@ using State = LoopbackNetwork::State;
 // Keeps an arrived tensor's bytes and tells the producer when the consumer is done with them.
 struct Arrival {
   Arrival(std::shared_ptr<State> s, NodeId from, NodeId to, uint64_t o, std::shared_ptr<void> bytes)
-      : state(std::move(s)), consumer(from), producer(to), offer(o), owner(std::move(bytes)) {}
+      : state(std::move(s)), consumer(from), producer(to), offer(o), owner(std::move(bytes)) {
+    MutexLock lock(state->mutex);
+    state->taken.insert({consumer, producer, offer});
+  }
   ~Arrival() {
     owner.reset();  // before the producer can learn of it
+    {
+      MutexLock lock(state->mutex);
+      state->taken.erase({consumer, producer, offer});
+    }
     Message release;
     release.type = Message::Type::kRelease;
     release.from = consumer;
@@ -142,15 +163,21 @@ class LoopbackTransport final : public Transport {
   const std::string& address() const override { return address_; }
   absl::string_view name() const override { return "loopback"; }
   MemorySource& memory() override { return memory_; }
-  void BeginEpoch(uint64_t run, uint64_t epoch) override { table_.BeginEpoch(run, epoch); }
+  void BeginEpoch(uint64_t run, uint64_t epoch) override {
+    table_.BeginEpoch(run, epoch);
+    held_.BeginEpoch(run, epoch);
+  }
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
-  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
+  void Want(PeerId peer, const TensorKey& key) override;
   void Cancel(const TensorKey& key) override;
   void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
   int Progress(Nanos now, std::vector<TransportEvent>* events) override;
   int event_fd() const override { return event_fd_; }
   bool Arm() override;
-  Nanos next_deadline() const override { return table_.next_deadline(); }
+  Nanos next_look() const override {
+    return table_.wants() == 0 && held_.empty() ? std::numeric_limits<Nanos>::max()
+                                                : last_look_ + kAnswerTime;
+  }
   bool CarriesDevice(PeerId peer) const override { return carries_device_ && table_.SenderOf(peer); }
   std::string PathTo(PeerId peer, MemoryPlace place) const override {
     const bool taken = place == MemoryPlace::kHost ? table_.SenderOf(peer).has_value() : CarriesDevice(peer);
@@ -163,9 +190,13 @@ class LoopbackTransport final : public Transport {
  private:
   void Post(PeerId peer, Message message);
   void Handle(Message message);
+  void HandleWant(const Message& message);
   void HandleTensor(PeerId peer, Message message);
   void HandleRelease(NodeId consumer, uint64_t offer);
   void Deliver(Delivery delivery);
+  void SendOffer(uint64_t offer);
+  void GiveUp(NodeId consumer, const TensorKey& key);
+  void AskAgain(Nanos now);
   void CheckPeers();
 
   const std::shared_ptr<State> state_;
@@ -179,7 +210,7 @@ class LoopbackTransport final : public Transport {
   HeldOffers held_;
   std::vector<TransportEvent> events_;
   TransportCounters counters_;
-  Nanos now_ = MonotonicNow();
+  Nanos now_ = MonotonicNow(), last_look_ = 0;
 };
 
 absl::Status LoopbackTransport::Connect(PeerId peer, const std::string& address, const std::string& label) {
@@ -200,8 +231,20 @@ void LoopbackTransport::Post(PeerId peer, Message message) {
   state_->Post(*table_.SenderOf(peer), std::move(message));
 }
 
-void LoopbackTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
-  if (table_.Want(peer, key, now_, deadline, &events_)) Post(peer, {Message::Type::kWant, id_, key});
+void LoopbackTransport::Want(PeerId peer, const TensorKey& key) {
+  if (table_.Want(peer, key, now_, &events_)) Post(peer, {Message::Type::kWant, id_, key});
+}
+
+void LoopbackTransport::AskAgain(Nanos now) {
+  if (now - last_look_ < kAnswerTime) return;
+  last_look_ = now;
+  for (const NodeId node : peers_) {
+    const std::optional<PeerId> peer = table_.PeerOf(node);
+    if (!peer) continue;
+    for (const TensorKey& key : table_.AskAgain(*peer, now))
+      Post(*peer, {Message::Type::kWant, id_, key, {}, 0, /*again=*/true});
+  }
+  for (const uint64_t offer : held_.Overdue(now)) SendOffer(offer);
 }
 
 void LoopbackTransport::Cancel(const TensorKey& key) {
@@ -215,20 +258,46 @@ void LoopbackTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) 
 void LoopbackTransport::Deliver(Delivery delivery) {
   ++counters_.tensors_sent;
   counters_.bytes_sent += delivery.tensor.bytes;
-  // A notice has no bytes to hold, and no number.
-  const uint64_t offer = delivery.tensor.bytes > 0
-                             ? held_.Add({*table_.SenderOf(delivery.peer), delivery.key, delivery.tensor})
-                             : 0;
-  Post(delivery.peer, {Message::Type::kTensor, id_, delivery.key, std::move(delivery.tensor), offer});
+  HeldOffer offer{*table_.SenderOf(delivery.peer), delivery.key, std::move(delivery.tensor)};
+  offer.in_place = offer.tensor.bytes > 0;
+  offer.sent_ns = now_;
+  SendOffer(held_.Add(std::move(offer)));
+}
+
+void LoopbackTransport::SendOffer(uint64_t offer) {
+  const HeldOffer& held = *held_.Find(offer);
+  state_->Post(held.consumer, {Message::Type::kTensor, id_, held.key, held.tensor, offer});
+}
+
+void LoopbackTransport::GiveUp(NodeId consumer, const TensorKey& key) {
+  held_.ReleaseAllOf(consumer);
+  const std::optional<PeerId> peer = table_.PeerOf(consumer);
+  if (!peer) return;
+  const std::string what = absl::StrCat("the link to ", table_.label(*peer), " has lost the ", Describe(key),
+                                        " ", HeldOffers::kMostSends, " times");
+  table_.FailPeer(*peer, absl::UnavailableError(what), /*report=*/true, &events_);
+}
+
+void LoopbackTransport::HandleWant(const Message& message) {
+  if (message.again) {
+    const HeldOffers::Answer answer = held_.AskedAgain(message.from, message.key, now_);
+    if (answer.again == HeldOffers::Again::kSend) SendOffer(answer.offer);
+    if (answer.again == HeldOffers::Again::kGiveUp) GiveUp(message.from, message.key);
+    if (answer.again != HeldOffers::Again::kNone) return;
+  }
+  if (auto due = table_.OnWant(message.from, message.key, /*in_place_ok=*/true, message.again))
+    Deliver(*std::move(due));
 }
 
 void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
   Tensor tensor = std::move(message.tensor);
-  if (message.offer != 0) {
-    auto arrival =
-        std::make_shared<Arrival>(state_, id_, message.from, message.offer, std::move(tensor.owner));
-    tensor.owner = std::shared_ptr<void>(arrival, tensor.data);
+  {
+    MutexLock lock(state_->mutex);
+    // It was sent again, and the first has come after all.
+    if (state_->taken.count({id_, message.from, message.offer}) > 0) return;
   }
+  auto arrival = std::make_shared<Arrival>(state_, id_, message.from, message.offer, std::move(tensor.owner));
+  if (tensor.bytes > 0) tensor.owner = std::shared_ptr<void>(arrival, tensor.data);
   if (!table_.Take(peer, message.key)) return;  // counted there; dropping the tensor releases it
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes;
@@ -237,18 +306,11 @@ void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
 }
 
 void LoopbackTransport::HandleRelease(NodeId consumer, uint64_t offer) {
-  if (held_.FindReadBy(consumer, offer) == nullptr) {
-    ++counters_.dropped_messages;
-  } else {
-    held_.Drop(offer);
-  }
+  if (!held_.Release(consumer, offer)) ++counters_.dropped_messages;
 }
 
 void LoopbackTransport::Handle(Message message) {
-  if (message.type == Message::Type::kWant) {
-    if (auto due = table_.OnWant(message.from, message.key, true)) Deliver(*std::move(due));
-    return;
-  }
+  if (message.type == Message::Type::kWant) return HandleWant(message);
   if (message.type == Message::Type::kCancel) return table_.OnCancel(message.from, message.key);
   if (message.type == Message::Type::kRelease) return HandleRelease(message.from, message.offer);
   const std::optional<PeerId> peer = table_.PeerOf(message.from);
@@ -266,7 +328,7 @@ void LoopbackTransport::Handle(Message message) {
 void LoopbackTransport::CheckPeers() {
   for (const NodeId node : peers_) {
     if (!state_->IsDead(node)) continue;
-    held_.DropReadBy(node);
+    held_.ReleaseAllOf(node);
     const std::optional<PeerId> peer = table_.PeerOf(node);
     if (!peer) continue;
     table_.FailPeer(
@@ -289,11 +351,7 @@ int LoopbackTransport::Progress(Nanos now, std::vector<TransportEvent>* events) 
   }
   for (Message& message : inbox) Handle(std::move(message));
   CheckPeers();
-  const size_t before = events_.size();
-  table_.Expire(now, &events_);
-  for (size_t i = before; i < events_.size(); ++i) {
-    Post(events_[i].peer, {Message::Type::kCancel, id_, events_[i].key});
-  }
+  AskAgain(now);
   const int handled = static_cast<int>(inbox.size() + events_.size());
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();
@@ -363,6 +421,17 @@ void LoopbackNetwork::Kill(const std::string& address) {
   MutexLock lock(state_->mutex);
   if (const std::optional<NodeId> id = state_->Find(address)) state_->nodes.at(*id).dead = true;
   for (auto& [other, node] : state_->nodes) state_->Signal(&node);
+}
+
+void LoopbackNetwork::Lose(const std::string& from, const std::string& to, int nth) {
+  MutexLock lock(state_->mutex);
+  const auto source = state_->Find(from), target = state_->Find(to);
+  if (source && target) state_->to_lose[{*source, *target}] = nth;
+}
+
+int LoopbackNetwork::lost() const {
+  MutexLock lock(state_->mutex);
+  return state_->lost;
 }
 
 void LoopbackNetwork::HoldBack(const std::string& from, const std::string& to) {

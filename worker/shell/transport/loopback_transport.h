@@ -1,8 +1,8 @@
 // Makes transports within one process, for tests: tensors are handed over by sharing them. The programs use
 // ucx_transport.h.
 //
-// A LoopbackNetwork joins any number of transports and can misbehave on request: kill a transport, hold
-// messages back, deliver them later. The transports keep the network's state alive.
+// A LoopbackNetwork joins any number of transports and can misbehave on request: kill a transport, lose
+// messages, hold them back, deliver them later. The transports keep the network's state alive.
 //
 // Threads: the network is thread-safe; each transport follows transport.h, so different threads may drive
 // different transports.
@@ -32,6 +32,11 @@ class LoopbackNetwork {
   // holding.
   void HoldBack(const std::string& from, const std::string& to);
   void Deliver(const std::string& from, const std::string& to);
+
+  // Loses one message from one transport to another: the `nth` from now on, the first by 0; below 0 none.
+  void Lose(const std::string& from, const std::string& to, int nth);
+  // Returns how many messages were lost so.
+  int lost() const;
 
   struct State;
 

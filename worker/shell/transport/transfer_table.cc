@@ -1,11 +1,14 @@
 #include "worker/shell/transport/transfer_table.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/transport/transfer_times.h"
 #include "worker/shell/transport/transport_message.h"
 
 namespace weft {
@@ -18,10 +21,6 @@ TransportEvent WantFailed(PeerId peer, const TensorKey& key, absl::Status status
   event.key = key;
   event.status = std::move(status);
   return event;
-}
-
-std::string Seconds(Nanos duration) {
-  return absl::StrFormat("%.1f s", static_cast<double>(duration) * 1e-9);
 }
 
 }  // namespace
@@ -111,7 +110,6 @@ void TransferTable::FailWantsOn(PeerId peer, const absl::Status& cause, std::vec
     events->push_back(WantFailed(
         peer, it->first,
         absl::Status(cause.code(), absl::StrCat("no ", Describe(it->first), ": ", cause.message()))));
-    deadlines_.erase({it->second.deadline, it->first});
     it = wants_.erase(it);
   }
 }
@@ -132,7 +130,6 @@ void TransferTable::BeginEpoch(uint64_t run, uint64_t epoch) {
   run_ = run;
   epoch_ = epoch;
   wants_.clear();
-  deadlines_.clear();
   offers_.clear();
   offered_bytes_ = 0;
   remote_wants_.clear();
@@ -153,38 +150,58 @@ absl::Status TransferTable::CheckWant(PeerId peer, const TensorKey& key) const {
   return absl::OkStatus();
 }
 
-bool TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline,
-                         std::vector<TransportEvent>* events) {
+bool TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, std::vector<TransportEvent>* events) {
   if (absl::Status status = CheckWant(peer, key); !status.ok()) {
     events->push_back(WantFailed(peer, key, std::move(status)));
     return false;
   }
-  wants_.emplace(key, PendingWant{peer, now, deadline});
-  deadlines_.emplace(deadline, key);
+  wants_.emplace(key, PendingWant{peer, now, now});
   return true;
 }
 
-void TransferTable::EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it) {
-  deadlines_.erase({it->second.deadline, it->first});
-  wants_.erase(it);
+std::vector<TensorKey> TransferTable::AskAgain(PeerId peer, Nanos now) {
+  std::vector<TensorKey> keys;
+  for (auto& [key, want] : wants_) {
+    if (want.peer != peer || now < want.landing_until) continue;
+    const bool late = std::exchange(want.landing_until, 0) != 0;
+    const Nanos pause = std::clamp<Nanos>((now - want.since) / 2, kAskAgain, kAskSeldom);
+    if (!late && now - want.asked < pause) continue;
+    want.asked = now;
+    keys.push_back(key);
+  }
+  return keys;
 }
 
 std::optional<PeerId> TransferTable::Cancel(const TensorKey& key) {
   auto it = wants_.find(key);
   if (it == wants_.end()) return std::nullopt;
   const PeerId peer = it->second.peer;
-  EraseWant(it);
+  wants_.erase(it);
   return peer;
 }
 
 bool TransferTable::IsAwaited(PeerId peer, const TensorKey& key) const {
   auto it = wants_.find(key);
-  return it != wants_.end() && it->second.peer == peer && !it->second.landing;
+  return it != wants_.end() && it->second.peer == peer && it->second.landing_until == 0;
 }
 
-void TransferTable::MarkLanding(const TensorKey& key) {
+bool TransferTable::IsWanted(PeerId peer, const TensorKey& key) const {
   auto it = wants_.find(key);
-  if (it != wants_.end()) it->second.landing = true;
+  return it != wants_.end() && it->second.peer == peer;
+}
+
+void TransferTable::MarkLanding(const TensorKey& key, Nanos now, uint64_t bytes) {
+  auto it = wants_.find(key);
+  if (it != wants_.end()) it->second.landing_until = now + kAskAgain + TransferTime(bytes);
+}
+
+void TransferTable::LandingFailed(const TensorKey& key, const absl::Status& cause,
+                                  std::vector<TransportEvent>* events) {
+  auto it = wants_.find(key);
+  if (it == wants_.end()) return;
+  it->second.landing_until = 0;
+  it->second.asked = it->second.since;
+  if (++it->second.failed_landings >= kMostLandings) FailWant(key, cause, events);
 }
 
 bool TransferTable::Take(PeerId peer, const TensorKey& key) {
@@ -193,21 +210,8 @@ bool TransferTable::Take(PeerId peer, const TensorKey& key) {
     ++dropped_;
     return false;
   }
-  EraseWant(it);
+  wants_.erase(it);
   return true;
-}
-
-void TransferTable::Expire(Nanos now, std::vector<TransportEvent>* events) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    auto it = wants_.find(deadlines_.begin()->second);
-    const PendingWant& want = it->second;
-    events->push_back(WantFailed(
-        want.peer, it->first,
-        absl::DeadlineExceededError(absl::StrCat("waited ", Seconds(now - want.since), " for ",
-                                                 Describe(it->first), " from ", label(want.peer),
-                                                 want.landing ? "; its bytes were on their way" : ""))));
-    EraseWant(it);
-  }
 }
 
 void TransferTable::FailWant(const TensorKey& key, const absl::Status& cause,
@@ -215,7 +219,7 @@ void TransferTable::FailWant(const TensorKey& key, const absl::Status& cause,
   auto it = wants_.find(key);
   if (it == wants_.end()) return;
   events->push_back(WantFailed(it->second.peer, key, cause));
-  EraseWant(it);
+  wants_.erase(it);
 }
 
 std::vector<TransferTable::PeerWants> TransferTable::WantsByPeer() const {
@@ -231,10 +235,6 @@ std::vector<TransferTable::PeerWants> TransferTable::WantsByPeer() const {
   std::vector<PeerWants> list;
   for (const auto& [peer, wants] : by_peer) list.push_back(wants);
   return list;
-}
-
-Nanos TransferTable::next_deadline() const {
-  return deadlines_.empty() ? std::numeric_limits<Nanos>::max() : deadlines_.begin()->first;
 }
 
 std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
@@ -262,14 +262,16 @@ std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, 
   return std::nullopt;
 }
 
-std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok) {
+// A want that comes again is kept once, and is no fault. One that is early will come once more.
+std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok,
+                                              bool again) {
   const std::optional<PeerId> peer = PeerOf(sender);
   if (IsStale(key) || (peer && !PeerStatus(*peer).ok())) {
     ++dropped_;
     return std::nullopt;
   }
   if (!peer || !InEpoch(key)) {
-    KeepEarly({sender, key, in_place_ok});
+    if (!again) KeepEarly({sender, key, in_place_ok});
     return std::nullopt;
   }
   auto offer = offers_.find({*peer, key});
@@ -279,10 +281,9 @@ std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& 
     offers_.erase(offer);
     return delivery;
   }
-  if (remote_wants_.size() >= kMaxRemoteWants ||
-      !remote_wants_.emplace(ByPeer{*peer, key}, in_place_ok).second) {
-    ++dropped_;
-  }
+  const bool kept =
+      remote_wants_.size() < kMaxRemoteWants && remote_wants_.emplace(ByPeer{*peer, key}, in_place_ok).second;
+  if (!kept && !again) ++dropped_;
   return std::nullopt;
 }
 

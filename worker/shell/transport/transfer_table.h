@@ -8,7 +8,10 @@
 // early wants are kept, at most kMaxEarlyWants of them, the oldest dropped first.
 //
 // Invariants:
-//   1. A want ends once: Take, Expire, Cancel, FailPeer, or silently by BeginEpoch.
+//   1. A want ends once: Take, Cancel, FailPeer, LandingFailed, or silently by BeginEpoch. It has no
+//   deadline:
+//      its tensor may be long in the making. It is asked for again now and then (AskAgain), in case that a
+//      message was lost.
 //   2. An offer is handed out for delivery at most once.
 //   3. Nothing of an epoch other than the current one is matched.
 //
@@ -24,7 +27,6 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "worker/core/tensor_key.h"
@@ -46,6 +48,7 @@ class TransferTable {
  public:
   static constexpr size_t kMaxEarlyWants = 64 * 1024;
   static constexpr size_t kMaxRemoteWants = 1024 * 1024;
+  static constexpr int kMostLandings = 4;
 
   // Adds a peer. Numbers may be given anew: a number that went to another sender, and the former number of
   // this sender, lose their wants and offers; a sender's failure stays with it. Adding the same again only
@@ -64,19 +67,24 @@ class TransferTable {
 
   // The consumer's half. A want that is refused (another epoch, unknown or failed peer, wanted already)
   // becomes a kWantFailed at once and returns false.
-  bool Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline,
-            std::vector<TransportEvent>* events);
+  bool Want(PeerId peer, const TensorKey& key, Nanos now, std::vector<TransportEvent>* events);
+  // Returns the wants on the peer that are to be asked for again now, by key: those that have waited for some
+  // time, seldom where it is long, and those of which bytes have been on their way for too long.
+  std::vector<TensorKey> AskAgain(PeerId peer, Nanos now);
   // Returns the peer that was asked, or nothing if the key was not wanted.
   std::optional<PeerId> Cancel(const TensorKey& key);
   // Returns true if the key is wanted from `peer` and its bytes are not on their way yet.
   bool IsAwaited(PeerId peer, const TensorKey& key) const;
-  // Notes that bytes of the key are on their way: further ones are refused. The deadline still holds.
-  void MarkLanding(const TensorKey& key);
-  // Ends the want because the tensor is here. Returns false if it ended before (deadline, cancel, epoch).
+  // Returns true if the key is wanted from `peer`, also if its bytes are on their way.
+  bool IsWanted(PeerId peer, const TensorKey& key) const;
+  // Notes that so many bytes of the key are on their way: further ones are refused while those may come.
+  void MarkLanding(const TensorKey& key, Nanos now, uint64_t bytes);
+  // Notes that they will not come, though the peer lives. The want is asked for again soon; behind
+  // kMostLandings failures it fails.
+  void LandingFailed(const TensorKey& key, const absl::Status& cause, std::vector<TransportEvent>* events);
+  // Ends the want because the tensor is here. Returns false if it ended before (cancel, epoch).
   bool Take(PeerId peer, const TensorKey& key);
-  void Expire(Nanos now, std::vector<TransportEvent>* events);
   void FailWant(const TensorKey& key, const absl::Status& cause, std::vector<TransportEvent>* events);
-  Nanos next_deadline() const;
   size_t wants() const { return wants_.size(); }
   // A peer whose tensors are wanted, with the oldest want. WantsByPeer returns them ascending.
   struct PeerWants {
@@ -90,7 +98,8 @@ class TransferTable {
   // The producer's half. Each returns the delivery that is due, if the other half was there. A tensor whose
   // shape does not fit its bytes is a broken invariant of the caller and ends the process.
   std::optional<Delivery> Offer(PeerId peer, const TensorKey& key, Tensor tensor);
-  std::optional<Delivery> OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok);
+  // A want may come `again`.
+  std::optional<Delivery> OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok, bool again = false);
   void OnCancel(uint64_t sender, const TensorKey& key);
   uint64_t offered_bytes() const { return offered_bytes_; }
   size_t offers() const { return offers_.size(); }
@@ -106,8 +115,9 @@ class TransferTable {
   };
   struct PendingWant {
     PeerId peer;
-    Nanos since, deadline;
-    bool landing = false;
+    Nanos since, asked;
+    Nanos landing_until = 0;  // time by which bytes on their way must have come; 0: none are
+    int failed_landings = 0;
   };
   struct EarlyWant {
     uint64_t sender;
@@ -119,7 +129,6 @@ class TransferTable {
   bool InEpoch(const TensorKey& key) const { return key.run == run_ && key.epoch == epoch_; }
   bool IsStale(const TensorKey& key) const { return key.run == run_ && key.epoch < epoch_; }
   absl::Status CheckWant(PeerId peer, const TensorKey& key) const;
-  void EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it);
   void FailWantsOn(PeerId peer, const absl::Status& cause, std::vector<TransportEvent>* events);
   void DropOffersTo(PeerId peer);
   void RemovePeer(PeerId peer, const std::string& reason, std::vector<TransportEvent>* events);
@@ -130,7 +139,6 @@ class TransferTable {
   absl::flat_hash_map<PeerId, Peer> peers_;
   absl::flat_hash_map<uint64_t, PeerId> peer_of_;
   absl::btree_map<TensorKey, PendingWant> wants_;
-  absl::btree_set<std::pair<Nanos, TensorKey>> deadlines_;
   absl::btree_map<ByPeer, Tensor> offers_;
   absl::btree_map<ByPeer, bool> remote_wants_;  // value: in_place_ok
   std::deque<EarlyWant> early_wants_;

@@ -12,10 +12,12 @@
 // Invariants:
 //   1. A key arrives at most once, with the length, shape and place that the producer offered, checked before
 //      use.
-//   2. Every want ends: by an arrival, by its deadline, by Cancel, or by the failure of the peer; the failure
-//      names key and peer.
-//   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has its
-//      copy.
+//   2. Every want whose tensor is offered ends: by an arrival, by Cancel, or by the failure of the peer or of
+//      the link to it; the failure names key and peer. Until the tensor is offered a want has no deadline:
+//      how long it takes to make is not the transport's to say.
+//   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has
+//      acknowledged its copy. So a message that is lost, on a link that lives, is sent again within seconds;
+//      a tensor that was sent several times in vain fails the link.
 //   4. A message of another epoch than the one set is dropped and counted.
 //   5. An arrived tensor says when it was made, on the clock of the machine where it arrived.
 //
@@ -94,9 +96,8 @@ class Transport {
   // reached.
   virtual absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) = 0;
 
-  // The consumer's half. `deadline` is absolute; past it the want fails with DeadlineExceeded. A key may be
-  // wanted once.
-  virtual void Want(PeerId peer, const TensorKey& key, Nanos deadline) = 0;
+  // The consumer's half. A key may be wanted once.
+  virtual void Want(PeerId peer, const TensorKey& key) = 0;
   virtual void Cancel(const TensorKey& key) = 0;
 
   // The producer's half. An empty tensor (0 bytes) is a pure notice.
@@ -109,8 +110,8 @@ class Transport {
   // true. Arm returns false when there already is something: call Progress again.
   virtual int event_fd() const = 0;
   virtual bool Arm() = 0;
-  // Returns the earliest deadline of a want, or INT64_MAX.
-  virtual Nanos next_deadline() const = 0;
+  // Returns when Progress wants to be called though nothing happens, or INT64_MAX.
+  virtual Nanos next_look() const = 0;
 
   // Returns true if tensors in the device's memory may be offered to the peer; others are brought to host
   // memory first (RankCompute::ToHost). The device has finished an offered tensor: `ready` plays no part

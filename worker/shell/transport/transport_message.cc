@@ -8,7 +8,7 @@ namespace {
 
 using Type = TransportMessage::Type;
 
-constexpr uint16_t kMagic = 0x5704;  // 'W', format 4
+constexpr uint16_t kMagic = 0x5705;  // 'W', format 5
 // Virtual addresses have 47 bits, so no tensor or segment can be larger; sums of two such numbers cannot
 // overflow.
 constexpr uint64_t kMaxLength = uint64_t{1} << 47;
@@ -94,7 +94,6 @@ absl::Status GetTimes(ByteReader* in, TransportMessage* message) {
 }
 
 void PutPlace(const TransportMessage& message, ByteWriter* out) {
-  out->Put(message.offer);
   out->Put(message.segment.id);
   out->Put(message.segment.inode);
   out->Put(message.segment.bytes);
@@ -103,7 +102,6 @@ void PutPlace(const TransportMessage& message, ByteWriter* out) {
 }
 
 absl::Status GetPlace(ByteReader* in, TransportMessage* message) {
-  message->offer = in->Get<uint64_t>();
   message->segment.id = in->Get<uint64_t>();
   message->segment.inode = in->Get<uint64_t>();
   message->segment.bytes = in->Get<uint64_t>();
@@ -138,6 +136,7 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
     case Type::kWant:
       status = GetKey(in, &message->key);
       message->in_place_ok = in->Get<uint8_t>() != 0;
+      message->again = in->Get<uint8_t>() != 0;
       return status;
     case Type::kCancel:
       return GetKey(in, &message->key);
@@ -146,6 +145,7 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
       status = GetKey(in, &message->key);
       if (status.ok()) status = GetShape(in, &message->shape, &message->bytes);
       if (status.ok()) status = GetTimes(in, message);
+      message->offer = in->Get<uint64_t>();
       if (status.ok() && message->type == Type::kData) status = GetMemoryPlace(in, &message->place);
       if (status.ok() && message->type == Type::kInPlace) status = GetPlace(in, message);
       return status;
@@ -193,6 +193,7 @@ size_t Encode(const TransportMessage& message, char* out) {
     case Type::kWant:
       PutKey(message.key, &writer);
       writer.Put(static_cast<uint8_t>(message.in_place_ok));
+      writer.Put(static_cast<uint8_t>(message.again));
       break;
     case Type::kCancel:
       PutKey(message.key, &writer);
@@ -202,6 +203,7 @@ size_t Encode(const TransportMessage& message, char* out) {
       PutKey(message.key, &writer);
       PutShape(message.shape, message.bytes, &writer);
       PutTimes(message, &writer);
+      writer.Put(message.offer);
       if (message.type == Type::kData) writer.Put(static_cast<uint8_t>(message.place));
       if (message.type == Type::kInPlace) PutPlace(message, &writer);
       break;

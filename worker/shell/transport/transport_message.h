@@ -34,8 +34,8 @@ struct TransportMessage {
     kWant = 1,         // consumer: send me `key`
     kCancel = 2,       // consumer: no longer
     kInPlace = 3,      // producer: `key` lies at `offset` of `segment`; release `offer` when done
-    kData = 4,         // producer: the bytes of `key` follow
-    kRelease = 5,      // consumer: done with `offers`
+    kData = 4,         // producer: the bytes of `key` follow; release `offer` when they are there
+    kRelease = 5,      // consumer: done with `offers`: has read them, or has its copies
     kCopyInstead = 6,  // consumer: cannot read `offers` in place, send the bytes
     kSegmentGone = 7,  // producer: unmap `segment.id`
     kGoodbye = 8,      // closing; not a failure
@@ -49,12 +49,13 @@ struct TransportMessage {
   uint64_t sender = 0;
   TensorKey key;                              // kWant, kCancel, kInPlace, kData
   bool in_place_ok = false;                   // kWant
+  bool again = false;                         // kWant: it was sent before
   TensorShape shape;                          // kInPlace, kData
   uint64_t bytes = 0;                         // kInPlace, kData
   MemoryPlace place = MemoryPlace::kHost;     // kData: memory in which the bytes are, and to which they go
   int64_t made_ns = 0;                        // kInPlace, kData: made_ns of the Tensor, on the sender's clock
   int64_t sent_ns = 0;                        // kInPlace, kData: the same clock
-  uint64_t offer = 0;                         // kInPlace
+  uint64_t offer = 0;                         // kInPlace, kData
   SegmentRef segment;                         // kInPlace; kSegmentGone: id only
   uint64_t offset = 0;                        // kInPlace
   std::array<uint64_t, kMaxOffers> offers{};  // kRelease, kCopyInstead

@@ -109,6 +109,7 @@ TransportCounters UcxTransport::counters() const {
 
 void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
   table_.BeginEpoch(run, epoch);
+  held_.BeginEpoch(run, epoch);
   admitted_->KeepOnly([this](uint64_t sender) { return connections_.Find(sender) != nullptr; });
 }
 
@@ -197,7 +198,8 @@ void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   admitted_->Remove(sender);
   links_.Forget(sender);
   segments_.ForgetAll(sender);
-  held_.DropReadBy(sender);
+  held_.ReleaseAllOf(sender);
+  absl::erase_if(reading_, [sender](const auto& read) { return read.first == sender; });
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;
   table_.FailPeer(*peer, absl::UnavailableError(absl::StrCat(table_.label(*peer), " is lost: ", cause)),
@@ -213,6 +215,12 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   while (const auto broken = connections_.TakeBroken(now)) Lose(broken->first, broken->second);
   if (now - last_liveness_ < (busy ? kLivenessIntervalBusy : kLivenessInterval)) return;
   last_liveness_ = now;
+  if (now - last_probe_ >= kProbeTime / 8) {
+    last_probe_ = now;
+    for (const uint64_t offer : held_.Overdue(now)) {
+      if (connections_.Find(held_.Find(offer)->consumer)->open) SendOffer(offer);
+    }
+  }
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
 }
 
@@ -224,6 +232,13 @@ void UcxTransport::WatchLinks(Nanos now) {
     SendMessage(sender, &ping);
   }
   for (const auto& [sender, cause] : verdict.dead) Lose(sender, cause);
+  // On a link that answers nothing waits, so what is late there is lost.
+  for (const uint64_t sender : verdict.answer) {
+    if (const std::optional<PeerId> peer = table_.PeerOf(sender)) {
+      for (const TensorKey& key : table_.AskAgain(*peer, now))
+        SendKey(*peer, Type::kWant, key, /*again=*/true);
+    }
+  }
 }
 
 void UcxTransport::HandleGoodbye(uint64_t sender) {
@@ -244,18 +259,20 @@ void UcxTransport::SendMessage(uint64_t to, TransportMessage* message) {
 }
 
 void UcxTransport::SendMessage(const PeerConnection& to, TransportMessage* message) {
+  if (options_.loses && options_.loses(message->type)) return;
   message->sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(*message, buffer);
   messenger_->Send(to.link, absl::string_view(buffer, size), {});
 }
 
-void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
+void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key, bool again) {
   const PeerConnection& to = *connections_.Find(*table_.SenderOf(peer));
   TransportMessage message;
   message.type = type;
   message.key = key;
   message.in_place_ok = to.in_place;
+  message.again = again;
   SendMessage(to, &message);
 }
 
@@ -264,10 +281,7 @@ void UcxTransport::OnMessage(absl::string_view header) {
   const bool valid = Decode(header, &message).ok();
   if (valid) links_.Heard(message.sender);
   // Wants may come from processes that are not connected yet; the table keeps them.
-  if (valid && message.type == Type::kWant) {
-    if (auto due = table_.OnWant(message.sender, message.key, message.in_place_ok)) Deliver(*std::move(due));
-    return;
-  }
+  if (valid && message.type == Type::kWant) return HandleWant(message);
   if (valid && message.type == Type::kCancel) return table_.OnCancel(message.sender, message.key);
   if (!valid || connections_.Find(message.sender) == nullptr) {
     ++counters_.dropped_messages;
@@ -304,8 +318,8 @@ int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
   AnnounceFreedSegments();
   const int moved = messenger_->Progress();
   CheckLiveness(now, moved > 0);
-  ExpireWants(now);
   WatchLinks(now);
+  if (!acknowledged_.empty()) FlushReleases();
   const int handled = moved + static_cast<int>(events_.size());
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();

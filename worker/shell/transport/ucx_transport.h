@@ -33,6 +33,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/shell/transport/transport.h"
+#include "worker/shell/transport/transport_message.h"
 #include "worker/shell/transport/ucx_messenger.h"
 
 namespace weft {
@@ -63,6 +64,8 @@ struct UcxOptions {
   // Gets a line, without its end, with the paths to a peer when tensors first go to it, and when a link
   // becomes silent or answers again. May be null.
   std::function<void(const std::string& line)> log;
+  // Returns true for a message that is to be lost, in tests of that; null otherwise.
+  std::function<bool(TransportMessage::Type)> loses = nullptr;
 };
 
 // The transports within one machine: no TCP, and so no socket on which anybody could connect.

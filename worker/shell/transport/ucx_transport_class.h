@@ -14,8 +14,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/monotonic_clock.h"
 #include "worker/shell/transport/admitted_peers.h"
 #include "worker/shell/transport/awaited_links.h"
@@ -46,16 +48,14 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void BeginEpoch(uint64_t run, uint64_t epoch) override;
   absl::Status Admit(const std::vector<PeerAddress>& peers) override;
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
-  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
+  void Want(PeerId peer, const TensorKey& key) override;
   void Cancel(const TensorKey& key) override;
   void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
   int Progress(Nanos now, std::vector<TransportEvent>* events) override;
 
   int event_fd() const override { return connections_.wait_set(); }
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
-  Nanos next_deadline() const override {
-    return std::min({table_.next_deadline(), connections_.next_verdict(), links_.next_look()});
-  }
+  Nanos next_look() const override { return std::min(connections_.next_verdict(), links_.next_look()); }
   bool CarriesDevice(PeerId peer) const override;
   std::string PathTo(PeerId peer, MemoryPlace place) const override;
   std::vector<PeerPath> paths() const override;
@@ -79,6 +79,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void OnSent(uint64_t token, const absl::Status& status) override;
   void OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) override;
 
+  void HandleWant(const TransportMessage& message);
   void HandleInPlace(const TransportMessage& message);
   void HandleNotice(const TransportMessage& message);
   void HandleReleases(const TransportMessage& message);
@@ -87,9 +88,11 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
 
   void SendMessage(uint64_t to, TransportMessage* message);
   void SendMessage(const PeerConnection& to, TransportMessage* message);
-  void SendKey(PeerId peer, Type type, const TensorKey& key);
+  void SendKey(PeerId peer, Type type, const TensorKey& key, bool again = false);
   void Deliver(Delivery delivery);
-  void SendBytes(const PeerConnection& to, uint64_t offer);
+  void SendOffer(uint64_t offer);
+  void SendAgain(const HeldOffers::Answer& answer);
+  void Acknowledge(const TransportMessage& message);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
   absl::Status Open(const TransportAddress& address, const std::string& label);
@@ -100,7 +103,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void FlushReleases();
   void AnnounceFreedSegments();
   void CheckLiveness(Nanos now, bool busy);
-  void ExpireWants(Nanos now);
   void WatchLinks(Nanos now);
   bool AwaitsReleases() const;
 
@@ -121,9 +123,11 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   Landings landings_;
   std::vector<TransportEvent> events_;
   std::vector<ReleaseQueue::Release> release_buffer_;
+  std::vector<ReleaseQueue::Release> acknowledged_;             // copies that are here, to be told
+  absl::flat_hash_set<std::pair<uint64_t, uint64_t>> reading_;  // offers read in place here, by producer
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = 0;
-  Nanos last_liveness_ = 0;
+  Nanos last_liveness_ = 0, last_probe_ = 0;
   std::unique_ptr<UcxMessenger> messenger_;
 };
 

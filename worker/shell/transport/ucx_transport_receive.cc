@@ -11,19 +11,12 @@
 
 namespace weft {
 
-void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
-  if (table_.Want(peer, key, now_, deadline, &events_)) SendKey(peer, Type::kWant, key);
+void UcxTransport::Want(PeerId peer, const TensorKey& key) {
+  if (table_.Want(peer, key, now_, &events_)) SendKey(peer, Type::kWant, key);
 }
 
 void UcxTransport::Cancel(const TensorKey& key) {
   if (const std::optional<PeerId> peer = table_.Cancel(key)) SendKey(*peer, Type::kCancel, key);
-}
-
-void UcxTransport::ExpireWants(Nanos now) {
-  if (table_.next_deadline() > now) return;
-  const size_t before = events_.size();
-  table_.Expire(now, &events_);
-  for (size_t i = before; i < events_.size(); ++i) SendKey(events_[i].peer, Type::kCancel, events_[i].key);
 }
 
 // Returns the time on this machine's clock.
@@ -42,10 +35,12 @@ void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, boo
 }
 
 void UcxTransport::HandleInPlace(const TransportMessage& message) {
+  // It was sent again, and the first has come after all.
+  if (reading_.contains({message.sender, message.offer})) return;
   const std::optional<PeerId> peer = table_.PeerOf(message.sender);
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
-    releases_->Push({message.sender, message.offer});
+    acknowledged_.push_back({message.sender, message.offer});
     return;
   }
   const PeerConnection& connection = *connections_.Find(message.sender);
@@ -60,6 +55,7 @@ void UcxTransport::HandleInPlace(const TransportMessage& message) {
     return;
   }
   table_.Take(*peer, message.key);
+  reading_.insert({message.sender, message.offer});
   void* const data = (*mapping)->base() + message.offset;
   auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
                                                   ReleaseQueue::Release{message.sender, message.offer});
@@ -72,8 +68,14 @@ void UcxTransport::HandleInPlace(const TransportMessage& message) {
           /*in_place=*/true);
 }
 
+// Tells the producer that the tensor need not be sent again: it is here, or not wanted any more.
+void UcxTransport::Acknowledge(const TransportMessage& message) {
+  acknowledged_.push_back({message.sender, message.offer});
+}
+
 void UcxTransport::HandleNotice(const TransportMessage& message) {
   const std::optional<PeerId> peer = table_.PeerOf(message.sender);
+  Acknowledge(message);
   if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
   } else if (table_.Take(*peer, message.key)) {
@@ -91,10 +93,12 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   }
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
+    // Where its bytes are on their way already, these may still fail.
+    if (message.type == Type::kData && !(peer && table_.IsWanted(*peer, message.key))) Acknowledge(message);
     return {};
   }
   const absl::StatusOr<uint64_t> landing = landings_.Begin(
-      *peer, message.key,
+      *peer, message.key, message.offer,
       Tensor{.shape = message.shape, .bytes = bytes, .made_ns = MadeAt(message), .place = message.place});
   if (!landing.ok()) {
     const std::string what = absl::StrCat("no memory to receive ", Describe(message.key), " from ",
@@ -102,7 +106,7 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
     table_.FailWant(message.key, absl::Status(landing.status().code(), what), &events_);
     return {};
   }
-  table_.MarkLanding(message.key);
+  table_.MarkLanding(message.key, now_, bytes);
   return {landings_.tensor(*landing).data, *landing, message.place};
 }
 
@@ -112,9 +116,10 @@ void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
   if (!status.ok()) {
     const std::string what = absl::StrCat("no ", Describe(landed.key), " from ", table_.label(landed.peer),
                                           ": ", status.message());
-    table_.FailWant(landed.key, absl::UnavailableError(what), &events_);
-    return;
+    return table_.LandingFailed(landed.key, absl::UnavailableError(what), &events_);
   }
+  if (const std::optional<uint64_t> sender = table_.SenderOf(landed.peer))
+    acknowledged_.push_back({*sender, landed.offer});
   if (!table_.Take(landed.peer, landed.key)) return;
   Arrived(landed.peer, landed.key, std::move(landed.tensor), /*in_place=*/false);
 }
@@ -122,6 +127,11 @@ void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
 void UcxTransport::FlushReleases() {
   release_buffer_.clear();
   releases_->Take(&release_buffer_);
+  if (!reading_.empty()) {
+    for (const auto& [producer, offer] : release_buffer_) reading_.erase({producer, offer});
+  }
+  release_buffer_.insert(release_buffer_.end(), acknowledged_.begin(), acknowledged_.end());
+  acknowledged_.clear();
   if (release_buffer_.empty()) return;
   std::stable_sort(release_buffer_.begin(), release_buffer_.end(),
                    [](const auto& a, const auto& b) { return a.producer < b.producer; });

@@ -2,14 +2,43 @@
 // and are held until their consumer has them or has read them.
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/shell/transport/ucx_transport_class.h"
 
 namespace weft {
 
 void UcxTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
   if (std::optional<Delivery> due = table_.Offer(peer, key, std::move(tensor))) Deliver(*std::move(due));
+}
+
+void UcxTransport::HandleWant(const TransportMessage& message) {
+  if (message.again) {
+    const HeldOffers::Answer answer = held_.AskedAgain(message.sender, message.key, now_);
+    if (answer.again != HeldOffers::Again::kNone) return SendAgain(answer);
+  }
+  if (auto due = table_.OnWant(message.sender, message.key, message.in_place_ok, message.again))
+    Deliver(*std::move(due));
+}
+
+// Sends a tensor once more that did not arrive, or gives up the link that has lost it too often.
+void UcxTransport::SendAgain(const HeldOffers::Answer& answer) {
+  if (answer.again == HeldOffers::Again::kOnItsWay) return;
+  const HeldOffer& held = *held_.Find(answer.offer);
+  const std::string what = absl::StrCat(Describe(held.key), " (", held.tensor.bytes, " bytes)");
+  if (answer.again == HeldOffers::Again::kSend) {
+    const std::optional<PeerId> peer = table_.PeerOf(held.consumer);
+    if (options_.log && peer)
+      options_.log(
+          absl::StrCat("the ", what, " did not arrive at ", table_.label(*peer), "; it is sent again"));
+    return SendOffer(answer.offer);
+  }
+  // This may run inside UCX, so the link is given up a little later.
+  connections_.MarkBroken(held.consumer, now_,
+                          absl::StrCat("its data link has lost the ", what, " ", held.sent, " times"));
 }
 
 void UcxTransport::Deliver(Delivery delivery) {
@@ -24,34 +53,19 @@ void UcxTransport::Deliver(Delivery delivery) {
                  Describe(delivery.key).c_str(), table_.label(delivery.peer).c_str());
     std::abort();
   }
-  TransportMessage message;
-  message.key = delivery.key;
-  message.shape = delivery.tensor.shape;
-  message.bytes = delivery.tensor.bytes;
-  message.made_ns = delivery.tensor.made_ns;
-  message.sent_ns = MonotonicNow();
-  if (message.bytes == 0) {
-    message.type = Type::kData;
-    SendMessage(connection, &message);
-    return;
-  }
-  if (host && delivery.in_place_ok && options_.in_place && message.bytes > options_.inline_bytes) {
-    if (const auto place = memory_->Find(delivery.tensor.data, message.bytes)) {
-      message.type = Type::kInPlace;
-      message.segment = place->segment;
-      message.offset = place->offset;
-      message.offer = held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/false});
-      SendMessage(connection, &message);
-      return;
-    }
-  }
-  SendBytes(connection, held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/true}));
+  HeldOffer offer{consumer, delivery.key, std::move(delivery.tensor)};
+  offer.sent_ns = now_;
+  offer.in_place = host && delivery.in_place_ok && options_.in_place &&
+                   offer.tensor.bytes > options_.inline_bytes &&
+                   memory_->Find(offer.tensor.data, offer.tensor.bytes).has_value();
+  SendOffer(held_.Add(std::move(offer)));
 }
 
-void UcxTransport::SendBytes(const PeerConnection& to, uint64_t offer) {
+void UcxTransport::SendOffer(uint64_t offer) {
   const HeldOffer& held = *held_.Find(offer);
+  const PeerConnection& to = *connections_.Find(held.consumer);
   TransportMessage message;
-  message.type = Type::kData;
+  message.type = held.in_place ? Type::kInPlace : Type::kData;
   message.sender = sender_;
   message.key = held.key;
   message.shape = held.tensor.shape;
@@ -59,32 +73,37 @@ void UcxTransport::SendBytes(const PeerConnection& to, uint64_t offer) {
   message.place = held.tensor.place;
   message.made_ns = held.tensor.made_ns;
   message.sent_ns = MonotonicNow();
+  message.offer = offer;
+  if (held.in_place) {
+    const auto place = *memory_->Find(held.tensor.data, held.tensor.bytes);
+    message.segment = place.segment;
+    message.offset = place.offset;
+    return SendMessage(to, &message);
+  }
+  if (message.bytes == 0) return SendMessage(to, &message);
+  if (options_.loses && options_.loses(message.type)) return;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(message, buffer);
+  held_.BeginSending(offer);
   messenger_->Send(to.link, absl::string_view(buffer, size),
                    {held.tensor.data, held.tensor.bytes, held.tensor.place, offer});
 }
 
-void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) {
-  // A send fails with its link only, and the link reports its failure itself.
-  held_.Drop(token);
-}
+// A send that failed while the link lives did not arrive: the consumer asks again. Where the link has failed
+// too, it reports that itself.
+void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) { held_.EndSending(token); }
 
 void UcxTransport::HandleReleases(const TransportMessage& message) {
-  for (uint32_t i = 0; i < message.offer_count; ++i) {
-    if (held_.FindReadBy(message.sender, message.offers[i]) == nullptr) {
-      ++counters_.dropped_messages;
-    } else {
-      held_.Drop(message.offers[i]);
-    }
-  }
+  for (uint32_t i = 0; i < message.offer_count; ++i)
+    counters_.dropped_messages += held_.Release(message.sender, message.offers[i]) ? 0 : 1;
 }
 
 void UcxTransport::HandleCopyInstead(const TransportMessage& message) {
   for (uint32_t i = 0; i < message.offer_count; ++i) {
     if (HeldOffer* held = held_.FindReadBy(message.sender, message.offers[i])) {
-      held->sending = true;
-      SendBytes(*connections_.Find(message.sender), message.offers[i]);
+      held->in_place = false;
+      held->sent_ns = now_;
+      SendOffer(message.offers[i]);
     } else {
       ++counters_.dropped_messages;
     }
