@@ -22,12 +22,14 @@ bool EndsInLine(int file) {
 
 }  // namespace
 
-HashLog::HashLog(const std::string& folder, const RunSpec& run) : path_(folder + "/hashes.jsonl") {
+HashLog::HashLog(const std::string& folder, const RunSpec& run, bool same_run)
+    : path_(folder + "/hashes.jsonl") {
   if (!run.record_hashes) return;
-  const int mode = run.first_step() > 0 ? O_APPEND : O_APPEND | O_TRUNC;
+  const int mode = run.first_step() > 0 || same_run ? O_APPEND : O_APPEND | O_TRUNC;
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | mode, 0644);
   if (file_ >= 0 && !EndsInLine(file_)) pending_ = "\n";  // a crash has left half a line
-  absl::StrAppend(&pending_, nlohmann::json{{"run", ToJson(run)}}.dump(), "\n");
+  const bool has_run = same_run && file_ >= 0 && lseek(file_, 0, SEEK_END) > 0;
+  if (!has_run) absl::StrAppend(&pending_, nlohmann::json{{"run", ToJson(run)}}.dump(), "\n");
   failing_ = !Write().ok();
 }
 

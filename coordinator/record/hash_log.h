@@ -19,9 +19,9 @@ namespace weft {
 
 class HashLog {
  public:
-  // Begins the file in `folder`, or goes on with it if the run goes on from a checkpoint. Does nothing for a
-  // run that records no hashes.
-  HashLog(const std::string& folder, const RunSpec& run);
+  // Begins the file in `folder`, or goes on with it if the run goes on from a checkpoint. `same_run`: or if
+  // it is of this run, whose coordinator was started again. Does nothing for a run that records no hashes.
+  HashLog(const std::string& folder, const RunSpec& run, bool same_run = false);
   ~HashLog();
   HashLog(const HashLog&) = delete;
   HashLog& operator=(const HashLog&) = delete;

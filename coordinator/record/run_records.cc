@@ -35,7 +35,8 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 class RunRecords::Recording {
  public:
   Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
-            std::function<void(const std::string&)> log, std::function<void(uint64_t run)> written)
+            std::function<void(const std::string&)> log, std::function<void(uint64_t run)> written,
+            bool same_run = false)
       : spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
@@ -43,7 +44,7 @@ class RunRecords::Recording {
         log_(std::move(log)),
         tell_written_(std::move(written)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
-        hashes_(folder_->live(), spec_),
+        hashes_(folder_->live(), spec_, same_run),
         recorder_(
             spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
@@ -198,7 +199,8 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   record.run_id = submission.folder.run_id;
   auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over_);
   if (!folder.ok()) return folder.status();
-  auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_);
+  auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_,
+                                               /*same_run=*/true);
   recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);
   MutexLock lock(mu_);
   recordings_[submission.run] = std::move(recording);

@@ -106,6 +106,21 @@ TEST_F(HashLogTest, ReadHashes_OfARunThatWentOn_HasEachStepAsItWasMadeLast) {
   EXPECT_EQ(file->hashes.Find(Job::Update(1, 0, 0))->hashes[0].hash, 11u);
 }
 
+TEST_F(HashLogTest, ReadHashes_OfARunWhoseCoordinatorWasStartedAgain_HasTheJobsOfBefore) {
+  JobHashes job{
+      Job::Update(0, 0, 0), 0, 0, std::nullopt, std::nullopt, {{HashedValue::kWeights, false, 0, 0, 1, 10}}};
+  for (int life = 0; life < 3; ++life) {
+    HashLog log(folder_, Recorded(0), /*same_run=*/life > 0);
+    for (int step = 2 * life; step < 2 * life + 3; ++step) {
+      job.job.step = step;
+      ASSERT_TRUE(log.Append(std::vector<JobHashes>{job}).ok());
+    }
+  }
+  const auto file = ReadHashes(folder_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->hashes.size(), 7u) << "each job once";
+}
+
 TEST_F(HashLogTest, Append_InARunWithoutHashes_LeavesNoFile) {
   RunSpec run = Recorded(0);
   run.record_hashes = false;
