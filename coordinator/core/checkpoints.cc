@@ -74,7 +74,7 @@ std::optional<int32_t> Checkpoints::Due(int64_t now, int32_t granted_end, int32_
 }
 
 void Checkpoints::Announce(int32_t step, int64_t now) {
-  if (step < end_step_) announced_ = step;
+  if (step < end_step_) announced_ = std::max(announced_, step);
   const bool checkpoint = IsCheckpoint(step, now);
   if (rule_.every_ns > 0 && checkpoint) next_ns_ = now + rule_.every_ns;
   // To be prepared they have saved their initial weights.
@@ -94,6 +94,19 @@ int32_t Checkpoints::Stop(int32_t granted_end) {
   stop_step_ = step;
   if (Snapshot* snapshot = Find(step)) snapshot->checkpoint = true;
   return step;
+}
+
+void Checkpoints::TakeUp(int32_t step, int64_t now, const SealCheckpoint* asked) {
+  if (!IsUnderWay(step)) Announce(step, now);
+  if (asked == nullptr) return;
+  Snapshot& snapshot = *Find(step);
+  snapshot.checkpoint = !asked->passing;
+  snapshot.validates = asked->validate;
+}
+
+void Checkpoints::TakeUpStop(int32_t step) {
+  stop_step_ = step;
+  if (Snapshot* snapshot = Find(step)) snapshot->checkpoint = true;
 }
 
 Checkpoints::Snapshot* Checkpoints::Find(int32_t step) {
@@ -119,7 +132,8 @@ bool Checkpoints::Passes(int32_t step) const {
 }
 
 bool Checkpoints::Validates(int32_t step) const {
-  return Find(step) != nullptr && IsValidated(step) && step != stop_step_;
+  const Snapshot* snapshot = Find(step);
+  return snapshot != nullptr && snapshot->validates.value_or(IsValidated(step) && step != stop_step_);
 }
 
 std::optional<int32_t> Checkpoints::BeginValidation() {

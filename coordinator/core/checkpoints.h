@@ -21,6 +21,7 @@
 #ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "coordinator/core/run_plan.h"
+#include "proto/session/messages.h"
 #include "schedules/sync/saving.h"
 
 namespace weft {
@@ -52,6 +54,14 @@ class Checkpoints {
   // step, or that of the run's own end.
   int32_t Stop(int32_t granted_end);
   std::optional<int32_t> stop_step() const { return stop_step_; }
+  // Takes up that snapshots up to this step are over: none of them is due again.
+  void TakeUpSealed(int32_t step) { announced_ = std::max(announced_, std::min(step, end_step_ - 1)); }
+  // Takes up a snapshot that was announced under a coordinator before. `asked` are the words with which its
+  // sealing was asked for, if it was.
+  void TakeUp(int32_t step, int64_t now, const SealCheckpoint* asked);
+  // Takes up that the run ends with the checkpoint of the step.
+  void TakeUpStop(int32_t step);
+  bool IsUnderWay(int32_t step) const { return Find(step) != nullptr; }
 
   // Returns, once all members have answered, the first failure; "" if there was none.
   std::optional<std::string> Saved(int member, int32_t step, const std::string& failure);
@@ -91,8 +101,9 @@ class Checkpoints {
     int32_t step = 0;
     std::vector<bool> saved;  // by member
     std::string failure;
-    bool checkpoint = true;  // else it passes
-    bool sealing = false;    // all members have answered
+    bool checkpoint = true;              // else it passes
+    bool sealing = false;                // all members have answered
+    std::optional<bool> validates = {};  // as its sealing was asked for
   };
   struct Pending {
     int32_t step = 0;

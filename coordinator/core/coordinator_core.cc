@@ -195,7 +195,64 @@ void CoordinatorCore::OnMessage(Worker& worker, Hello& m) {
   if (!before.ok()) return Refuse(worker.session, before.status());
   if (*before != nullptr) Lose(**before, WorkerChange::Kind::kLost, "it was restarted");
   if (absl::Status s = sessions_.Greet(out_, worker, m); !s.ok()) return Refuse(worker.session, s);
+  if (!worker.returning) NoteFresh(worker);
   if (runs_.closed()) out_.Send(worker.session, Shutdown{"the coordinator is stopping"});
+}
+
+void CoordinatorCore::NoteFresh(const Worker& worker) {
+  const std::vector<uint64_t> live = runs_.live();
+  for (const uint64_t id : live) {
+    Run& run = *runs_.Find(id);
+    if (worker.run == id || !run.Awaits(worker.hello.worker)) continue;
+    run.GiveUpReturn(absl::StrCat(worker.Label(), " came back without it"));
+    Settle(run);
+  }
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, CopiesHeld& m) {
+  if (worker.returning) {
+    Run* run = runs_.Find(m.run);
+    if (run == nullptr || !run->TakeCopies(worker.session, m)) out_.Send(worker.session, DropCopies{m.run});
+    return;
+  }
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr) return;
+  if (!run->Defer(worker.session, m)) run->Take(out_, worker.session, m);
+  Settle(*run);
+}
+
+// Takes a worker back to its run, or lets it end the run first.
+void CoordinatorCore::OnMessage(Worker& worker, Reattach& m) {
+  if (!std::exchange(worker.returning, false))
+    return Refuse(worker.session, absl::FailedPreconditionError("Reattach comes once, behind a Hello that "
+                                                                "says so"));
+  worker.deadline = kNever;  // its session is not broken
+  worker.run = m.run;
+  NoteFresh(worker);
+  if (m.run == 0) {
+    if (worker.leaving) WorkerSessions::Leave(out_, worker);
+    return;
+  }
+  Run* run = runs_.Find(m.run);
+  const std::string refused =
+      run == nullptr ? "the coordinator does not know the run" : run->TakeBack(out_, worker, m);
+  if (!refused.empty()) {
+    sessions_.Abort(out_, worker, refused);
+    if (run != nullptr && run->Awaits(worker.hello.worker))
+      run->GiveUpReturn(absl::StrCat(worker.Label(), " came back, and ", refused));
+  }
+  if (run == nullptr) return;
+  if (refused.empty() && run->state() == RunState::kRunning) BeginLeases(*run);
+  Settle(*run);
+}
+
+// Counts the silence of the run's processes from now on. One that wants to end is let go.
+void CoordinatorCore::BeginLeases(Run& run) {
+  for (const RunMember& member : run.members().all()) {
+    Worker& worker = *sessions_.workers().Find(member.session);
+    worker.heard_ns = out_.now;
+    if (worker.leaving) run.Relocate(out_, absl::StrCat(worker.Label(), " leaves"));
+  }
 }
 
 Run* CoordinatorCore::ServedRun(const Worker& worker, uint64_t id) {
@@ -210,10 +267,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->state() != RunState::kPreparing) return;
   run->Take(out_, worker.session, m);
-  if (run->state() != RunState::kRunning) return;
-  // From now on the silence of each counts.
-  for (const RunMember& member : run->members().all())
-    sessions_.workers().Find(member.session)->heard_ns = out_.now;
+  if (run->state() == RunState::kRunning) BeginLeases(*run);
 }
 
 void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
@@ -224,7 +278,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   // Either end of a link may be at fault: where other processes are free, they take the place of both.
   if (Worker* end = m.link_to < 0 ? nullptr : sessions_.workers().FindByProcess(m.link_to))
     end->failed_last = true;
-  run->Take(out_, worker.session, m);
+  if (!run->Defer(worker.session, m)) run->Take(out_, worker.session, m);
   Settle(*run);
 }
 

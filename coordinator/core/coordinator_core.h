@@ -88,16 +88,20 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Prepared& m);
   void OnMessage(Worker& worker, Failed& m);
   void OnMessage(Worker& worker, Leaving& m);
+  void OnMessage(Worker& worker, CopiesHeld& m);
+  void OnMessage(Worker& worker, Reattach& m);
   void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
   // Hands any other message to the run that the worker serves.
   template <class Message>
   void OnMessage(Worker& worker, Message& m) {
     Run* run = ServedRun(worker, m.run);
     if (run == nullptr) return;
-    run->Take(out_, worker.session, m);
+    if (!run->Defer(worker.session, m)) run->Take(out_, worker.session, m);
     Settle(*run);
   }
 
+  // Tells runs whose processes come back that a worker does not come back to them.
+  void NoteFresh(const Worker& worker);
   // Returns the run that the worker serves if it is `id`, else null, and counts the message as fenced.
   Run* ServedRun(const Worker& worker, uint64_t id);
   // Ends the run if it wishes to. The run may be forgotten after this.
@@ -105,6 +109,7 @@ class CoordinatorCore {
     if (run.ending().has_value()) EndRun(run);
   }
   void EndRun(Run& run);
+  void BeginLeases(Run& run);
   void StartWaiting();
   void ExpandRuns();
   void BeginStep(int64_t now);

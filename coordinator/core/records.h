@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/session/messages.h"
 #include "proto/session/run_info.h"
 
 namespace weft {
@@ -38,6 +39,23 @@ struct Submission {
   std::string run_id;     // messages.h, Assign
 };
 
+// An attempt of a run as it was assigned: with it a coordinator that is started again takes back the
+// processes that go on with it (run_return.h). Each one replaces the one before.
+struct AttemptRecord {
+  struct Member {
+    int32_t process = -1;
+    std::string worker, label;
+  };
+  uint64_t run = 0;
+  uint64_t epoch = 0;        // 0: there is none
+  uint64_t first_token = 0;  // sequence of rank 0; those of the others follow
+  int32_t first_step = 0;
+  ReductionMode reduction = ReductionMode::kOrdered;
+  bool from_copies = false;  // it began with copies in memory
+  std::vector<Member> members;
+  std::vector<RankReport> former;  // totals of the attempts before
+};
+
 // Progress of a run. Each one replaces the one before.
 struct RunFigures {
   RunInfo info;  // with the reports so far
@@ -45,12 +63,17 @@ struct RunFigures {
   int32_t losses = 0, furthest = -1;
   // Start of its first job, on the monotonic clock of the worker's machine; INT64_MAX before that.
   int64_t first_start_ns = INT64_MAX;
+  // Epoch of the attempt under way; 0 for none.
+  uint64_t epoch = 0;
+  // Of that attempt: the newest steps whose snapshot and whose validation are over; -1 for none.
+  int32_t sealed = -1, validated = -1;
 };
 
 // The records of one Step, or of several.
 struct Records {
   uint64_t epoch = 0;  // epoch that the next messages have; 0 if it did not change
   std::vector<Submission> submissions;
+  std::vector<AttemptRecord> attempts;
   std::vector<RunFigures> figures;
   std::vector<StepDone> steps;
   std::vector<Validation> validations;
@@ -58,14 +81,15 @@ struct Records {
   std::vector<uint64_t> forgotten;  // ended runs that are remembered no more
 
   bool empty() const {
-    return epoch == 0 && submissions.empty() && figures.empty() && steps.empty() && validations.empty() &&
-           written.empty() && forgotten.empty();
+    return epoch == 0 && submissions.empty() && attempts.empty() && figures.empty() && steps.empty() &&
+           validations.empty() && written.empty() && forgotten.empty();
   }
 };
 
 // A run as it is found again.
 struct StoredRun {
   Submission submission;
+  AttemptRecord attempt;  // under way if its epoch is that of the figures
   RunFigures figures;
   std::vector<StepDone> steps;  // in order; empty once they are in the output folder for good
   std::vector<Validation> validations;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/reduction.h"
 #include "coordinator/core/run_restore.h"
+#include "coordinator/core/seconds.h"
 
 namespace weft {
 
@@ -40,21 +41,39 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
   }
 }
 
-void Run::GoOn(StepEffects& out, const RestoreRun& restored) {
-  attempts_.Restore(
-      {info_, restored.stored.figures.losses, restored.stored.figures.furthest, first_start_ns_});
+void Run::GoOn(StepEffects& out, RestoreRun& restored) {
+  const RunFigures& figures = restored.stored.figures;
+  attempts_.Restore({info_, figures.losses, figures.furthest, first_start_ns_});
   const RestoredState state = TakeUp(restored, submission_, &info_);
   has_begun_ = state.has_begun;
-  if (state.ending.has_value()) return End(*state.ending);
-  if (has_begun_) {
-    deadlines_.BeginGathering(out.now);
-    beginnings_.Tell(plan(), beginnings_.WithCheckpoint(plan()), info_.reason);
+  AttemptRecord& attempt = restored.stored.attempt;
+  // Processes that end with their coordinator do not come back.
+  const bool returns =
+      state.may_return && !options_.fixed_workers && figures.epoch != 0 && figures.epoch == attempt.epoch;
+  if (state.ending.has_value() && !returns) return EndAsStored(*state.ending);
+  if (has_begun_) deadlines_.BeginGathering(out.now);
+  if (has_begun_ && !returns) beginnings_.Tell(plan(), beginnings_.WithCheckpoint(plan()), info_.reason);
+  if (returns) {
+    members_.Restore(attempt, plan().ranks());
+    attempts_.TakeUp(attempt);
+    return_ = std::make_unique<RunReturn>(std::move(attempt), figures, submission_.run_id(),
+                                          out.now + options_.lease_ns, state.ending);
   }
   Announce(out);
 }
 
 RunFigures Run::Figures() const {
-  return {InfoWithReports(), attempts_.losses().losses(), attempts_.losses().furthest(), first_start_ns_};
+  RunFigures figures{InfoWithReports(), attempts_.losses().losses(), attempts_.losses().furthest(),
+                     first_start_ns_};
+  if (attempt_ != nullptr || return_ != nullptr) figures.epoch = members_.epoch();
+  if (return_ != nullptr) {
+    figures.sealed = return_->asked().sealed;
+    figures.validated = return_->asked().validated;
+  } else if (checkpoints() != nullptr) {
+    figures.sealed = checkpoints()->sealed();
+    figures.validated = checkpoints()->validated();
+  }
+  return figures;
 }
 
 void Run::Announce(StepEffects& out) const {
@@ -104,6 +123,7 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   recovery_.Assigned(out.now);
   members_.Lease(its_plan->ranks(), numbers);
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
+  out.effects.records.attempts.push_back(Record(workers, choice.mode));
   const bool makes_copies = its_plan->redundancy > 0 && members_.size() > 1;
   attempt_ = std::make_unique<RunAttempt>(std::move(its_plan), choice.mode, members_, &info_, saves);
   if (makes_copies) copies_.Begin(attempt_->plan().graph, attempt_->reduction(), members_.epoch(), step);
@@ -112,6 +132,91 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   deadlines_.Prepare(out.now);
   attempt_->AssignTo(out, peers, submission_, beginnings_.present(), makes_copies);
   Announce(out);
+}
+
+AttemptRecord Run::Record(const std::vector<Worker*>& workers, ReductionMode reduction) const {
+  AttemptRecord record;
+  record.run = info_.id;
+  record.epoch = members_.epoch();
+  record.first_token = members_.first_token();
+  record.first_step = beginnings_.present().step;
+  record.reduction = reduction;
+  record.from_copies = beginnings_.present().copies.has_value();
+  for (const Worker* w : workers) record.members.push_back({w->process, w->hello.worker, w->Label()});
+  record.former = attempts_.Former();
+  return record;
+}
+
+// ---- the return of an attempt
+
+std::string Run::TakeBack(StepEffects& out, const Worker& worker, const Reattach& m) {
+  if (!returning())
+    return IsFinal(info_.state) ? "the run has ended" : "the run goes on without this process";
+  std::string why = return_->Take(worker, m, &members_);
+  if (!why.empty()) return why;
+  if (return_->complete()) {
+    GoOnTogether(out);
+  } else if (info_.stop_step < 0) {
+    info_.reason = absl::StrCat("the coordinator was started again; ", return_->Progress());
+    Announce(out);
+  }
+  return "";
+}
+
+void Run::GiveUpReturn(const std::string& cause) {
+  EndAsStored(return_->otherwise().value_or(
+      RunEnding{RunState::kWaiting, absl::StrCat("the coordinator was started again, and ", cause)}));
+}
+
+// Ends a run as what is stored of it says.
+void Run::EndAsStored(const RunEnding& ending) {
+  if (ending.state == RunState::kFinished) NoteUnvalidatedEnd(plan(), &info_);
+  End(ending);
+}
+
+void Run::GoOnTogether(StepEffects& out) {
+  const std::unique_ptr<RunReturn> back = std::move(return_);
+  const AttemptRecord& record = back->record();
+  RunBeginnings::Beginning beginning{record.first_step, std::nullopt};
+  if (record.from_copies) beginning.copies = RunCopies::Beginning{record.first_step, 0, record.reduction, {}};
+  beginnings_.Begin(std::move(beginning));
+  attempt_ = std::make_unique<RunAttempt>(submission_.PlanFrom(record.first_step, record.reduction),
+                                          record.reduction, members_, &info_, !submission_.output().empty(),
+                                          back.get());
+  for (const Reattach::HeldRank& held : back->ranks()) members_.SetCredit(held.rank, held.credit);
+  if (!attempt_->GoOn(out, *back)) {
+    return EndAsStored(back->otherwise().value_or(RunEnding{
+        RunState::kWaiting, "the coordinator was started again, and what its processes say does not fit"}));
+  }
+  if (attempt_->plan().redundancy > 0 && members_.size() > 1)
+    copies_.Begin(attempt_->plan().graph, record.reduction, members_.epoch(), record.first_step);
+  for (const RunMember& m : members_.all()) info_.members.push_back(m.label);
+  deadlines_.EndGathering();
+  info_.state = RunState::kRunning;
+  if (!attempt_->stops()) info_.reason.clear();
+  if (info_.started_ns == 0) info_.started_ns = out.now;
+  deadlines_.Run(out.now);
+  Announce(out);
+  for (auto& [from, message] : back->deferred()) {
+    if (ending_.has_value()) return;
+    std::visit(
+        [&, from = from](auto& m) {
+          if constexpr (requires { Take(out, from, m); }) Take(out, from, m);
+        },
+        message);
+  }
+  if (!ending_.has_value() && info_.state == RunState::kRunning && attempt_->queue().all_done())
+    BeginFinishing(out);
+}
+
+bool Run::TakeCopies(SessionId from, const CopiesHeld& m) {
+  if (!submission_.has_plan() || plan().redundancy == 0 || m.run_id != submission_.run_id()) return false;
+  const auto its_plan = submission_.PlanFrom(plan().first_step, m.reduction);
+  const bool may_be =
+      m.step > plan().first_step && m.step < plan().steps && m.step <= info_.steps_done + kMaxUnsettledSteps;
+  if (its_plan == nullptr || !may_be) return false;
+  copies_.TakeAgain(its_plan->graph, from, m);
+  return true;
 }
 
 // ---- progress
@@ -308,17 +413,22 @@ void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
     ++out.counts.fenced;
     return;
   }
+  DropOldCopies(out);
+}
+
+// Lets all who keep copies drop those that a newer complete step replaces.
+void Run::DropOldCopies(StepEffects& out) {
   const std::optional<int32_t> complete = copies_.TakeComplete();
   if (!complete.has_value()) return;
-  for (const RunMember& member : members_.all()) {
-    if (member.alive) out.Send(member.session, DropCopies{info_.id, members_.epoch(), *complete});
-  }
+  for (const SessionId keeper : copies_.keepers_then())
+    out.Send(keeper, DropCopies{info_.id, members_.epoch(), *complete});
   attempt_->MayGrantAll();
 }
 
 void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote) {
   RunMember& member = *members_.Find(session);
   member.alive = false;
+  if (returning()) return GiveUpReturn(absl::StrCat(member.label, " was lost: ", reason));
   if (member.finished) return;  // it has done its part
   if (HasResults()) return FinishWithout(out, member, reason);
   EndForLoss(member, reason, wrote);
@@ -359,8 +469,8 @@ void Run::Restart(StepEffects& out) {
   ending_.reset();
   attempts_.End();
   recovery_.Lost(out.now);
+  out.counts.restarts += returning() ? 0 : 1;
   DropAttempt();
-  ++out.counts.restarts;
   Announce(out);
 }
 
@@ -371,11 +481,14 @@ void Run::DropAttempt() {
   job_watch_.EndAttempt();
   copies_.End();
   attempt_.reset();
+  return_.reset();
   info_.members.clear();
   members_.Clear();
 }
 
 void Run::Grant(StepEffects& out) {
+  if (info_.state < RunState::kRunning || IsFinal(info_.state)) return;
+  attempt_->TellSettled(out);
   if (info_.state == RunState::kRunning && !blaming()) attempt_->Grant(out, copies_.hold());
 }
 
@@ -423,7 +536,7 @@ void Run::EndStopped(StepEffects& out) {
 void Run::BeginFinishing(StepEffects& out) {
   if (info_.state != RunState::kFinishing) {
     info_.state = RunState::kFinishing;
-    if (checkpoints() != nullptr) checkpoints()->Announce(out, plan().steps);
+    if (checkpoints() != nullptr) checkpoints()->AnnounceEnd(out);
     Announce(out);
   }
   deadlines_.Finish(out.now);
@@ -452,12 +565,17 @@ void Run::Close(StepEffects& out) {
 
 int64_t Run::next_due() const {
   int64_t next = std::min(failures_.first().due, deadlines_.next_due());
+  if (returning()) next = std::min(next, return_->until());
   if (info_.state == RunState::kRunning && checkpoints() != nullptr && !blaming())
     next = std::min(next, checkpoints()->next_due());
   return next;
 }
 
 void Run::CheckDeadline(int64_t now) {
+  if (returning() && now >= return_->until()) {
+    return GiveUpReturn(absl::StrCat(members_.Missing(&RunMember::alive), " did not come back within ",
+                                     Seconds(options_.lease_ns)));
+  }
   if (!deadlines_.Pass(now)) return;
   const std::string reason = deadlines_.Describe(now, info_, members_, attempt_.get());
   // Nothing runs, and nobody knows why: something was lost that another attempt makes anew.

@@ -4,8 +4,8 @@
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
 // begin again instead: it waits for processes, and goes on from its newest checkpoint or from copies that its
-// processes keep (run_beginnings.h). So does a run whose coordinator was started again, once its workers have
-// come back or had their time to.
+// processes keep (run_beginnings.h). A run whose coordinator was started again goes on with its attempt, if
+// all of its processes come back to it (run_return.h); else it begins again.
 //
 // Each part of this that has a state of its own is a machine of its own, which this class steps: what was
 // submitted (run_submission.h), members and leases (run_members.h), one attempt with its queue, checkpoints
@@ -42,6 +42,7 @@
 #include "coordinator/core/run_deadlines.h"
 #include "coordinator/core/run_failures.h"
 #include "coordinator/core/run_members.h"
+#include "coordinator/core/run_return.h"
 #include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
@@ -76,6 +77,26 @@ class Run {
   void Wait(StepEffects& out, std::string reason, bool for_workers);
   // Returns true while it leaves the workers of its former coordinator time to come back.
   bool gathering() const { return deadlines_.gathering(); }
+  // Returns true while it awaits the processes of an attempt that its former coordinator led.
+  bool returning() const { return return_ != nullptr; }
+  // Returns true if it awaits the worker of this name, or one with this process number.
+  bool Awaits(const std::string& worker) const { return returning() && return_->Awaits(worker); }
+  bool Awaits(int32_t process) const { return returning() && return_->Awaits(process); }
+  // Takes a process back that tells what it has of the attempt. Returns why it cannot be; "" if it is.
+  std::string TakeBack(StepEffects& out, const Worker& worker, const Reattach& m);
+  // Gives the attempt up, because an awaited process does not come back to it: the run begins again.
+  void GiveUpReturn(const std::string& cause);
+  // Keeps a message of a process that is back until all are. Returns false if the run is not returning.
+  template <class Message>
+  bool Defer(SessionId from, Message& m) {
+    if (!returning()) return false;
+    if (!return_->Defer(from, FromWorker(std::move(m))))
+      GiveUpReturn("too many messages waited for the others");
+    return true;
+  }
+  // Takes what a process keeps in memory of the run's state, from before the coordinator was started again.
+  // Returns false if the run does not want it.
+  bool TakeCopies(SessionId from, const CopiesHeld& m);
   // Returns true if it takes fewer processes than it was submitted with: those that are there.
   bool takes_fewer() const { return has_begun_ && !gathering(); }
   // Assigns the run to the workers, in their order, or fails.
@@ -139,9 +160,14 @@ class Run {
 
  private:
   // Goes on with a run that had not ended.
-  void GoOn(StepEffects& out, const RestoreRun& restored);
+  void GoOn(StepEffects& out, RestoreRun& restored);
+  // Goes on with the attempt whose processes are all back.
+  void GoOnTogether(StepEffects& out);
   RunFigures Figures() const;
+  // Returns the attempt that was just given its leases, as it is stored.
+  AttemptRecord Record(const std::vector<Worker*>& workers, ReductionMode reduction) const;
   void End(RunEnding ending);
+  void EndAsStored(const RunEnding& ending);
   // Returns true if the run was told to end with a checkpoint.
   bool ends() const { return attempt_ != nullptr && attempt_->ends(); }
   bool HasResults() const;
@@ -157,6 +183,7 @@ class Run {
   RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);
+  void DropOldCopies(StepEffects& out);
   void NoteNewSteps(StepEffects& out, int32_t steps_done);
   void EndStopped(StepEffects& out);
   void EndToRelocate(const std::string& reason);
@@ -177,6 +204,7 @@ class Run {
   JobWatch job_watch_;
   RecoveryClock recovery_;
   std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
+  std::unique_ptr<RunReturn> return_;    // while it awaits the processes of an attempt
   bool has_begun_ = false;               // true if the present attempt, or the wait for one, is not its first
   int64_t first_start_ns_ = INT64_MAX;   // start of its first job, on its worker's clock
   std::optional<RunEnding> ending_;

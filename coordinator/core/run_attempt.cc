@@ -10,13 +10,14 @@
 namespace weft {
 
 RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction,
-                       const RunMembers& members, RunInfo* info, bool saves)
+                       const RunMembers& members, RunInfo* info, bool saves, const RunReturn* back)
     : plan_(std::move(plan)),
       reduction_(reduction),
       members_(members),
       info_(info),
-      queue_(plan_),
-      times_(plan_->graph, plan_->first_step) {
+      queue_(plan_, back == nullptr ? plan_->first_step : back->ended()),
+      times_(plan_->graph, queue_.steps_done()),
+      told_{info->id, members.epoch(), queue_.steps_done()} {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
 
@@ -56,6 +57,34 @@ void RunAttempt::Begin(StepEffects& out) {
   running_since_ns_ = out.now;
   all_may_grant_ = true;
   if (checkpoints_ != nullptr) checkpoints_->Begin(out);
+}
+
+bool RunAttempt::GoOn(StepEffects& out, const RunReturn& back) {
+  for (const Reattach::HeldRank& held : back.ranks()) {
+    if (!queue_.TakeGranted(held.rank, held.granted, held.credit)) return false;
+  }
+  running_since_ns_ = out.now;
+  all_may_grant_ = true;
+  if (checkpoints_ == nullptr) return true;
+  checkpoints_->GoOn(out, back.asked());
+  if (info_->stop_step < 0) return true;
+  checkpoints_->TakeUpStop(info_->stop_step);
+  stop_reason_ = info_->reason;
+  return true;
+}
+
+void RunAttempt::TellSettled(StepEffects& out) {
+  Settled now = told_;
+  now.ended = queue_.steps_done();
+  if (checkpoints_ != nullptr) {
+    now.sealed = checkpoints_->sealed();
+    now.validated = checkpoints_->validated();
+  }
+  if (now == told_) return;
+  told_ = now;
+  for (const RunMember& m : members_.all()) {
+    if (m.alive && !m.finished) out.Send(m.session, now);
+  }
 }
 
 void RunAttempt::Take(StepEffects& out, SessionId from, const GroupId& m) const {

@@ -24,6 +24,7 @@
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
+#include "coordinator/core/run_return.h"
 #include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
@@ -32,9 +33,9 @@ namespace weft {
 
 class RunAttempt {
  public:
-  // `saves`: the run has an output folder, and saves checkpoints there.
+  // `saves`: the run has an output folder, and saves checkpoints there. `back`: of an attempt that goes on.
   RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction, const RunMembers& members,
-             RunInfo* info, bool saves);
+             RunInfo* info, bool saves, const RunReturn* back = nullptr);
   RunAttempt(const RunAttempt&) = delete;
   RunAttempt& operator=(const RunAttempt&) = delete;
 
@@ -49,6 +50,9 @@ class RunAttempt {
                 const RunBeginnings::Beginning& beginning, bool makes_copies) const;
   // Begins to grant, and seals the initial weights.
   void Begin(StepEffects& out);
+  // Goes on, in place of Begin, as a coordinator before led it. Returns false if the words of its processes
+  // do not fit.
+  bool GoOn(StepEffects& out, const RunReturn& back);
   int64_t running_since_ns() const { return running_since_ns_; }
   // Returns true if it has made a step.
   bool HasSteps() const { return queue_.steps_done() > plan_->first_step; }
@@ -70,6 +74,8 @@ class RunAttempt {
   // Notes that the rank, or any, may be granted jobs when the Step ends.
   void MayGrant(Rank rank) { may_grant_.push_back(rank); }
   void MayGrantAll() { all_may_grant_ = true; }
+  // Tells the processes what has been settled since they were told last.
+  void TellSettled(StepEffects& out);
   // Announces snapshots and grants jobs, as far as both can go now: none of the step `hold` or later ones.
   void Grant(StepEffects& out, int32_t hold);
 
@@ -106,6 +112,7 @@ class RunAttempt {
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;
   int64_t running_since_ns_ = 0;
+  Settled told_;             // what the processes were told last
   std::string stop_reason_;  // reason why it stops, and why the checkpoint was not saved; "" if it does not
   bool relocates_ = false;   // true if it stops so that the run goes on elsewhere
 };

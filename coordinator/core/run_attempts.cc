@@ -51,11 +51,22 @@ void RunAttempts::Restore(const RunFigures& figures) {
   const RunInfo& info = figures.info;
   restarts_ = info.restarts;
   losses_.Restore(figures.losses, figures.furthest);
-  if (info.checkpoint_step > 0) checkpoints_.insert(info.checkpoint_step);
+  if (info.checkpoint_step >= 0) checkpoints_.insert(info.checkpoint_step);
   assigned_ = info.started_ns != 0;
   first_assigned_ns_ = info.started_ns;
   for (const RankReport& report : info.reports) former_[report.rank] = report;
   present_ = former_;
+}
+
+void RunAttempts::TakeUp(const AttemptRecord& attempt) {
+  former_.clear();
+  for (const RankReport& report : attempt.former) former_[report.rank] = report;
+}
+
+std::vector<RankReport> RunAttempts::Former() const {
+  std::vector<RankReport> reports;
+  for (const auto& [rank, report] : former_) reports.push_back(report);
+  return reports;
 }
 
 void RunAttempts::Checkpointed(int32_t step) {

@@ -40,6 +40,9 @@ class RunAttempts {
   // Takes up the figures of a run whose coordinator was started again. That is no loss.
   void Restore(const RunFigures& figures);
 
+  // Takes up the attempt under way among them, with the reports that have come of it.
+  void TakeUp(const AttemptRecord& attempt);
+
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
   // Forgets the newest checkpoint if it is of that step: it is damaged. Returns true if the run begins again
@@ -59,6 +62,8 @@ class RunAttempts {
   // Returns the step of the newest checkpoint that is complete and not known as damaged; -1 for none.
   int32_t checkpoint_step() const { return checkpoints_.empty() ? -1 : *checkpoints_.rbegin(); }
 
+  // Returns the figures of the attempts before the present one, by rank.
+  std::vector<RankReport> Former() const;
   // Returns the last report of each rank, by rank.
   std::vector<RankReport> Reports() const;
   // Adds the figures of the former attempts to the report of a rank in the present one.

@@ -17,11 +17,47 @@ void RunCheckpoints::Begin(StepEffects& out) {
   checkpoints_.Begin(out.now);
   if (plan_.first_step == 0) {
     checkpoints_.Announce(0, out.now);
-    Seal(out, 0, /*drop=*/false);
+    Seal(out, 0, /*failure=*/"");
   }
   // A run that resumes keeps its first weights aside too: the earlier run may not have validated them.
   if (checkpoints_.ResumesWithValidation()) checkpoints_.AddValidation(plan_.first_step);
   BeginValidation(out);
+}
+
+void RunCheckpoints::GoOn(StepEffects& out, const AskedBefore& asked) {
+  checkpoints_.Begin(out.now);
+  sealed_ = asked.sealed;
+  validated_ = asked.validated;
+  checkpoints_.TakeUpSealed(sealed_);
+  if (plan_.first_step == 0 && sealed_ < 0) {
+    checkpoints_.TakeUp(0, out.now, nullptr);
+    Seal(out, 0, /*failure=*/"");
+  }
+  for (const auto& [step, members] : asked.snapshots) {
+    if (step <= std::max(sealed_, plan_.first_step) || step > plan_.steps) continue;
+    const auto seal = asked.seals.find(step);
+    checkpoints_.TakeUp(step, out.now, seal == asked.seals.end() ? nullptr : &seal->second);
+    if (seal != asked.seals.end()) sealing_ = step;
+    for (int m = 0; m < members_.size(); ++m) {
+      if (members.count(m) == 0) out.Send(members_.at(m).session, TakeSnapshot{info_.id, step});
+    }
+  }
+  std::set<int32_t> validations = asked.validations;
+  if (checkpoints_.ResumesWithValidation()) validations.insert(plan_.first_step);
+  for (const int32_t step : validations) {
+    // The end of a sealing that is under way adds its own.
+    if (step > validated_ && step <= std::max(sealed_, plan_.first_step)) checkpoints_.AddValidation(step);
+  }
+  BeginValidation(out);
+}
+
+void RunCheckpoints::TakeUpStop(int32_t step) {
+  checkpoints_.TakeUpStop(step);
+  stop_sealed_ = sealed_ >= step;
+}
+
+void RunCheckpoints::AnnounceEnd(StepEffects& out) {
+  if (!checkpoints_.IsUnderWay(plan_.steps) && sealed_ < plan_.steps) Announce(out, plan_.steps);
 }
 
 bool RunCheckpoints::AnnounceDue(StepEffects& out, WorkQueue* queue, int32_t hold) {
@@ -39,8 +75,9 @@ void RunCheckpoints::Announce(StepEffects& out, int32_t step) {
   for (const RunMember& m : members_.all()) out.Send(m.session, TakeSnapshot{info_.id, step});
 }
 
-void RunCheckpoints::Seal(StepEffects& out, int32_t step, bool drop) {
-  const bool validates = !drop && checkpoints_.Validates(step);
+void RunCheckpoints::Seal(StepEffects& out, int32_t step, const std::string& failure) {
+  sealing_ = step;
+  const bool drop = !failure.empty(), validates = !drop && checkpoints_.Validates(step);
   out.Send(members_.at(0).session,
            SealCheckpoint{info_.id, step, plan_.checkpoint.keep, drop, validates, checkpoints_.Passes(step)});
 }
@@ -67,28 +104,27 @@ void RunCheckpoints::Take(StepEffects& out, SessionId from, const SnapshotSaved&
       m.failure.empty() ? "" : absl::StrCat(members_.at(member).label, " could not save it: ", m.failure);
   const auto outcome = checkpoints_.Saved(member, m.step, failure);
   if (!outcome.has_value()) return;
-  if (!outcome->empty()) save_failure_ = *outcome;
-  saved_.push_back({m.step, /*drop=*/!outcome->empty()});
+  saved_[m.step] = *outcome;
   SealSaved(out);
 }
 
 void RunCheckpoints::SealSaved(StepEffects& out) {
+  if (sealing_.has_value() || saved_.empty()) return;
+  const auto& [step, failure] = *saved_.begin();
+  if (step != checkpoints_.oldest()) return;
   const int32_t reported = std::max(info_.steps_done, plan_.first_step);
-  std::erase_if(saved_, [&](const Saved& saved) {
-    const bool seals = saved.drop || saved.step <= reported;
-    if (seals) Seal(out, saved.step, saved.drop);
-    return seals;
-  });
+  if (!failure.empty() || step <= reported) Seal(out, step, failure);
 }
 
-void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates) {
+void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,
+                                  const std::string& save_failure) {
   if (m.failure.empty()) {
     if (!passes) info_.checkpoint_step = std::max(info_.checkpoint_step, m.step);
     if (validates) checkpoints_.AddValidation(m.step);
     BeginValidation(out);
     return;
   }
-  std::string cause = std::exchange(save_failure_, "");
+  std::string cause = save_failure;
   if (cause.empty()) cause = absl::StrCat(members_.at(0).label, " could not complete it: ", m.failure);
   if (validates) RecordNotValidated(m.step, cause);
   if (passes) return;
@@ -102,7 +138,12 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
     ++out.counts.fenced;
     return Sealing::kFenced;
   }
-  RecordSealed(out, m, passes, validates);
+  sealing_.reset();
+  sealed_ = m.step;
+  const auto saved = saved_.find(m.step);
+  RecordSealed(out, m, passes, validates, saved == saved_.end() ? "" : saved->second);
+  if (saved != saved_.end()) saved_.erase(saved);
+  SealSaved(out);
   const bool failed = !m.failure.empty();
   if (checkpoints_.stop_step() == m.step && info_.state == RunState::kRunning) {
     stop_sealed_ = true;
@@ -119,6 +160,7 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
   }
   if (!m.done()) return Validating::kUnderWay;
   checkpoints_.Validated();
+  validated_ = m.step;
   if (m.failure.empty()) {
     const bool repeats = info_.validation.has_value() && info_.validation->step >= m.step;
     if (!repeats) {

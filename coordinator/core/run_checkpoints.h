@@ -9,7 +9,8 @@
 // the answers, and writes their outcome into the run's RunInfo. Run (run.h) owns it, decides when the run
 // begins, stops and ends, and does what an outcome calls for.
 //
-// Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it; an
+// Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it;
+// snapshots are sealed one after the other, in the order of their steps; an
 // answer about a snapshot or validation that is not under way is counted as fenced and changes nothing; a
 // checkpoint is sealed when every step before it has been reported, so that a run that goes on from it leaves
 // no step out; a failed checkpoint is reported in RunInfo once. Refers to the plan, the members and the info
@@ -18,8 +19,10 @@
 #define WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/run_members.h"
@@ -28,6 +31,14 @@
 
 namespace weft {
 
+// What processes were asked for under a coordinator before, of the same attempt.
+struct AskedBefore {
+  int32_t sealed = -1, validated = -1;         // the newest steps whose snapshot, whose validation is over
+  std::map<int32_t, std::set<int>> snapshots;  // by step: members to whom one was announced
+  std::map<int32_t, SealCheckpoint> seals;     // by step: to member 0
+  std::set<int32_t> validations;               // steps whose weights member 0 has kept aside
+};
+
 class RunCheckpoints {
  public:
   RunCheckpoints(const RunPlan& plan, const RunMembers& members, RunInfo* info);
@@ -35,16 +46,25 @@ class RunCheckpoints {
   // Begins with the run's first grants: seals the initial weights, which processes have written to be
   // prepared, and validates the weights with which a run goes on.
   void Begin(StepEffects& out);
+  // Goes on, in place of Begin, with what a coordinator before has begun. Requests that are made once more
+  // are answered once more.
+  void GoOn(StepEffects& out, const AskedBefore& asked);
   // Announces snapshots that are due, and holds the queue before the next, and before the step `hold`.
   // Returns true if more may be granted now.
   bool AnnounceDue(StepEffects& out, WorkQueue* queue, int32_t hold);
-  void Announce(StepEffects& out, int32_t step);
+  // Announces the snapshot of the run's end, unless it was.
+  void AnnounceEnd(StepEffects& out);
 
   // Chooses the checkpoint with which the run is to end, and returns its step.
   int32_t Stop(int32_t granted_end) { return checkpoints_.Stop(granted_end); }
   std::optional<int32_t> stop_step() const { return checkpoints_.stop_step(); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
+  // Takes up that the run was told to stop with the checkpoint of the step.
+  void TakeUpStop(int32_t step);
+  // Return the newest steps of the attempt whose snapshot, and whose validation, is over; -1 for none.
+  int32_t sealed() const { return sealed_; }
+  int32_t validated() const { return validated_; }
   // Gives up the validations that are not done.
   void GiveUpValidations(const std::string& cause);
 
@@ -76,21 +96,21 @@ class RunCheckpoints {
   std::string DescribeLate(const std::string& time) const;
 
  private:
-  void Seal(StepEffects& out, int32_t step, bool drop);
+  void Announce(StepEffects& out, int32_t step);
+  void Seal(StepEffects& out, int32_t step, const std::string& failure);
   void BeginValidation(StepEffects& out);
   void RecordNotValidated(int32_t step, const std::string& cause);
-  void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates);
+  void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,
+                    const std::string& save_failure);
 
   const RunPlan& plan_;
   const RunMembers& members_;
   RunInfo& info_;
   Checkpoints checkpoints_;
-  struct Saved {
-    int32_t step = 0;
-    bool drop = false;
-  };
-  std::vector<Saved> saved_;  // snapshots that all processes have saved, to be sealed
-  std::string save_failure_;  // failure of a snapshot that is to be dropped
+  // Snapshots that all processes have saved, and the failure for which one is to be dropped, by step.
+  std::map<int32_t, std::string> saved_;
+  std::optional<int32_t> sealing_;  // step of the one that is being sealed or dropped
+  int32_t sealed_ = -1, validated_ = -1;
   bool stop_sealed_ = false;
 };
 

@@ -13,6 +13,7 @@ void RunCopies::Begin(const Graph& graph, ReductionMode reduction, uint64_t epoc
   epoch_ = epoch;
   complete_ = first_step > 0 ? first_step + SnapshotLead(graph) - 1 : 0;
   changed_ = false;
+  FindComplete();
 }
 
 bool RunCopies::Take(SessionId from, const CopiesHeld& m) {
@@ -20,23 +21,47 @@ bool RunCopies::Take(SessionId from, const CopiesHeld& m) {
   if (found == steps_.end()) {
     if (!under_way() || m.epoch != epoch_) return false;
     if (m.step <= complete_) return true;  // it has been dropped
-    Step step{reduction_, {}};
-    for (const Job& update : SavingUpdates(*graph_, m.step))
-      step.keepers[{update.stage, SliceSavedBehind(*graph_, update)}];
-    found = steps_.emplace(Key(m.epoch, m.step), std::move(step)).first;
+    StepWith(*graph_, {m.epoch, m.step}, reduction_);
+    found = steps_.find({m.epoch, m.step});
   }
-  auto& keepers = found->second.keepers;
-  for (const StatePart& part : m.parts) {
-    const auto kept = keepers.find(part);
-    if (kept != keepers.end()) kept->second.insert(from);
-  }
-  const bool complete =
-      std::all_of(keepers.begin(), keepers.end(), [](const auto& k) { return k.second.size() > 1; });
-  if (!under_way() || m.epoch != epoch_ || m.step <= complete_ || !complete) return true;
-  complete_ = m.step;
-  changed_ = true;
-  std::erase_if(steps_, [&](const auto& s) { return s.first.first != epoch_ || s.first.second < complete_; });
+  Add(&found->second, from, m.parts);
+  FindComplete();
   return true;
+}
+
+void RunCopies::TakeAgain(const Graph& graph, SessionId from, const CopiesHeld& m) {
+  Add(&StepWith(graph, {m.epoch, m.step}, m.reduction), from, m.parts);
+  FindComplete();
+}
+
+RunCopies::Step& RunCopies::StepWith(const Graph& graph, const Key& key, ReductionMode reduction) {
+  const auto [step, is_new] = steps_.try_emplace(key);
+  if (!is_new) return step->second;
+  step->second.reduction = reduction;
+  for (const Job& update : SavingUpdates(graph, key.second))
+    step->second.keepers[{update.stage, SliceSavedBehind(graph, update)}];
+  return step->second;
+}
+
+void RunCopies::Add(Step* step, SessionId from, const std::vector<StatePart>& parts) {
+  for (const StatePart& part : parts) {
+    const auto kept = step->keepers.find(part);
+    if (kept != step->keepers.end()) kept->second.insert(from);
+  }
+}
+
+void RunCopies::FindComplete() {
+  if (!under_way()) return;
+  const int32_t before = complete_;
+  for (const auto& [key, step] : steps_) {
+    const auto is_twice = [](const auto& k) { return k.second.size() > 1; };
+    if (key.first == epoch_ && std::all_of(step.keepers.begin(), step.keepers.end(), is_twice))
+      complete_ = std::max(complete_, key.second);
+  }
+  if (complete_ == before) return;
+  changed_ = true;
+  keepers_then_ = Keepers();
+  std::erase_if(steps_, [&](const auto& s) { return s.first.first != epoch_ || s.first.second < complete_; });
 }
 
 std::optional<int32_t> RunCopies::TakeComplete() {

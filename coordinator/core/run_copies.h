@@ -45,9 +45,14 @@ class RunCopies {
 
   // Takes what a process keeps. Returns false for copies of another attempt that are not known.
   bool Take(SessionId from, const CopiesHeld& m);
+  // Takes what a process keeps, and tells a coordinator that was started again: of any attempt, all of whose
+  // steps have the same bits where they sum in the same way. `graph` is the run's, for that way.
+  void TakeAgain(const Graph& graph, SessionId from, const CopiesHeld& m);
   // Returns the newest complete step of the attempt, if that has changed since the last call: older copies
   // may go.
   std::optional<int32_t> TakeComplete();
+  // Returns all who kept any copies when that step became complete.
+  const std::set<SessionId>& keepers_then() const { return keepers_then_; }
   // Returns the step from which on no job may be granted yet; INT32_MAX in an attempt that makes no copies.
   int32_t hold() const;
   // Returns the newest step up to `most` of which the processes that may serve keep every part.
@@ -67,12 +72,17 @@ class RunCopies {
   };
   using Key = std::pair<uint64_t, int32_t>;  // epoch and step
 
+  Step& StepWith(const Graph& graph, const Key& key, ReductionMode reduction);
+  static void Add(Step* step, SessionId from, const std::vector<StatePart>& parts);
+  void FindComplete();
+
   const Graph* graph_ = nullptr;  // null where no attempt makes copies
   ReductionMode reduction_ = ReductionMode::kOrdered;
   uint64_t epoch_ = 0;
   // Newest step of the attempt that is complete; before there is one, the last without copies.
   int32_t complete_ = 0;
   bool changed_ = false;
+  std::set<SessionId> keepers_then_;
   std::map<Key, Step> steps_;
 };
 

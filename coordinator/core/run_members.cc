@@ -8,13 +8,31 @@
 namespace weft {
 
 void RunMembers::Lease(int ranks, FencingNumbers* numbers) {
-  epoch_ = ++numbers->epoch;
+  PlaceRanks(ranks, ++numbers->epoch, numbers->next_token);
+  numbers->next_token += static_cast<uint64_t>(ranks);
+}
+
+void RunMembers::PlaceRanks(int ranks, uint64_t epoch, uint64_t first_token) {
+  epoch_ = epoch;
   const int64_t w = ranks, p = size();
   ranks_.assign(w, RunRank{});
   for (int64_t rank = 0; rank < w; ++rank) {
     ranks_[rank].member = static_cast<int>(rank * p / w);
-    ranks_[rank].token = {epoch_, numbers->next_token++};
+    ranks_[rank].token = {epoch_, first_token + static_cast<uint64_t>(rank)};
   }
+}
+
+void RunMembers::Restore(const AttemptRecord& attempt, int ranks) {
+  for (const AttemptRecord::Member& m : attempt.members) {
+    members_.push_back({0, m.process, m.label});
+    members_.back().alive = false;
+  }
+  PlaceRanks(ranks, attempt.epoch, attempt.first_token);
+}
+
+void RunMembers::Join(int member, SessionId session) {
+  members_[member].session = session;
+  members_[member].alive = members_[member].prepared = true;
 }
 
 void RunMembers::Clear() {

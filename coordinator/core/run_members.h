@@ -18,7 +18,7 @@ namespace weft {
 
 // A process of a run.
 struct RunMember {
-  SessionId session = 0;
+  SessionId session = 0;  // 0: it is not back, after a coordinator was started again
   int32_t process = -1;
   std::string label;
   bool alive = true;
@@ -40,6 +40,10 @@ class RunMembers {
   void Add(RunMember member) { members_.push_back(std::move(member)); }
   // Begins an attempt: gives each of `ranks` ranks a lease.
   void Lease(int ranks, FencingNumbers* numbers);
+  // Takes up the processes and leases of an attempt as it was stored. None of the processes is back.
+  void Restore(const AttemptRecord& attempt, int ranks);
+  // Notes that a member is back, in that session, and prepared.
+  void Join(int member, SessionId session);
   void Clear();
 
   const std::vector<RunMember>& all() const { return members_; }
@@ -53,6 +57,7 @@ class RunMembers {
   int ranks() const { return static_cast<int>(ranks_.size()); }
   uint64_t epoch() const { return epoch_; }
   const RunMember& MemberOf(Rank rank) const { return members_[ranks_[rank].member]; }
+  uint64_t first_token() const { return ranks_.front().token.sequence; }
   const Token& TokenOf(Rank rank) const { return ranks_[rank].token; }
   int32_t CreditOf(Rank rank) const { return ranks_[rank].credit; }
   void SetCredit(Rank rank, int32_t credit) { ranks_[rank].credit = credit; }
@@ -75,6 +80,8 @@ class RunMembers {
   std::string Stalls() const;
 
  private:
+  void PlaceRanks(int ranks, uint64_t epoch, uint64_t first_token);
+
   struct RunRank {
     int member = 0;
     Token token;

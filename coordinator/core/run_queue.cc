@@ -11,7 +11,9 @@ namespace weft {
 
 RunQueue::State RunQueue::Now() {
   const auto& live = runs_.live();
-  const auto gathers = [this](uint64_t id) { return runs_.Find(id)->gathering(); };
+  const auto gathers = [this](uint64_t id) {
+    return runs_.Find(id)->gathering() || runs_.Find(id)->returning();
+  };
   const auto gathering = static_cast<size_t>(std::count_if(live.begin(), live.end(), gathers));
   return {workers_.Free().size(), workers_.Connected(), workers_.Ending().size(), live.size(), gathering,
           runs_.next_run()};
@@ -43,7 +45,7 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
   }
   while (pass_->next < pass_->live.size()) {
     Run& run = *runs_.Find(pass_->live[pass_->next++]);
-    if (run.state() > RunState::kWaiting) continue;
+    if (run.state() > RunState::kWaiting || run.returning()) continue;
     std::vector<Worker*> free = workers_.Free();
     const size_t needed = Needed(run);
     if (pass_->holds_back == 0 && free.size() >= needed && !AwaitsLeaver(run)) {

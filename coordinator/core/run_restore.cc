@@ -13,24 +13,26 @@ void SetLastStep(const RestoreRun& restored, RunInfo* info) {
   info->has_loss = last.has_loss;
 }
 
-// Ends a run whose steps and checkpoint are complete: the processes' last figures are lost.
-RunEnding EndWithResults(const RunPlan& plan, RunInfo* info) {
-  const bool validated = info->validation.has_value() && info->validation->step >= plan.steps;
-  if (plan.checkpoint.validate_every > 0 && !validated) {
-    info->validation_failure = absl::StrCat("the weights after step ", plan.steps,
-                                            " were not validated: the coordinator was started again");
-    ++info->failed_validations;
-  }
-  return {RunState::kFinished, ""};
+bool IsValidated(const RunPlan& plan, const RunFigures& figures) {
+  return plan.checkpoint.validate_every == 0 || figures.validated >= plan.steps;
 }
 
 }  // namespace
+
+void NoteUnvalidatedEnd(const RunPlan& plan, RunInfo* info) {
+  const bool validated = info->validation.has_value() && info->validation->step >= plan.steps;
+  if (plan.checkpoint.validate_every == 0 || validated) return;
+  info->validation_failure = absl::StrCat("the weights after step ", plan.steps,
+                                          " were not validated: the coordinator was started again");
+  ++info->failed_validations;
+}
 
 RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission, RunInfo* info) {
   SetLastStep(restored, info);
   info->reports.clear();
   info->members.clear();
-  const bool has_begun = info->state >= RunState::kPreparing || info->started_ns != 0 || info->restarts > 0;
+  const bool has_begun = info->state >= RunState::kPreparing || info->started_ns != 0 || info->restarts > 0 ||
+                         restored.stored.figures.epoch != 0;
   const bool finishes = info->state == RunState::kFinishing;
   info->state = RunState::kWaiting;
   if (!submission.has_plan()) return {has_begun, RunEnding{RunState::kFailed, restored.failure}};
@@ -38,13 +40,15 @@ RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission
     const std::string stopped =
         absl::StrCat(info->reason, "; the coordinator was started again before the checkpoint of step ",
                      info->stop_step, " was complete");
-    return {has_begun, RunEnding{RunState::kCancelled, stopped}};
+    return {has_begun, RunEnding{RunState::kCancelled, stopped}, /*may_return=*/true};
   }
   const RunPlan& plan = submission.plan();
   const bool saved = submission.output().empty() ? finishes : info->checkpoint_step >= plan.steps;
-  if (info->steps_done >= plan.steps && saved) return {has_begun, EndWithResults(plan, info)};
+  // The processes' last figures are lost, where nothing else is awaited.
+  if (info->steps_done >= plan.steps && saved)
+    return {has_begun, RunEnding{RunState::kFinished, ""}, !IsValidated(plan, restored.stored.figures)};
   info->reason = "the coordinator was started again";
-  return {has_begun, std::nullopt};
+  return {has_begun, std::nullopt, /*may_return=*/true};
 }
 
 }  // namespace weft

@@ -104,6 +104,10 @@ const Run* RunTable::Find(uint64_t id) const {
   return it == runs_.end() ? nullptr : &it->second;
 }
 
+bool RunTable::Awaits(int32_t process) const {
+  return std::any_of(live_.begin(), live_.end(), [&](uint64_t id) { return runs_.at(id).Awaits(process); });
+}
+
 bool RunTable::IsRunning(uint64_t id) const {
   const Run* run = Find(id);
   return run != nullptr && run->state() == RunState::kRunning;

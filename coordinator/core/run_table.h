@@ -49,6 +49,8 @@ class RunTable {
   bool KnowsRequest(const std::string& request) const {
     return !request.empty() && run_of_request_.count(request) > 0;
   }
+  // Returns true if a run awaits a process of this number, to go on with its attempt.
+  bool Awaits(int32_t process) const;
   bool IsRunning(uint64_t id) const;
   const std::vector<uint64_t>& live() const { return live_; }
   const std::map<uint64_t, Run>& all() const { return runs_; }

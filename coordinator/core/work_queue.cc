@@ -6,8 +6,8 @@
 #include "base/require.h"
 
 namespace weft {
-WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
-    : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}, plan_->tables) {
+WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan, int32_t begin)
+    : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = begin}, plan_->tables) {
   const int n = progress_.jobs().size(), period = progress_.jobs().period();
   ranks_.resize(plan_->ranks());
   Require(static_cast<int>(plan_->claim_order->size()) == period,
@@ -64,23 +64,56 @@ void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
   WidenFor(credit);
   // A rank without jobs in a step does not hold it: it may have ended without this rank having looked at it.
   if (r.step < steps_done()) r.step = steps_done();
-  while (r.outstanding < credit && Reach(r.step)) {
-    StepProgress::Step& step = progress_.At(r.step);
-    const std::vector<int32_t>& order = r.order[progress_.jobs().PhaseOf(r.step)];
-    for (; r.outstanding < credit && r.position < order.size(); ++r.position) {
-      const int index = order[r.position];
-      step.state[index] = kClaimed;
-      --(step.missing[index] > 0 ? counts_.blocked : counts_.ready);
-      ++counts_.claimed;
-      ++r.outstanding;
-      jobs->push_back(progress_.jobs().JobOf(MakeJobId(r.step, index)));
-    }
-    if (r.position == order.size()) {
-      r.position = 0;
-      ++r.step;
-    }
+  while (r.outstanding < credit && Reach(r.step)) Claim(r, credit - r.outstanding, jobs);
+  granted_end_ = std::max(granted_end_, r.position > 0 ? r.step + 1 : r.step);
+}
+
+// Claims at most so many of the rank's next jobs, of one step that has been reached. Appends them to `jobs`
+// where it is not null.
+void WorkQueue::Claim(RankState& r, size_t most, std::vector<Job>* jobs) {
+  StepProgress::Step& step = progress_.At(r.step);
+  const std::vector<int32_t>& order = r.order[progress_.jobs().PhaseOf(r.step)];
+  for (; most > 0 && r.position < order.size(); ++r.position, --most) {
+    const int index = order[r.position];
+    step.state[index] = kClaimed;
+    --(step.missing[index] > 0 ? counts_.blocked : counts_.ready);
+    ++counts_.claimed;
+    ++r.outstanding;
+    if (jobs != nullptr) jobs->push_back(progress_.jobs().JobOf(MakeJobId(r.step, index)));
+  }
+  if (r.position < order.size()) return;
+  r.position = 0;
+  ++r.step;
+}
+
+int64_t WorkQueue::JobsBefore(const RankState& rank, int32_t end) const {
+  const int32_t period = progress_.jobs().period(), first = plan_->first_step;
+  int64_t jobs = 0;
+  for (int32_t phase = 0; phase < period; ++phase) {
+    const auto steps_before = [&](int32_t step) { return step / period + (phase < step % period ? 1 : 0); };
+    jobs += static_cast<int64_t>(rank.order[phase].size()) * (steps_before(end) - steps_before(first));
+  }
+  return jobs;
+}
+
+// The former coordinator may have known of steps that have ended and are not stored, so the window began
+// later than it does here.
+bool WorkQueue::TakeGranted(Rank rank, int64_t granted, int32_t credit) {
+  RankState& r = ranks_[rank];
+  WidenFor(credit);
+  r.step = steps_done();
+  int64_t left = granted - JobsBefore(r, r.step);
+  if (left < 0 || granted > JobsBefore(r, plan_->steps)) return false;
+  const int64_t end = int64_t{steps_done()} + window_ + kMaxUnsettledSteps;
+  while (left > 0) {
+    if (r.step >= end) return false;
+    while (r.step >= reached_end()) ReachNext();
+    const int outstanding = r.outstanding;
+    Claim(r, static_cast<size_t>(left), nullptr);
+    left -= r.outstanding - outstanding;
   }
   granted_end_ = std::max(granted_end_, r.position > 0 ? r.step + 1 : r.step);
+  return true;
 }
 
 void WorkQueue::ReachNext() {

@@ -42,7 +42,12 @@ struct JobCounts {
 
 class WorkQueue {
  public:
-  explicit WorkQueue(std::shared_ptr<const RunPlan> plan);
+  explicit WorkQueue(std::shared_ptr<const RunPlan> plan) : WorkQueue(plan, plan->first_step) {}
+  // Goes on with an attempt whose coordinator was started again: all steps before `begin` have ended.
+  WorkQueue(std::shared_ptr<const RunPlan> plan, int32_t begin);
+  // Takes the word of a rank that it has been granted so many jobs in the attempt, with this credit. Before
+  // any Grant, once for each rank. Returns false if that cannot be.
+  bool TakeGranted(Rank rank, int64_t granted, int32_t credit);
 
   // Appends the next jobs of `rank` in claim order until `credit` are outstanding or the window ends.
   void Grant(Rank rank, int credit, std::vector<Job>* jobs);
@@ -109,6 +114,9 @@ class WorkQueue {
   };
 
   void IndexPhase(int phase);
+  // Counts the rank's jobs of the steps from the attempt's first on, before `end`.
+  int64_t JobsBefore(const RankState& rank, int32_t end) const;
+  void Claim(RankState& rank, size_t most, std::vector<Job>* jobs);
   int IndexOrNone(const Job& job) const;
   Report& ReportOf(int32_t step) { return reports_[step - steps_done()]; }
   // The steps that have been reached and not retired are [steps_done, reached_end).

@@ -62,7 +62,7 @@ void WorkerSessions::Resume(int64_t now, SessionId session) {
   Worker* w = workers_.Find(session);
   if (w == nullptr || !w->broken) return;
   w->broken = false;
-  w->deadline = kNever;
+  w->deadline = w->returning ? now + options_.hello_ns : kNever;
   w->heard_ns = now;
 }
 
@@ -77,12 +77,16 @@ absl::StatusOr<Worker*> WorkerSessions::Check(const Worker& worker, const Hello&
 }
 
 absl::Status WorkerSessions::Greet(StepEffects& out, Worker& worker, Hello& hello) {
-  absl::StatusOr<int32_t> number = workers_.NumberFor(hello.process);
+  const auto reserved = [this](int32_t process) { return runs_.Awaits(process); };
+  absl::StatusOr<int32_t> number = workers_.NumberFor(hello.process, reserved);
+  // One that comes back asks for the number of its attempt, which cannot go on if another has it.
+  if (!number.ok() && hello.returns) number = workers_.NumberFor(-1, reserved);
   if (!number.ok()) return number.status();
   worker.greeted = true;
+  worker.returning = hello.returns;
   worker.hello = std::move(hello);
   worker.process = *number;
-  worker.deadline = kNever;
+  worker.deadline = worker.returning ? out.now + options_.hello_ns : kNever;
   out.Send(worker.session, Welcome{options_.epoch, worker.process});
   out.effects.workers.push_back({WorkerChange::Kind::kJoined, worker.Label(), ""});
   return absl::OkStatus();
@@ -137,7 +141,8 @@ void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
 }
 
 void WorkerSessions::LetGo(StepEffects& out, const Worker& worker) {
-  if (worker.leaving && worker.run == 0) out.Send(worker.session, Shutdown{"it asked to leave"});
+  if (worker.leaving && worker.run == 0 && !worker.returning)
+    out.Send(worker.session, Shutdown{"it asked to leave"});
 }
 
 // ---- time
@@ -162,6 +167,10 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
     out.effects.closed.push_back({worker.session, absl::DeadlineExceededError("the worker sent no Hello")});
     workers_.Remove(worker.session);
     return std::nullopt;
+  }
+  if (now >= worker.deadline && !worker.broken) {
+    return absl::StrCat("it did not tell within ", Seconds(options_.hello_ns),
+                        " what it has of the time before its session");
   }
   if (now >= worker.deadline) {
     return absl::StrCat("its session broke and did not come back within ", Seconds(now - worker.broken_ns),
@@ -190,7 +199,7 @@ std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {
                     w.broken     ? "broken"
                     : w.leaving  ? "leaving"
                     : w.ending() ? "ending"
-                    : w.run == 0 ? "free"
+                    : w.free()   ? "free"
                                  : "busy",
                     w.run, now - w.heard_ns});
   }

@@ -51,7 +51,8 @@ Worker* WorkerTable::FindByPid(int64_t pid) {
   return nullptr;
 }
 
-absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted) const {
+absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted,
+                                               const std::function<bool(int32_t)>& reserved) const {
   std::set<int32_t> taken;
   for (const auto& [id, w] : workers_) {
     if (!w.greeted) continue;
@@ -62,7 +63,7 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted) const {
   }
   if (wanted >= 0) return wanted;
   int32_t number = 0;
-  while (taken.count(number) > 0) ++number;
+  while (taken.count(number) > 0 || reserved(number)) ++number;
   return number;
 }
 

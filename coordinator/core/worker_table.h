@@ -12,6 +12,7 @@
 #define WEFT_COORDINATOR_CORE_WORKER_TABLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,7 +35,8 @@ struct Worker {
   bool reported_late = false;  // true once the log has said that it is late with that
   // True if the last run that it served failed here, by its own words or its silence.
   bool failed_last = false;
-  bool leaving = false;  // true once it wants to end: it takes no other run
+  bool returning = false;  // true while it tells what it has of the time before its session
+  bool leaving = false;    // true once it wants to end: it takes no other run
   bool broken = false;
   std::string broken_reason;
   int64_t broken_ns = 0;      // time when it broke
@@ -43,7 +45,7 @@ struct Worker {
 
   // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
-  bool free() const { return greeted && !broken && !leaving && run == 0; }
+  bool free() const { return greeted && !returning && !broken && !leaving && run == 0; }
   bool ending() const { return run != 0 && ending_since_ns != 0; }
   bool serves() const { return run != 0 && ending_since_ns == 0; }
 };
@@ -63,8 +65,9 @@ class WorkerTable {
   Worker* FindByPid(int64_t pid);
   void Remove(SessionId session) { workers_.erase(session); }
 
-  // Returns the wanted number if it is free, else AlreadyExists; for -1 the smallest free one.
-  absl::StatusOr<int32_t> NumberFor(int32_t wanted) const;
+  // Returns the wanted number if it is free, else AlreadyExists; for -1 the smallest that is free and for
+  // which `reserved` is false.
+  absl::StatusOr<int32_t> NumberFor(int32_t wanted, const std::function<bool(int32_t)>& reserved) const;
 
   // Returns the free workers by process number, those behind whose last run failed with them.
   std::vector<Worker*> Free();

@@ -148,7 +148,8 @@ class EtcdStore final : public Store {
     StoredRow key;
     int kind = 0;
     if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &key.run) || !absl::SimpleAtoi(parts[1], &kind) ||
-        kind < 1 || kind > 5 || !absl::SimpleAtoi(parts[2], &key.step) || row.value.size() < kChecksumBytes) {
+        kind < 1 || kind > kMaxRowKind || !absl::SimpleAtoi(parts[2], &key.step) ||
+        row.value.size() < kChecksumBytes) {
       return Damaged(row.key);
     }
     key.kind = static_cast<RowKind>(kind);

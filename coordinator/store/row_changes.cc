@@ -27,6 +27,7 @@ class ChangesOfBatch {
       : batch_(batch), shift_(unix_minus_monotonic_ns), has_rows_(has_rows) {
     for (const Records& records : batch_) {
       changes_.epoch = std::max(changes_.epoch, records.epoch);
+      for (const AttemptRecord& attempt : records.attempts) attempts_[attempt.run] = &attempt;
       for (const RunFigures& figures : records.figures) figures_[figures.info.id] = &figures;
       ended_.insert(records.written.begin(), records.written.end());
       forgotten_.insert(records.forgotten.begin(), records.forgotten.end());
@@ -36,6 +37,9 @@ class ChangesOfBatch {
   RowChanges Take() && {
     for (const Records& records : batch_) AddSubmissions(records);
     for (const Records& records : batch_) AddProgress(records);
+    for (const auto& [run, attempt] : attempts_) {
+      if (Lasts(run)) Put({run, RowKind::kAttempt}, EncodeStored(*attempt));
+    }
     for (const auto& [run, figures] : figures_) PutFigures(run, *figures);
     for (const Records& records : batch_) AddEnds(records);
     return std::move(changes_);
@@ -96,7 +100,9 @@ class ChangesOfBatch {
   const std::vector<Records>& batch_;
   const int64_t shift_;
   const std::function<bool(uint64_t run)>& has_rows_;
-  std::map<uint64_t, const RunFigures*> figures_;  // the last of each run
+  // The last of each run. Figures come behind the attempt that they name.
+  std::map<uint64_t, const AttemptRecord*> attempts_;
+  std::map<uint64_t, const RunFigures*> figures_;
   std::set<uint64_t> submitted_, ended_, forgotten_;
   RowChanges changes_;
 };
@@ -129,6 +135,8 @@ absl::Status AddRow(const StoredRow& row, absl::string_view body, int64_t unix_m
       return Take(DecodeStep(body, unix_minus_monotonic_ns), &run.steps.emplace_back());
     case RowKind::kValidation:
       return Take(DecodeValidation(body), &run.validations.emplace_back());
+    case RowKind::kAttempt:
+      return Take(DecodeAttempt(body), &run.attempt);
     case RowKind::kWritten:
       run.written = true;
       return absl::OkStatus();

@@ -1,7 +1,7 @@
 // Turns records into rows of a store, and rows into what is stored, for each store that keeps rows on a disk.
 //
-// A run has one row of each lasting kind (its submission, its figures, the mark that its folder is written)
-// and one for each step and validation. Pure. Failure: DataLoss for a row that cannot be read.
+// A run has one row of each lasting kind (its submission, its attempt, its figures, the mark that its folder
+// is written) and one for each step and validation. Pure. Failure: DataLoss for a row that cannot be read.
 #ifndef WEFT_COORDINATOR_STORE_ROW_CHANGES_H_
 #define WEFT_COORDINATOR_STORE_ROW_CHANGES_H_
 
@@ -16,7 +16,15 @@
 
 namespace weft {
 
-enum class RowKind : uint8_t { kSubmission = 1, kFigures = 2, kStep = 3, kValidation = 4, kWritten = 5 };
+enum class RowKind : uint8_t {
+  kSubmission = 1,
+  kFigures = 2,
+  kStep = 3,
+  kValidation = 4,
+  kWritten = 5,
+  kAttempt = 6
+};
+constexpr int kMaxRowKind = 6;
 
 struct StoredRow {
   uint64_t run = 0;

@@ -37,14 +37,23 @@ absl::Status CheckFormat(SqliteDatabase* database) {
   if (!version.ok()) return version.status();
   if (*application != kStoreApplication)
     return absl::FailedPreconditionError(absl::StrCat(database->path(), " is not a store of Weft's"));
-  if (*version != kStoreVersion) {
+  if (*version < kOldestStoreVersion || *version > kStoreVersion) {
     return absl::FailedPreconditionError(absl::StrCat(database->path(), " has the format ", *version,
-                                                      ", and this program knows the format ", kStoreVersion));
+                                                      ", and this program knows the formats ",
+                                                      kOldestStoreVersion, " to ", kStoreVersion));
   }
   const absl::StatusOr<std::string> whole = database->Text("PRAGMA integrity_check(1)");
   if (!whole.ok()) return whole.status();
   if (*whole == "ok") return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(database->path(), " is damaged: ", *whole));
+}
+
+// Marks a store of an older version, whose rows this one reads as they are, so that no older program opens
+// it.
+absl::Status MoveToThisVersion(SqliteDatabase* database) {
+  const absl::StatusOr<int64_t> version = database->Number("PRAGMA user_version");
+  if (!version.ok() || *version == kStoreVersion) return version.status();
+  return database->Run(absl::StrCat("PRAGMA user_version=", kStoreVersion));
 }
 
 absl::Status MakeTables(SqliteDatabase* database) {
@@ -73,6 +82,7 @@ class SqliteStore final : public Store {
     if (!application.ok()) return application.status();
     const bool is_new = *tables == 0 && *application == 0;
     absl::Status usable = is_new ? MakeTables(database_.get()) : CheckFormat(database_.get());
+    if (!is_new && usable.ok()) usable = MoveToThisVersion(database_.get());
     if (!usable.ok()) return usable;
     folder_->KeepBallast().IgnoreError();  // Room says so
     return Prepare();
@@ -164,11 +174,11 @@ class SqliteStore final : public Store {
 
   absl::Status Put(const StoredRow& row, const std::string& body, RunSums* sums) {
     const uint64_t checksum = ChecksumOf(row, body);
-    const bool replaces = row.kind == RowKind::kFigures;
-    if (replaces) head_.rows -= std::exchange(sums->figures, 0);
+    uint64_t* const replaced = sums->Replaced(row.kind);
+    if (replaced != nullptr) head_.rows -= std::exchange(*replaced, 0);
     sums->Add(row.kind, checksum);
     head_.rows += checksum;
-    return Bind(replaces ? *replace_ : *insert_, row, body, checksum).Run();
+    return Bind(replaced != nullptr ? *replace_ : *insert_, row, body, checksum).Run();
   }
 
   static absl::Status Remove(SqliteStatement& statement, uint64_t run) {

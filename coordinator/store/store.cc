@@ -12,6 +12,10 @@ void Apply(const Records& records, StoredState* state) {
     state->runs[submission.run].submission = submission;
     state->last_run = std::max(state->last_run, submission.run);
   }
+  for (const AttemptRecord& attempt : records.attempts) {
+    const auto run = state->runs.find(attempt.run);
+    if (run != state->runs.end()) run->second.attempt = attempt;
+  }
   for (const RunFigures& figures : records.figures) {
     const auto run = state->runs.find(figures.info.id);
     if (run != state->runs.end()) run->second.figures = figures;

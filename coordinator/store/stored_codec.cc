@@ -51,6 +51,27 @@ std::string EncodeStored(const RunFigures& figures, int64_t unix_minus_monotonic
   out.set_furthest(figures.furthest);
   if (figures.first_start_ns != INT64_MAX)
     out.set_first_start_ns(figures.first_start_ns + unix_minus_monotonic_ns);
+  out.set_epoch(figures.epoch);
+  out.set_sealed_steps(figures.sealed + 1);
+  out.set_validated_steps(figures.validated + 1);
+  return out.SerializeAsString();
+}
+
+std::string EncodeStored(const AttemptRecord& attempt) {
+  v1::StoredAttempt out;
+  out.set_run(attempt.run);
+  out.set_epoch(attempt.epoch);
+  out.set_first_token(attempt.first_token);
+  out.set_first_step(attempt.first_step);
+  out.set_fast(attempt.reduction == ReductionMode::kFast);
+  out.set_from_copies(attempt.from_copies);
+  for (const AttemptRecord::Member& member : attempt.members) {
+    v1::StoredMember* o = out.add_members();
+    o->set_process(member.process);
+    o->set_worker(member.worker);
+    o->set_label(member.label);
+  }
+  for (const RankReport& report : attempt.former) wire::Encode(report, out.add_former());
   return out.SerializeAsString();
 }
 
@@ -87,7 +108,30 @@ absl::StatusOr<RunFigures> DecodeFigures(absl::string_view bytes, int64_t unix_m
   figures.losses = static_cast<int32_t>(in.losses());
   figures.furthest = in.furthest();
   if (in.first_start_ns() != 0) figures.first_start_ns = in.first_start_ns() - unix_minus_monotonic_ns;
+  figures.epoch = in.epoch();
+  figures.sealed = static_cast<int32_t>(in.sealed_steps()) - 1;
+  figures.validated = static_cast<int32_t>(in.validated_steps()) - 1;
   return figures;
+}
+
+absl::StatusOr<AttemptRecord> DecodeAttempt(absl::string_view bytes) {
+  v1::StoredAttempt in;
+  if (!Parse(bytes, &in)) return Unreadable("attempt");
+  AttemptRecord attempt;
+  attempt.run = in.run();
+  attempt.epoch = in.epoch();
+  attempt.first_token = in.first_token();
+  attempt.first_step = static_cast<int32_t>(in.first_step());
+  attempt.reduction = in.fast() ? ReductionMode::kFast : ReductionMode::kOrdered;
+  attempt.from_copies = in.from_copies();
+  for (const v1::StoredMember& member : in.members())
+    attempt.members.push_back({static_cast<int32_t>(member.process()), member.worker(), member.label()});
+  for (const v1::RankReport& report : in.former()) {
+    absl::StatusOr<RankReport> former = wire::Decode(report);
+    if (!former.ok()) return Unreadable("attempt", former.status().message());
+    attempt.former.push_back(*std::move(former));
+  }
+  return attempt;
 }
 
 absl::StatusOr<StepDone> DecodeStep(absl::string_view bytes, int64_t unix_minus_monotonic_ns) {

@@ -15,11 +15,13 @@
 namespace weft {
 
 std::string EncodeStored(const Submission& submission);
+std::string EncodeStored(const AttemptRecord& attempt);
 std::string EncodeStored(const RunFigures& figures, int64_t unix_minus_monotonic_ns);
 std::string EncodeStored(const StepDone& step, int64_t unix_minus_monotonic_ns);
 std::string EncodeStored(const Validation& validation);
 
 absl::StatusOr<Submission> DecodeSubmission(absl::string_view bytes);
+absl::StatusOr<AttemptRecord> DecodeAttempt(absl::string_view bytes);
 absl::StatusOr<RunFigures> DecodeFigures(absl::string_view bytes, int64_t unix_minus_monotonic_ns);
 absl::StatusOr<StepDone> DecodeStep(absl::string_view bytes, int64_t unix_minus_monotonic_ns);
 absl::StatusOr<Validation> DecodeValidation(absl::string_view bytes);

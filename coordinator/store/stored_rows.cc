@@ -38,7 +38,8 @@ absl::StatusOr<StoreHead> LoadHead(SqliteDatabase* database) {
 
 void RunSums::Add(RowKind kind, uint64_t checksum) {
   const bool is_progress = kind == RowKind::kStep || kind == RowKind::kValidation;
-  (is_progress ? progress : kind == RowKind::kFigures ? figures : lasting) += checksum;
+  uint64_t* replaced = Replaced(kind);
+  (replaced != nullptr ? *replaced : is_progress ? progress : lasting) += checksum;
 }
 
 uint64_t ChecksumOf(const StoreHead& head) {
@@ -59,7 +60,7 @@ absl::StatusOr<LoadedRows> LoadRows(SqliteDatabase* database, int64_t unix_minus
     if (!row.ok()) return row.status();
     if (!*row) break;
     const int64_t run = (*read)->Integer(0), kind = (*read)->Integer(1), step = (*read)->Integer(2);
-    if (run <= 0 || kind < 1 || kind > 5 || step < 0 || step > INT32_MAX)
+    if (run <= 0 || kind < 1 || kind > kMaxRowKind || step < 0 || step > INT32_MAX)
       return Damaged(*database, "a row has an impossible key");
     const StoredRow key{static_cast<uint64_t>(run), static_cast<RowKind>(kind), static_cast<int32_t>(step)};
     const absl::string_view body = (*read)->Blob(3);

@@ -20,16 +20,21 @@ struct StoreHead {
 
 // Checksums of the rows of one run, so that the sum can follow when rows are replaced or removed.
 struct RunSums {
-  uint64_t figures = 0;
+  uint64_t attempt = 0, figures = 0;
   uint64_t lasting = 0;   // of its submission, and of the row that says it is written
   uint64_t progress = 0;  // of its steps and validations
 
+  // Returns the checksum of the run's only row of a kind that replaces the one before; null for another kind.
+  uint64_t* Replaced(RowKind kind) {
+    return kind == RowKind::kFigures ? &figures : kind == RowKind::kAttempt ? &attempt : nullptr;
+  }
   void Add(RowKind kind, uint64_t checksum);
-  uint64_t all() const { return figures + lasting + progress; }
+  uint64_t all() const { return attempt + figures + lasting + progress; }
 };
 
 inline constexpr int32_t kStoreApplication = 0x57656674;  // "Weft"
-inline constexpr int32_t kStoreVersion = 1;
+// Version 1 had no rows of attempts: such a store is one of this version too, without any.
+inline constexpr int32_t kStoreVersion = 2, kOldestStoreVersion = 1;
 
 // The tables of a new store.
 extern const char* const kStoreSchema;

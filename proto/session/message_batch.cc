@@ -71,7 +71,10 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<SnapshotSaved>(&message)) return kFrame + m->failure.size();
   if (const auto* m = std::get_if<CheckpointSealed>(&message)) return kFrame + m->failure.size();
   if (const auto* m = std::get_if<Validation>(&message)) return kFrame + m->failure.size();
-  if (const auto* m = std::get_if<CopiesHeld>(&message)) return kFrame + 10 * m->parts.size();
+  if (const auto* m = std::get_if<CopiesHeld>(&message))
+    return kFrame + m->run_id.size() + 10 * m->parts.size();
+  if (const auto* m = std::get_if<Reattach>(&message))
+    return 2 * kFrame + 32 * m->ranks.size() + 8 * m->snapshots.size() + 6 * m->validations.size();
   return kFrame;
 }
 

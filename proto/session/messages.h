@@ -20,6 +20,11 @@
 // DropCopies ends older ones. Copies outlive the attempt: the next Assign may name the processes that have
 // them.
 //
+// Life of a session with a coordinator that was started again: Hello `returns`, Welcome; CopiesHeld with the
+// run's id for each step of which the process keeps copies; Reattach, with the attempt that it serves; then
+// again all that the coordinator may not have stored (Settled): completions, answers about snapshots and
+// validations, a failure. The answer is what the attempt goes on with, or Abort.
+//
 // Life of a validation, of a run with held-out data: a snapshot as for a checkpoint; SealCheckpoint keeps its
 // weights aside in a folder of their own, beside the checkpoint or, where there is to be none, in its place
 // (`passing`); then Validate goes to the same process, which answers Validation now and then, and at its end.
@@ -39,6 +44,9 @@
 #include "schedules/timeline.h"
 
 namespace weft {
+
+// A process keeps the completions of at most so many steps that are not settled (Settled).
+inline constexpr int32_t kMaxUnsettledSteps = 4096;
 
 // The right to execute one rank's jobs. Tokens of one rank grow strictly by (epoch, sequence); a stale one
 // changes nothing.
@@ -60,6 +68,9 @@ struct Hello {
   // it has none of its own), and the library by which such devices sum jointly with its version ("" for
   // none).
   std::string device, device_id, reduction_library;
+  // True if it had a session with a coordinator before, and has something to tell of that time: it takes no
+  // run before its Reattach.
+  bool returns = false;
 };
 
 // Says that the ranks of the run are ready to take jobs.
@@ -193,6 +204,9 @@ struct CopiesHeld {
   uint64_t epoch = 0;
   int32_t step = 0;
   std::vector<StatePart> parts;
+  // Before a Reattach: the run's id (Assign), and how that attempt summed. Else "".
+  std::string run_id = {};
+  ReductionMode reduction = ReductionMode::kOrdered;
 };
 
 // How far the validation of the weights after `step` updates has come: of so many samples of all. Its figures
@@ -205,6 +219,33 @@ struct Validation {
   std::string failure;
 
   bool done() const { return !failure.empty() || samples == all_samples; }
+};
+
+// Tells a coordinator that was started again what the process has of the attempt that it serves; run 0 if it
+// serves none. What it has done of that follows as ordinary messages.
+struct Reattach {
+  // A rank of the process: its lease, its credit, and how many jobs it has been granted in the attempt.
+  struct HeldRank {
+    Rank rank = 0;
+    Token token;
+    int32_t credit = 0;
+    int64_t granted = 0;
+  };
+  // A snapshot that was asked for, and not settled since. `seal`: this process was also asked to seal it,
+  // with these words.
+  struct AskedSnapshot {
+    int32_t step = 0;
+    bool seal = false, drop = false, validate = false, passing = false;
+  };
+
+  uint64_t run = 0;
+  uint64_t epoch = 0;
+  std::string run_id;
+  // What was last settled (Settled); completions of steps before `ended` are not told again.
+  int32_t ended = 0, sealed = -1, validated = -1;
+  std::vector<HeldRank> ranks;
+  std::vector<AskedSnapshot> snapshots;
+  std::vector<int32_t> validations;  // steps whose weights are aside to be validated, and not settled
 };
 
 // The id by which the members of a group find each other to reduce by collectives: made by the first member's
@@ -237,7 +278,7 @@ struct Leaving {
 
 using FromWorker =
     std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId, Forgotten, Stalled,
-                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld>;
+                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld, Reattach>;
 
 // ---- coordinator to worker
 
@@ -331,6 +372,16 @@ struct DropCopies {
   uint64_t epoch = 0;
   int32_t step = 0;
 };
+
+// What of an attempt is stored, so that it need not be told again: steps before `ended` have ended, snapshots
+// up to that of the step `sealed` are sealed or dropped, validations up to `validated` are over.
+struct Settled {
+  uint64_t run = 0;
+  uint64_t epoch = 0;
+  int32_t ended = 0, sealed = -1, validated = -1;
+  friend bool operator==(const Settled&, const Settled&) = default;
+};
+
 struct Abort {
   uint64_t run = 0;
   std::string reason;
@@ -340,7 +391,7 @@ struct Shutdown {
 };
 
 using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot,
-                                     SealCheckpoint, Validate, DropCopies>;
+                                     SealCheckpoint, Validate, DropCopies, Settled>;
 
 }  // namespace weft
 

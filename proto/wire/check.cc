@@ -16,6 +16,11 @@ absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", but must not be negative"));
 }
 
+absl::Status CheckStepOrNone(absl::string_view field, int32_t value) {
+  if (value >= -1 && value <= kMaxSteps) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", but must be -1 to ", kMaxSteps));
+}
+
 absl::Status CheckBytes(absl::string_view field, const std::string& value, size_t most) {
   return CheckAtMost(absl::StrCat("the length of ", field, " in bytes"), value.size(), most);
 }

@@ -14,6 +14,8 @@ namespace weft::wire {
 
 absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t most);
 absl::Status CheckNotNegative(absl::string_view field, int64_t value);
+// Requires -1 or a number of steps.
+absl::Status CheckStepOrNone(absl::string_view field, int32_t value);
 absl::Status CheckBytes(absl::string_view field, const std::string& value, size_t most);
 // Requires [a-z0-9-]{1,63}.
 absl::Status CheckName(absl::string_view field, const std::string& value);

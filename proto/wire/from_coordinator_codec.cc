@@ -59,6 +59,14 @@ struct CoordinatorEncoder {
     out->mutable_drop_copies()->set_epoch(m.epoch);
     out->mutable_drop_copies()->set_step(m.step);
   }
+  void operator()(const Settled& m) const {
+    v1::Settled* o = out->mutable_settled();
+    o->set_run(m.run);
+    o->set_epoch(m.epoch);
+    o->set_ended(m.ended);
+    o->set_sealed(m.sealed);
+    o->set_validated(m.validated);
+  }
 };
 
 void CoordinatorEncoder::operator()(const Assign& m) const {
@@ -187,6 +195,13 @@ absl::StatusOr<FromCoordinator> DecodeDropCopies(const v1::DropCopies& in) {
   return DropCopies{in.run(), in.epoch(), static_cast<int32_t>(in.step())};
 }
 
+absl::StatusOr<FromCoordinator> DecodeSettled(const v1::Settled& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("settled.ended", in.ended(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckStepOrNone("settled.sealed", in.sealed()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckStepOrNone("settled.validated", in.validated()));
+  return Settled{in.run(), in.epoch(), static_cast<int32_t>(in.ended()), in.sealed(), in.validated()};
+}
+
 absl::StatusOr<FromCoordinator> DecodeWelcome(const v1::Welcome& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("welcome.process", in.process(), kMaxProcesses - 1));
   return Welcome{in.epoch(), static_cast<int32_t>(in.process())};
@@ -212,7 +227,7 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
                      in.has_shutdown() + in.has_group_id() + in.has_take_snapshot() +
-                     in.has_seal_checkpoint() + in.has_validate() + in.has_drop_copies();
+                     in.has_seal_checkpoint() + in.has_validate() + in.has_drop_copies() + in.has_settled();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -223,6 +238,7 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_finish()) return Finish{in.finish().run()};
   if (in.has_take_snapshot()) return DecodeTakeSnapshot(in.take_snapshot());
   if (in.has_seal_checkpoint()) return DecodeSealCheckpoint(in.seal_checkpoint());
+  if (in.has_settled()) return DecodeSettled(in.settled());
   if (in.has_drop_copies()) return DecodeDropCopies(in.drop_copies());
   if (in.has_validate()) return DecodeValidate(in.validate());
   if (in.has_abort()) return DecodeAbort(in.abort());

@@ -26,6 +26,7 @@ struct WorkerEncoder {
     o->set_device(CleanText(m.device, kMaxDeviceBytes));
     o->set_device_id(CleanText(m.device_id, kMaxDeviceBytes));
     o->set_reduction_library(CleanText(m.reduction_library, kMaxDeviceBytes));
+    o->set_returns(m.returns);
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -70,7 +71,10 @@ struct WorkerEncoder {
       o->add_stage(part.stage);
       o->add_part(part.part);
     }
+    o->set_run_id(m.run_id);
+    o->set_fast(m.reduction == ReductionMode::kFast);
   }
+  void operator()(const Reattach& m) const { Encode(m, out->mutable_reattach()); }
 
   template <typename Value, typename Wire>
   void EncodeSaved(const Value& m, Wire* o) const {
@@ -145,7 +149,8 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                in.address(),
                PlainText(in.device(), kMaxDeviceBytes),
                PlainText(in.device_id(), kMaxDeviceBytes),
-               PlainText(in.reduction_library(), kMaxDeviceBytes)};
+               PlainText(in.reduction_library(), kMaxDeviceBytes),
+               in.returns()};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
@@ -277,7 +282,9 @@ absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
 
 absl::StatusOr<FromWorker> DecodeCopiesHeld(const v1::CopiesHeld& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("copies_held.step", in.step(), kMaxSteps));
-  CopiesHeld m{in.run(), in.epoch(), static_cast<int32_t>(in.step()), {}};
+  if (!in.run_id().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("copies_held.run_id", in.run_id()));
+  CopiesHeld m{in.run(), in.epoch(),  static_cast<int32_t>(in.step()),
+               {},       in.run_id(), in.fast() ? ReductionMode::kFast : ReductionMode::kOrdered};
   WEFT_WIRE_RETURN_IF_ERROR(DecodeParts("copies_held", in.stage(), in.part(), &m.parts));
   return FromWorker(std::move(m));
 }
@@ -314,7 +321,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
                      in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
                      in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving() +
-                     in.has_copies_held();
+                     in.has_copies_held() + in.has_reattach();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -326,6 +333,11 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_report()) return DecodeReport(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
   if (in.has_copies_held()) return DecodeCopiesHeld(in.copies_held());
+  if (in.has_reattach()) {
+    absl::StatusOr<Reattach> reattach = Decode(in.reattach());
+    if (!reattach.ok()) return reattach.status();
+    return FromWorker(*std::move(reattach));
+  }
   if (in.has_leaving()) return DecodeLeaving(in.leaving());
   if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
   if (in.has_stalled()) {

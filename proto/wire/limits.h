@@ -7,7 +7,7 @@
 
 namespace weft {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 inline constexpr size_t kMaxSpecBytes = 1 << 20;
 inline constexpr size_t kMaxNameBytes = 63;
@@ -26,6 +26,7 @@ inline constexpr int kMaxSteps = 1 << 30;
 inline constexpr int64_t kMaxWireTime = int64_t{1} << 61;  // the sum of two such values is still a valid time
 inline constexpr int kMaxReportKeys = 64;                  // keys of one map of a report
 inline constexpr uint32_t kMaxCheckpointsKept = 1'000'000;
+inline constexpr uint32_t kMaxAskedSnapshots = 1 << 12;
 inline constexpr uint32_t kMaxCredit = 1 << 16;
 
 // Bytes of one packet that a writer aims at, and the most that a reader accepts.

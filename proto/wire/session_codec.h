@@ -31,6 +31,8 @@ absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::Coordina
 // Convert tokens and the ids of groups, for both directions.
 void Encode(const Token& token, v1::Token* out);
 Token Decode(const v1::Token& in);
+void Encode(const Reattach& reattach, v1::Reattach* out);
+absl::StatusOr<Reattach> Decode(const v1::Reattach& in);
 void Encode(const GroupId& id, v1::GroupId* out);
 absl::StatusOr<GroupId> Decode(const v1::GroupId& in);
 

@@ -4,7 +4,8 @@
     coordinator_restart.py BIN_DIR [--kills 40] [--steps 400] [--rounds 5] [--store DIR]
 
 The training is a small gpt of 4 stages on 2 workers with a checkpoint of every 5 steps. The coordinator is killed (SIGKILL) and
-started again at once; `next step` is the time from the kill to the line of a step that had not ended before. Then the same run is
+started again at once; `next step` is the time from the kill to the line of a step that had not ended before. The run must have had
+one attempt all the time: its workers came back to it, and no job was made again. Then the same run is
 made with and without a store in turn, and the time per step is that of the summary (p50 of its steps). Prints the lines of a
 table. `--store` is the folder of the store, by default one below the folder for temporary files: a disk, where that is one.
 """
@@ -92,6 +93,9 @@ def measure_kills(options, folder, store):
             # The file is written anew from the store; steps that the store had count as made before.
             time.sleep(0.02)
             times.append(await_true("a new step", lambda: steps(out) > done + 1) - began)
+        run = json.loads(daemons.weft("describe", "1", "-o", "json"))
+        if run.get("restarts") or run.get("restart_reason"):
+            raise RuntimeError(f"an attempt began again: {run.get('restart_reason')}")
         made = [json.loads(line)["step"] for line in (out / "steps.jsonl").read_text().splitlines()]
         if made != list(range(len(made))):
             raise RuntimeError("a step was reported twice, out of order or not at all")

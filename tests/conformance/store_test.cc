@@ -143,6 +143,9 @@ TEST_P(Stores, WhatIsCommitted_IsThereAgainInItsOrder) {
   more.figures.back().losses = 2;
   more.figures.back().furthest = 260;
   more.figures.back().first_start_ns = 900;
+  more.figures.back().epoch = 7;
+  more.figures.back().sealed = 299;
+  more.attempts = {AttemptOf(1, 6), AttemptOf(1, 7)};
   more.validations.push_back({1, 200, 10, 10, 0.25, 0.5, ""});
   Commit({more, Stepped(1, 300)});
   ExpectAllIsThere();
@@ -157,6 +160,36 @@ TEST_P(Stores, WhatIsCommitted_IsThereAgainInItsOrder) {
   EXPECT_EQ(run.steps[17].loss, 0.1 * 17);
   EXPECT_EQ(run.steps[17].gradient_norm, 2.5);
   EXPECT_EQ(state_.epoch, 7u);
+  EXPECT_EQ(run.attempt.epoch, 7u) << "the last attempt of a batch counts";
+  EXPECT_EQ(run.figures.epoch, 7u);
+  EXPECT_EQ(run.figures.sealed, 299);
+  EXPECT_EQ(run.figures.validated, -1);
+  ASSERT_EQ(run.attempt.members.size(), 2u);
+  EXPECT_EQ(run.attempt.members[1].worker, "w1");
+  EXPECT_EQ(run.attempt.members[1].process, 4);
+  EXPECT_EQ(run.attempt.first_token, 12u);
+  EXPECT_EQ(run.attempt.first_step, 250);
+  EXPECT_EQ(run.attempt.reduction, ReductionMode::kFast);
+  ASSERT_EQ(run.attempt.former.size(), 1u);
+  EXPECT_EQ(run.attempt.former[0].wall_seconds, 1.5);
+}
+
+TEST_P(Stores, AnAttempt_ReplacesTheOneBefore) {
+  Commit({Submitted(1), Submitted(2)});
+  for (uint64_t epoch = 2; epoch < 5; ++epoch) {
+    Records attempt;
+    attempt.epoch = epoch;
+    attempt.attempts = {AttemptOf(1, epoch)};
+    Commit({attempt});
+  }
+  ExpectAllIsThere();
+  EXPECT_EQ(state_.runs.at(1).attempt.epoch, 4u);
+  EXPECT_EQ(state_.runs.at(2).attempt.epoch, 0u);
+  Records forgotten;
+  forgotten.forgotten = {1};
+  Commit({Ended(1)});
+  Commit({forgotten});
+  ExpectAllIsThere();
 }
 
 TEST_P(Stores, AWrittenRun_KeepsItsFiguresWithoutItsSteps) {
@@ -256,8 +289,10 @@ TEST(SqliteStore, AFileOfAnotherProgramOrVersion_IsRefused) {
     auto database = SqliteDatabase::Open(folder.path() + "/store.db", SqliteDatabase::Access::kWrite);
     ASSERT_TRUE(database.ok() && (*database)->Run(sql).ok());
   };
-  run("PRAGMA user_version=2");
-  EXPECT_THAT(std::string(LoadFrom(folder.path()).status().message()), HasSubstr("has the format 2"));
+  run("PRAGMA user_version=1");
+  EXPECT_TRUE(LoadFrom(folder.path()).ok()) << "one of the version before is taken over";
+  run("PRAGMA user_version=3");
+  EXPECT_THAT(std::string(LoadFrom(folder.path()).status().message()), HasSubstr("has the format 3"));
   run("PRAGMA application_id=1");
   EXPECT_THAT(std::string(LoadFrom(folder.path()).status().message()), HasSubstr("not a store of Weft's"));
   WriteFile(folder.path() + "/store.db", std::string(5000, 'x'));

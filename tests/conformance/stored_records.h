@@ -19,7 +19,7 @@ inline std::string TextOf(const StoredState& state) {
   std::string text = absl::StrCat("epoch ", state.epoch, ", last run ", state.last_run, "\n");
   for (const auto& [id, run] : state.runs) {
     absl::StrAppend(&text, id, run.written ? " written " : " ", EncodeStored(run.submission), "|",
-                    EncodeStored(run.figures, kUnix), "|");
+                    EncodeStored(run.attempt), "|", EncodeStored(run.figures, kUnix), "|");
     for (const StepDone& step : run.steps) absl::StrAppend(&text, EncodeStored(step, kUnix), "|");
     for (const Validation& validation : run.validations)
       absl::StrAppend(&text, EncodeStored(validation), "|");
@@ -54,6 +54,18 @@ inline Records Submitted(uint64_t run, const std::string& request = "") {
                                  "identity"});
   records.figures.push_back(FiguresOf(run, RunState::kSubmitted));
   return records;
+}
+
+inline AttemptRecord AttemptOf(uint64_t run, uint64_t epoch) {
+  AttemptRecord attempt;
+  attempt.run = run;
+  attempt.epoch = epoch;
+  attempt.first_token = 12;
+  attempt.first_step = 250;
+  attempt.reduction = ReductionMode::kFast;
+  attempt.members = {{3, "w0", "process 3 (w0)"}, {4, "w1", "process 4 (w1)"}};
+  attempt.former.emplace_back().wall_seconds = 1.5;
+  return attempt;
 }
 
 inline Records Stepped(uint64_t run, int32_t step) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/store/store.h"
 #include "tests/golden/transcript_words.h"
 
 namespace weft {
@@ -53,7 +54,8 @@ Topic TopicOf(const WorkerEffect& effect) {
 struct TranscriptCores::Worker {
   std::string name;
   int64_t pid;
-  JoinedSession session;
+  std::unique_ptr<JoinedSession> session;
+  Hello hello;
   std::unique_ptr<WorkerCore> core;  // null: by hand
   std::deque<Packet<FromWorker>> up;
   std::deque<Packet<FromCoordinator>> down;
@@ -70,7 +72,7 @@ TranscriptCores::TranscriptCores(TranscriptPage* page) : page_(page) { SetOption
 TranscriptCores::~TranscriptCores() = default;
 
 uint64_t TranscriptCores::RunOf(const Worker& w) { return w.run; }
-SessionId TranscriptCores::SessionOf(const Worker& w) { return w.session.session(); }
+SessionId TranscriptCores::SessionOf(const Worker& w) { return w.session->session(); }
 int64_t TranscriptCores::PidOf(const Worker& w) { return w.pid; }
 Token TranscriptCores::TokenOf(const Worker& w, Rank rank) {
   const auto found = w.tokens.find(rank);
@@ -78,6 +80,7 @@ Token TranscriptCores::TokenOf(const Worker& w, Rank rank) {
 }
 
 void TranscriptCores::SetOptions(const CoreOptions& core, const LinkOptions& link) {
+  options_ = core;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
   link_ = link;
 }
@@ -89,7 +92,14 @@ void TranscriptCores::Check(const absl::Status& status) {
 // ---- the coordinator
 
 void TranscriptCores::StepCoordinator(std::vector<Event> events) {
+  std::vector<std::shared_ptr<const RunPlan>> plans;
+  for (const Event& e : events) {
+    if (const auto* submit = std::get_if<SubmitRun>(&e)) plans.push_back(submit->plan);
+  }
   Effects effects = coordinator_->Step(now_, std::move(events));
+  for (size_t i = 0; i < effects.records.submissions.size(); ++i)
+    plans_[effects.records.submissions[i].run] = plans[i];
+  Apply(effects.records, &stored_);
   Write(effects);
   SendAll(std::move(effects.messages));
   PumpAll();
@@ -136,15 +146,31 @@ void TranscriptCores::SendAll(std::vector<OutgoingMessage> messages) {
   for (OutgoingMessage& m : messages) {
     page_->Line(Topic::kMessages, absl::StrCat("to ", NameOf(m.session), ": ", MessageWords(m.message)));
     Worker* w = BySession(m.session);
-    if (w != nullptr) Check(w->session.coordinator_end.Send(std::move(m.message)));
+    if (w != nullptr) Check(w->session->coordinator_end.Send(std::move(m.message)));
   }
+}
+
+// What is in flight is lost with the connections.
+void TranscriptCores::RestartCoordinator() {
+  for (auto& w : workers_) {
+    w->connected = false;
+    w->up.clear();
+    w->down.clear();
+  }
+  CoreOptions options = options_;
+  options.epoch = ++stored_.epoch;
+  coordinator_ = std::make_unique<CoordinatorCore>(options);
+  std::vector<Event> events;
+  for (const auto& [id, run] : stored_.runs)
+    events.push_back(RestoreRun{run, IsFinal(run.figures.info.state) ? nullptr : plans_[id]});
+  StepCoordinator(std::move(events));
 }
 
 // ---- workers
 
 TranscriptCores::Worker* TranscriptCores::BySession(SessionId session) {
   for (auto& w : workers_) {
-    if (w->session.session() == session) return w.get();
+    if (w->session->session() == session) return w.get();
   }
   return nullptr;
 }
@@ -163,7 +189,7 @@ absl::StatusOr<TranscriptCores::Worker*> TranscriptCores::Find(const std::string
 }
 
 void TranscriptCores::Connect(const std::string& name, Hello hello, bool by_hand) {
-  const SessionId session = workers_.size() + 1;
+  const SessionId session = ++sessions_;
   hello.pid = static_cast<int64_t>(99 + session);
   const auto parse = [this](const std::string& spec) -> absl::StatusOr<WorkerCore::RunShape> {
     const auto found = shapes_.find(spec);
@@ -171,8 +197,8 @@ void TranscriptCores::Connect(const std::string& name, Hello hello, bool by_hand
     return found->second;
   };
   workers_.push_back(
-      std::unique_ptr<Worker>(new Worker{name, hello.pid, JoinedSession(session, link_),
-                                         by_hand ? nullptr : std::make_unique<WorkerCore>(parse)}));
+      std::unique_ptr<Worker>(new Worker{name, hello.pid, std::make_unique<JoinedSession>(session, link_),
+                                         hello, by_hand ? nullptr : std::make_unique<WorkerCore>(parse)}));
   page_->HeadIfFollowed(absl::StrCat("coordinator sees the session of ", name));
   StepCoordinator({SessionOpened{session}});
   Send(*workers_.back(), std::move(hello));
@@ -180,7 +206,7 @@ void TranscriptCores::Connect(const std::string& name, Hello hello, bool by_hand
 
 void TranscriptCores::Send(Worker& w, FromWorker message) {
   page_->Head(Topic::kMessages, absl::StrCat(w.name, " sends ", MessageWords(message)));
-  Check(w.session.worker_end.Send(std::move(message)));
+  Check(w.session->worker_end.Send(std::move(message)));
   Pump(w);
 }
 
@@ -204,7 +230,7 @@ void TranscriptCores::Carry(Worker& w, WorkerEffects effects) {
 
 void TranscriptCores::CarryOne(Worker& w, const WorkerEffect& effect) {
   if (const auto* send = std::get_if<SendEffect>(&effect)) {
-    Check(w.session.worker_end.Send(send->message));
+    Check(w.session->worker_end.Send(send->message));
   } else if (const auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(w, *prepare);
   } else if (std::holds_alternative<JoinEffect>(effect)) {
@@ -305,14 +331,26 @@ void TranscriptCores::Break(Worker& w, const std::string& reason) {
   w.up.clear();
   w.down.clear();
   page_->Head(Topic::kMessages, absl::StrCat("coordinator sees the session of ", w.name, " break"));
-  StepCoordinator({SessionBroken{w.session.session(), reason}});
+  StepCoordinator({SessionBroken{w.session->session(), reason}});
 }
 
 void TranscriptCores::Resume(Worker& w) {
   w.connected = true;
-  Check(w.session.Resume(now_));
+  Check(w.session->Resume(now_));
   page_->Head(Topic::kMessages, absl::StrCat("coordinator sees the session of ", w.name, " resume"));
-  StepCoordinator({SessionResumed{w.session.session()}});
+  StepCoordinator({SessionResumed{w.session->session()}});
+}
+
+void TranscriptCores::Return(Worker& w) {
+  const bool returns = w.core->has_to_tell();
+  w.session = std::make_unique<JoinedSession>(++sessions_, link_);
+  w.connected = true;
+  StepCoordinator({SessionOpened{w.session->session()}});
+  Hello hello = w.hello;
+  hello.returns = returns;
+  if (returns) hello.process = w.process;
+  Send(w, std::move(hello));
+  Ask(w, [](WorkerCore& c, WorkerEffects* out) { c.Return(out); });
 }
 
 absl::Status TranscriptCores::EndTask(Worker& w, const std::string& task, const End& end) {
@@ -379,8 +417,8 @@ void TranscriptCores::Transfer() {
 
 void TranscriptCores::Pump(Worker& w) {
   if (!w.connected) return;
-  while (auto packet = w.session.worker_end.Take(now_)) w.up.push_back(*std::move(packet));
-  while (auto packet = w.session.coordinator_end.Take(now_)) w.down.push_back(*std::move(packet));
+  while (auto packet = w.session->worker_end.Take(now_)) w.up.push_back(*std::move(packet));
+  while (auto packet = w.session->coordinator_end.Take(now_)) w.down.push_back(*std::move(packet));
 }
 
 void TranscriptCores::PumpAll() {
@@ -418,7 +456,7 @@ absl::Status TranscriptCores::Duplicate(Worker& w, bool up) {
 }
 
 void TranscriptCores::ArriveUp(Worker& w, const Packet<FromWorker>& packet) {
-  auto events = w.session.ToCoordinator(now_, packet);
+  auto events = w.session->ToCoordinator(now_, packet);
   if (!events.ok()) return Check(events.status());
   std::vector<FromWorker> messages;
   for (const Event& e : *events) messages.push_back(std::get<SessionMessage>(e).message);
@@ -431,7 +469,7 @@ void TranscriptCores::ArriveUp(Worker& w, const Packet<FromWorker>& packet) {
 }
 
 void TranscriptCores::ArriveDown(Worker& w, const Packet<FromCoordinator>& packet) {
-  const auto messages = w.session.ToWorker(now_, packet);
+  const auto messages = w.session->ToWorker(now_, packet);
   if (!messages.ok()) return Check(messages.status());
   const Topic topic = packet.messages.empty() ? Topic::kPackets : Topic::kMessages;
   page_->Head(
@@ -473,8 +511,8 @@ int64_t TranscriptCores::NextDeadline() const {
   if (next <= now_) next = kNever;
   for (const auto& w : workers_) {
     if (!w->connected) continue;
-    consider(w->session.worker_end.next_deadline());
-    consider(w->session.coordinator_end.next_deadline());
+    consider(w->session->worker_end.next_deadline());
+    consider(w->session->coordinator_end.next_deadline());
   }
   return next;
 }

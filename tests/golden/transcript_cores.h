@@ -51,6 +51,10 @@ class TranscriptCores {
   void Fail(Worker& w, const Failed& failure);
   void Break(Worker& w, const std::string& reason);
   void Resume(Worker& w);
+  // Kills the coordinator, with all that is in flight, and begins another one with what is stored. Each
+  // worker returns to it by itself.
+  void RestartCoordinator();
+  void Return(Worker& w);
 
   // The oldest packet in flight from the worker (`up`), or to it, arrives, is lost, or is doubled.
   absl::Status Deliver(Worker& w, bool up);
@@ -126,7 +130,11 @@ class TranscriptCores {
 
   TranscriptPage* const page_;
   LinkOptions link_;
+  CoreOptions options_;
   std::unique_ptr<CoordinatorCore> coordinator_;
+  StoredState stored_;  // everything is on the disk at once
+  std::map<uint64_t, std::shared_ptr<const RunPlan>> plans_;
+  SessionId sessions_ = 0;                        // number of the last
   std::vector<std::unique_ptr<Worker>> workers_;  // in the order of their sessions, ended ones too
   std::map<std::string, WorkerCore::RunShape> shapes_;
   std::map<uint64_t, std::string> runs_;  // last words about each run

@@ -18,6 +18,8 @@
 namespace weft {
 namespace {
 
+constexpr char kTranscriptRunId[] = "1234";
+
 int64_t NumberOf(const TranscriptCommand& c, const std::string& key, int64_t otherwise) {
   int64_t number = otherwise;
   return absl::SimpleAtoi(c.Value(key), &number) ? number : otherwise;
@@ -98,6 +100,18 @@ absl::StatusOr<FromWorker> ReportOf(const TranscriptCommand& c, uint64_t run, Ra
   return report;
 }
 
+// What a worker by hand says that it has of one rank.
+Reattach ReattachOf(const TranscriptCommand& c, uint64_t run, Rank rank, const Token& token) {
+  Reattach reattach;
+  reattach.run = run;
+  reattach.epoch = token.epoch;
+  reattach.run_id = c.Value("run_id", kTranscriptRunId);
+  reattach.ended = static_cast<int32_t>(NumberOf(c, "ended", 0));
+  reattach.ranks.push_back(
+      {rank, token, static_cast<int32_t>(NumberOf(c, "credit", 0)), NumberOf(c, "granted", 0)});
+  return reattach;
+}
+
 }  // namespace
 
 std::string TranscriptDriver::Do(const TranscriptCommand& command) {
@@ -120,6 +134,7 @@ absl::Status TranscriptDriver::Carry(const Command& c) {
       {"end", &TranscriptDriver::End},          {"fail", &TranscriptDriver::Lose},
       {"break", &TranscriptDriver::Lose},       {"resume", &TranscriptDriver::Lose},
       {"close", &TranscriptDriver::Lose},       {"exit", &TranscriptDriver::Lose},
+      {"restart", &TranscriptDriver::Lose},     {"return", &TranscriptDriver::Lose},
       {"tick", &TranscriptDriver::Tick},        {"list", &TranscriptDriver::Show}};
   const auto method = kMethods->find(c.name);
   if (method != kMethods->end()) return (this->*method->second)(c);
@@ -202,6 +217,7 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   submit.spec = c.text;
   submit.processes = static_cast<int32_t>(NumberOf(c, "processes", 0));
   submit.output = c.Value("output");
+  submit.run_id = kTranscriptRunId;
   cores_.AddShape(submit.spec, {*std::move(schedule), steps, first_step, (*plan)->tables});
   page_.Head(Topic::kRuns, "coordinator takes a submission");
   cores_.StepCoordinator({std::move(submit)});
@@ -230,6 +246,7 @@ absl::Status TranscriptDriver::Hello(const Command& c) {
   hello.process = static_cast<int32_t>(NumberOf(c, "process", -1));
   hello.address = "address";
   hello.device = c.Value("device", "cpu");
+  hello.returns = std::count(c.words.begin(), c.words.end(), "returns") > 0;
   if (c.values.count("device") > 0) {
     hello.device_id = absl::StrCat(hello.device, "-", c.words[0]);
     hello.reduction_library = "nccl";
@@ -264,6 +281,7 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Report") return ReportOf(c, run, rank);
   if (name == "Leaving") return Leaving{c.Value("reason")};
   if (name == "Failed") return FailureOf(c, run);
+  if (name == "Reattach") return ReattachOf(c, run, rank, token);
   if (name == "Finished") return Finished{run, {}};
   if (name == "Forgotten") return Forgotten{run};
   if (name == "Stalled") return Stalled{run, c.Value("reason")};
@@ -311,6 +329,11 @@ absl::Status TranscriptDriver::End(const Command& c) {
 }
 
 absl::Status TranscriptDriver::Lose(const Command& c) {
+  if (c.name == "restart") {
+    page_.Head(Topic::kRuns, "the coordinator is killed, and another one begins with what is stored");
+    cores_.RestartCoordinator();
+    return absl::OkStatus();
+  }
   const auto worker = WorkerOf(c);
   if (!worker.ok()) return worker.status();
   TranscriptCores::Worker& w = **worker;
@@ -321,6 +344,8 @@ absl::Status TranscriptDriver::Lose(const Command& c) {
     cores_.Break(w, reason);
   } else if (c.name == "resume") {
     cores_.Resume(w);
+  } else if (c.name == "return") {
+    cores_.Return(w);
   } else if (c.name == "close") {
     page_.Head(Topic::kMessages, absl::StrCat("coordinator sees the session of ", c.words[0], " end"));
     cores_.StepCoordinator({SessionClosed{cores_.SessionOf(w), reason}});

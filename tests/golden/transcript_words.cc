@@ -54,6 +54,18 @@ std::string SealWords(int step, int keep, bool drop, bool validate, bool passing
                       validate ? ", validate" : "", passing ? ", passing" : "");
 }
 
+std::string ReattachWords(const Reattach& m) {
+  if (m.run == 0) return "to no run";
+  std::string words = absl::StrCat("to run ", m.run, " epoch ", m.epoch, ", settled: steps before ", m.ended);
+  for (const Reattach::HeldRank& r : m.ranks)
+    absl::StrAppend(&words, ", rank ", r.rank, " under ", TokenWords(r.token), " was granted ", r.granted,
+                    " jobs, credit ", r.credit);
+  for (const Reattach::AskedSnapshot& s : m.snapshots)
+    absl::StrAppend(&words, ", asked for snapshot ", s.step, s.seal ? " and to seal it" : "");
+  for (const int32_t step : m.validations) absl::StrAppend(&words, ", keeps weights ", step, " aside");
+  return words;
+}
+
 std::string PrepareWords(const PrepareEffect& e) {
   std::string words = absl::StrCat("prepares run ", e.assignment.run, ":");
   for (const PrepareEffect::Stage& s : e.stages) {
@@ -169,10 +181,10 @@ namespace {
 constexpr absl::string_view kFromWorker[] = {"Hello",      "Prepared", "Credit",        "Completions",
                                              "Report",     "Failed",   "Finished",      "GroupId",
                                              "Forgotten",  "Stalled",  "SnapshotSaved", "CheckpointSealed",
-                                             "Validation", "Leaving",  "CopiesHeld"};
-constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",     "Finish",
-                                                  "Abort",          "Shutdown", "GroupId",   "TakeSnapshot",
-                                                  "SealCheckpoint", "Validate", "DropCopies"};
+                                             "Validation", "Leaving",  "CopiesHeld",    "Reattach"};
+constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",      "Finish",
+                                                  "Abort",          "Shutdown", "GroupId",    "TakeSnapshot",
+                                                  "SealCheckpoint", "Validate", "DropCopies", "Settled"};
 static_assert(std::size(kFromWorker) == std::variant_size_v<FromWorker>);
 static_assert(std::size(kFromCoordinator) == std::variant_size_v<FromCoordinator>);
 
@@ -188,7 +200,7 @@ std::string MessageWords(const FromWorker& message) {
       Overloaded{
           [](const Hello& m) {
             return absl::StrCat("of ", m.worker, m.process < 0 ? ", any process" : ", process ",
-                                m.process < 0 ? "" : absl::StrCat(m.process),
+                                m.process < 0 ? "" : absl::StrCat(m.process), m.returns ? ", returns" : "",
                                 m.device_id.empty() ? "" : absl::StrCat(", device ", m.device_id));
           },
           [](const Prepared& m) { return absl::StrCat("run ", m.run); },
@@ -223,7 +235,8 @@ std::string MessageWords(const FromWorker& message) {
           },
           [](const CopiesHeld& m) {
             return absl::StrCat("step ", m.step, " of epoch ", m.epoch, ", parts: ", m.parts.size());
-          }},
+          },
+          [](const Reattach& m) { return ReattachWords(m); }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
 }
@@ -245,6 +258,10 @@ std::string MessageWords(const FromCoordinator& message) {
           [](const Validate& m) { return absl::StrCat("step ", m.step); },
           [](const DropCopies& m) {
             return absl::StrCat("run ", m.run, " but of epoch ", m.epoch, " from step ", m.step, " on");
+          },
+          [](const Settled& m) {
+            return absl::StrCat("steps before ", m.ended, ", snapshots up to ", m.sealed,
+                                ", validations up to ", m.validated);
           }},
       message);
   return absl::StrCat(MessageName(message), " ", words);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,10 +42,16 @@ class CoordinatorRestart : public DisturbedService {
   std::unique_ptr<Command> coordinator_;
 };
 
-class CoordinatorRestartOf : public CoordinatorRestart, public ::testing::WithParamInterface<const char*> {};
+// A schedule, and sections of the run file for it.
+struct Restarted {
+  const char* schedule;
+  std::map<std::string, std::string> changes = {};
+};
 
-TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_EndsWithTheBitsOfAnUndisturbedRun) {
-  const std::string file = WriteRun(GetParam(), 90);
+class CoordinatorRestartOf : public CoordinatorRestart, public ::testing::WithParamInterface<Restarted> {};
+
+TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_GoesOnWithItsAttemptAndMakesNoJobAgain) {
+  const std::string file = WriteRun(GetParam().schedule, 90, GetParam().changes);
   TrainReference(file);
   StartCoordinator();
   StartWorkers(2);
@@ -63,17 +70,17 @@ TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_EndsWithTheBitsOfAnUndisturbedR
   }
   const CommandResult waited = watcher->Wait(kSeconds);
   EXPECT_EQ(waited.code, 0) << waited.err;
-  const Json run = Describe();
-  EXPECT_EQ(run["state"], "finished");
-  EXPECT_FALSE(run.contains("restarts")) << "that is no loss of a process";
-  EXPECT_THAT(run["restart_reason"].get<std::string>(), AllOf(HasSubstr("the coordinator was started again"),
-                                                              HasSubstr("from its checkpoint of step ")));
+  EXPECT_EQ(Describe()["state"], "finished");
   ExpectTheReference();
   EXPECT_EQ(Summary()["steps"], 90);
+  ExpectOneAttempt(2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, CoordinatorRestartOf,
-                         ::testing::Values("{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{fsdp: {}}"));
+                         ::testing::Values(Restarted{"{1f1b: {}}"}, Restarted{"{lpp: {groups: 2, ranks: 2}}"},
+                                           Restarted{"{zb_h1: {}}"}, Restarted{"{fsdp: {}}"},
+                                           Restarted{"{ddp: {}, rule: cdp_v2}"},
+                                           Restarted{"{1f1b: {}}", {{"redundancy", "{peers: 1}"}}}));
 
 // What was acknowledged is there: a run that waits, one that has ended, and their order.
 TEST_F(CoordinatorRestart, KilledBehindAcknowledgedSubmissions_KnowsThemAndEndsThem) {
@@ -117,9 +124,10 @@ TEST_F(CoordinatorRestart, StoppedAndStarted_GoesOn) {
   StartCoordinator();
   EXPECT_EQ(Weft({"wait", "1"}).code, 0);
   ExpectTheReference();
+  ExpectOneAttempt(1);
 }
 
-// The workers that come back may be fewer.
+// The workers that come back may be fewer. Then the attempt is over, and the next one begins at a checkpoint.
 TEST_F(CoordinatorRestart, KilledTogetherWithAWorker_GoesOnWithTheOther) {
   const std::string file = WriteRun("{1f1b: {}}", 60);
   TrainReference(file);
@@ -131,6 +139,32 @@ TEST_F(CoordinatorRestart, KilledTogetherWithAWorker_GoesOnWithTheOther) {
   workers_[0]->Signal(SIGKILL);
   StartCoordinator();
   EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  EXPECT_THAT(
+      Describe()["restart_reason"].get<std::string>(),
+      AllOf(HasSubstr("process 0 (w0"), HasSubstr("did not come back"), HasSubstr("checkpoint of step ")));
+  ExpectTheReference();
+}
+
+// Copies in memory outlive the coordinator: with one of the processes lost too, the run goes on from those
+// that the other one keeps.
+TEST_F(CoordinatorRestart, KilledTogetherWithAWorkerOfARunWithRedundancy_GoesOnFromCopies) {
+  const std::string file =
+      WriteRun("{1f1b: {}}", 60, {{"redundancy", "{peers: 1}"}, {"checkpoint", "{every: 1000}"}});
+  TrainReference(file);
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(12));
+  KillCoordinator();
+  workers_[0]->Signal(SIGKILL);
+  workers_[0]->Wait(kSeconds);
+  StartCoordinator();
+  // Its supervisor starts it again.
+  workers_[0] = std::make_unique<Command>(
+      std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", "w0"});
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  EXPECT_THAT(Describe()["restart_reason"].get<std::string>(),
+              AllOf(HasSubstr("came back without it"), HasSubstr("from the copies of step ")));
   ExpectTheReference();
 }
 

@@ -65,6 +65,7 @@ TEST_F(CoordinatorStandby, LeaderKilledTwice_TheOtherOneGoesOn) {
     steps = LossesIn(out_).size() + 15;
   }
   ExpectFinished();
+  ExpectOneAttempt(2);
 }
 
 // It gives its lease up, so the other one does not wait for its end.
@@ -77,6 +78,7 @@ TEST_F(CoordinatorStandby, LeaderGetsSigterm_TheOtherOneGoesOn) {
   EXPECT_EQ(coordinators_[0]->Wait(kSeconds).code, 0);
   ASSERT_TRUE(coordinators_[1]->WaitFor("listening on", kSeconds));
   ExpectFinished();
+  ExpectOneAttempt(1);
 }
 
 // A former leader that comes back stores nothing, and ends, so that its supervisor starts it as a standby.
@@ -93,6 +95,7 @@ TEST_F(CoordinatorStandby, LeaderStoppedBeyondItsLease_ChangesNothingLater) {
   EXPECT_EQ(former.code, 75) << former.err;
   EXPECT_THAT(former.err, HasSubstr("another"));
   ExpectFinished();
+  ExpectOneAttempt(1);
 }
 
 TEST_F(CoordinatorStandby, StandbyGetsSigterm_EndsAndChangesNothing) {

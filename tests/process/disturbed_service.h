@@ -3,6 +3,8 @@
 #ifndef WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
 #define WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
 
+#include <signal.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +41,25 @@ class DisturbedService : public DisturbedRun {
   }
   nlohmann::json Describe(int run = 1) const {
     return nlohmann::json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
+  }
+
+  // Expects that the run has had one attempt, whatever became of coordinators: each worker was assigned it
+  // once, and came back to it at least so often. Ends the workers.
+  void ExpectOneAttempt(int returns) {
+    const nlohmann::json run = Describe();
+    EXPECT_FALSE(run.contains("restarts")) << run;
+    EXPECT_FALSE(run.contains("restart_reason")) << run;
+    const auto times = [](const std::string& log, const std::string& line) {
+      int count = 0;
+      for (size_t at = log.find(line); at != log.npos; at = log.find(line, at + 1)) ++count;
+      return count;
+    };
+    for (const auto& worker : workers_) {
+      worker->Signal(SIGTERM);
+      const std::string log = worker->Wait(kSeconds).err;
+      EXPECT_EQ(times(log, "run 1 begins: "), 1) << log;
+      EXPECT_GE(times(log, "run 1 goes on here: "), returns) << log;
+    }
   }
 
   // Address of the coordinator, or of several; of a socket in the test's folder, unless a test says another.

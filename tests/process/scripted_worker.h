@@ -70,6 +70,7 @@ class ScriptedWorker {
   void On(Welcome&) {}
   void On(GroupId&) {}
   void On(DropCopies&) {}
+  void On(Settled&) {}
   void On(Assign& m) {
     for (const RankLease& lease : m.leases) tokens_[lease.rank] = lease.token;
     stream_->Send(Prepared{m.run});

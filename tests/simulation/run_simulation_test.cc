@@ -375,7 +375,7 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
 // What befell the worlds of all seeds together.
 struct Befallen {
   int coordinator_kills = 0, restarts = 0, resumed = 0;
-  int from_copies = 0, steps_again = 0;
+  int from_copies = 0, steps_again = 0, jobs_again = 0;
   bool all_seeds = true;  // false where WEFT_SEED names the only one
 };
 
@@ -399,6 +399,7 @@ Befallen RunFaultyWorlds(const AddFaults& add_faults) {
     all.restarts += result.restarts;
     all.resumed += result.resumed;
     all.from_copies += result.from_copies;
+    all.jobs_again += result.jobs_again;
     all.steps_again = std::max(all.steps_again, result.steps_again);
   }
   std::cout << all.coordinator_kills << " coordinators killed, " << all.restarts << " restarts, "
@@ -525,13 +526,38 @@ TEST(SimulatedWorld, CoordinatorKilled_EveryRunEndsWithThePlainLoopsWeights) {
     options->steps += 2 + static_cast<int>(seed % 9);
     options->validate_every = 0;
     options->coordinator_kills = 1 + static_cast<int>(seed % 3);
+    options->dies_with_coordinator = seed % 3 == 0 ? 1 : seed % 3 == 1 ? 0.2 : 0;
     options->kills = seed % 4 == 0 ? 1 : 0;
     options->leaves = seed % 5 == 0 ? 1 : 0;
+    options->redundancy = seed % 2 == 0 && options->processes > 1;
     options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+    if (seed % 7 == 0) options->launch_ahead = 3;
   });
   if (!all.all_seeds) return;
   EXPECT_GT(all.coordinator_kills, 300);
   EXPECT_GT(all.resumed, 50);
+  EXPECT_GT(all.from_copies, 3);
+}
+
+// Only the coordinator is killed, again and again, of every schedule, while checkpoints are saved and weights
+// are validated, some of which fail. Its processes come back: no job is made twice, and no attempt begins
+// again.
+TEST(SimulatedWorld, OnlyCoordinatorKilled_NoJobIsMadeTwice) {
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->steps += 2 + static_cast<int>(seed % 9);
+    options->validate_every = seed % 3 == 0 ? 1 + static_cast<int>(seed % 4) : 0;
+    options->validation_ns = seed % 2 == 0 ? 500'000 : 20'000'000;
+    options->failing_saves = seed % 4 == 0 ? 0.3 : 0;
+    options->redundancy = seed % 2 == 0 && options->processes > 1;
+    options->save_ns = seed % 5 == 0 && !options->redundancy ? 20'000'000 : 50'000;
+    options->coordinator_kills = 1 + static_cast<int>(seed % 6);
+    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+    if (seed % 7 == 0) options->launch_ahead = 3;
+  });
+  EXPECT_EQ(all.jobs_again, 0);
+  EXPECT_EQ(all.restarts, 0);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.coordinator_kills, 600);
 }
 
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {

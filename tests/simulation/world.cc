@@ -87,9 +87,6 @@ World::World(const WorldOptions& options)
 
 // Starts a process; it has to join yet. A specification is the step from which the run goes on, or empty.
 void World::StartProcess(int number) {
-  LinkOptions link;
-  link.resend_ns = 4 * options_.delay_ns + 1'000'000;
-  link.ack_delay_ns = 500'000;
   const auto parse = [this](const std::string& spec) {
     int first_step = options_.first_step;
     if (!spec.empty() && !absl::SimpleAtoi(spec, &first_step)) Problem("a wrong specification");
@@ -99,20 +96,49 @@ void World::StartProcess(int number) {
                                 graph.depends_on_steps() ? nullptr : submitted_->tables};
   };
   processes_.push_back(
-      std::make_unique<Process>(number, processes_.size() + 1, parse, options_.launch_ahead, link));
+      std::make_unique<Process>(number, processes_.size() + 1, parse, options_.launch_ahead));
   process_at_[number] = processes_.back().get();
 }
 
 void World::Join(Process& p) {
+  if (coordinator_ == nullptr) return;  // it joins the next one
   p.joined = true;
-  StepCoordinator({SessionOpened{p.session.session()}});
+  BeginSession(p, /*returns=*/false);
+  Pump(p);
+}
+
+// Begins a session with the coordinator that lives now, with a Hello.
+void World::BeginSession(Process& p, bool returns) {
+  LinkOptions link;
+  link.resend_ns = 4 * options_.delay_ns + 1'000'000;
+  link.ack_delay_ns = 500'000;
+  p.session = std::make_unique<JoinedSession>(sessions_.size() + 1, link);
+  p.up_timer = p.down_timer = -1;
+  sessions_[p.session->session()] = &p;
+  StepCoordinator({SessionOpened{p.session->session()}});
   Hello hello;
   hello.worker = absl::StrCat("worker-", p.number);
   hello.host = "world";
-  hello.pid = p.pid();
+  hello.pid = p.pid;
   hello.process = p.number;
   hello.address = absl::StrCat("address-", p.number);
-  if (absl::Status s = p.session.worker_end.Send(hello); !s.ok()) Problem(std::string(s.message()));
+  hello.returns = returns;
+  if (absl::Status s = p.session->worker_end.Send(hello); !s.ok()) Problem(std::string(s.message()));
+}
+
+// Lets a process find out that the coordinator was started again, and tell it what it has.
+void World::ReturnTo(Process& p) {
+  if (coordinator_ == nullptr) return;  // it was killed again
+  Note(Mix(19, p.number));
+  const bool returns = p.core.has_to_tell();
+  BeginSession(p, returns);
+  WorkerEffects effects;
+  p.core.Return(&effects);
+  Carry(p, std::move(effects), nullptr);
+  if (p.leaving) {
+    if (absl::Status s = p.session->worker_end.Send(Leaving{"it was asked to"}); !s.ok())
+      Problem(std::string(s.message()));
+  }
   Pump(p);
 }
 
@@ -128,7 +154,7 @@ void World::Kill(Process& p) {
   p.dead = true;
   Note(Mix(16, p.number));
   const int64_t reported = now_ + 1 + random_.Below(20'000'000);
-  At(reported, [this, &p] { StepCoordinator({WorkerExited{p.pid(), "it was killed"}}); });
+  At(reported, [this, &p] { StepCoordinator({WorkerExited{p.pid, "it was killed"}}); });
   Replace(p, reported);
 }
 
@@ -136,9 +162,9 @@ void World::Kill(Process& p) {
 void World::Leave() {
   if (finished_) return;
   Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
-  if (p.dead || !p.joined || std::exchange(p.leaving, true)) return;
+  if (p.dead || p.session == nullptr || std::exchange(p.leaving, true)) return;
   Note(Mix(17, p.number));
-  if (absl::Status s = p.session.worker_end.Send(Leaving{"it was asked to"}); !s.ok())
+  if (absl::Status s = p.session->worker_end.Send(Leaving{"it was asked to"}); !s.ok())
     Problem(std::string(s.message()));
   Pump(p);
 }
@@ -148,7 +174,9 @@ void World::Exit(Process& p) {
   if (!p.leaving) return Problem("a process was told to exit that had not asked for it");
   p.dead = true;
   const int64_t closed = now_ + 1 + random_.Below(5'000'000);
-  At(closed, [this, &p] { StepCoordinator({SessionClosed{p.session.session(), "it said goodbye"}}); });
+  At(closed, [this, session = p.session->session()] {
+    StepCoordinator({SessionClosed{session, "it said goodbye"}});
+  });
   Replace(p, closed);
 }
 
@@ -182,6 +210,8 @@ void World::BeginAttempt(const Assign& assign) {
   if (!assign.kept.empty()) ++result_.from_copies;
   result_.steps_again = std::max(result_.steps_again, options_.first_step + steps_done_ - first_step_);
   plan_ = first_step_ == options_.first_step ? submitted_ : PlanFrom(*submitted_, first_step_);
+  result_.jobs_again += static_cast<int>(std::count_if(
+      started_.begin(), started_.end(), [&](const Job& job) { return job.step >= first_step_; }));
   for (std::set<Job>* jobs : {&started_, &launched_, &ended_})
     std::erase_if(*jobs, [&](const Job& job) { return job.step >= first_step_; });
   for (std::set<int>* steps : {&sealed_, &dropped_, &aside_, &failing_})
@@ -208,7 +238,9 @@ void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver
     result_.packets_doubled += copies == 2;
     for (int c = 0; c < copies; ++c) {
       AtOf(p, now_ + 1000 + random_.Below(options_.delay_ns),
-           [&p, deliver, packet = *packet] { deliver(p, packet); });
+           [&p, deliver, packet = *packet, session = p.session->session()] {
+             if (p.session->session() == session) deliver(p, packet);
+           });
     }
   }
   const int64_t deadline = link.next_deadline();
@@ -218,22 +250,25 @@ void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver
 }
 
 void World::Pump(Process& p) {
-  PumpLink(p.session.worker_end, &p.up_timer, p,
+  if (p.session == nullptr) return;
+  PumpLink(p.session->worker_end, &p.up_timer, p,
            [this](Process& q, const Packet<FromWorker>& packet) { ToCoordinator(q, packet); });
-  PumpLink(p.session.coordinator_end, &p.down_timer, p,
+  PumpLink(p.session->coordinator_end, &p.down_timer, p,
            [this](Process& q, const Packet<FromCoordinator>& packet) { ToWorker(q, packet); });
 }
 
 void World::ToCoordinator(Process& p, Packet<FromWorker> packet) {
-  auto events = p.session.ToCoordinator(now_, std::move(packet));
+  const bool to_former = p.session->session() <= former_sessions_;
+  if (to_former ? former_ == nullptr : coordinator_ == nullptr) return;
+  auto events = p.session->ToCoordinator(now_, std::move(packet));
   if (!events.ok()) return Problem(std::string(events.status().message()));
   for (const weft::Event& e : *events) Note(Mix(11, std::get<SessionMessage>(e).message.index()));
-  if (!events->empty()) StepCoordinator(*std::move(events));
+  if (!events->empty()) to_former ? StepFormer(*std::move(events)) : StepCoordinator(*std::move(events));
   Pump(p);
 }
 
 void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
-  const auto messages = p.session.ToWorker(now_, std::move(packet));
+  const auto messages = p.session->ToWorker(now_, std::move(packet));
   if (!messages.ok()) return Problem(std::string(messages.status().message()));
   for (const FromCoordinator& m : *messages) {
     Note(Mix(12, m.index()));
@@ -251,7 +286,7 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
     if (auto* send = std::get_if<SendEffect>(&effect)) {
       const auto* failed = std::get_if<Failed>(&send->message);
       if (failed != nullptr && failed->non_finite_step < 0) Problem(failed->reason);
-      if (absl::Status s = p.session.worker_end.Send(std::move(send->message)); !s.ok())
+      if (absl::Status s = p.session->worker_end.Send(std::move(send->message)); !s.ok())
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
       BeginAttempt(prepare->assignment);

@@ -18,8 +18,9 @@
 // begins with copies has those alone, each whole and as the plain loop has it, of the attempt that made them.
 // A process that is killed loses all that it holds; the run begins again, and all of the above holds for it.
 // Where the coordinator is killed, each of its effects waits for its records in a store of the world's; what
-// is not stored by then has never happened, and another one goes on with what is. Where processes only leave,
-// no job is made twice, but before an attempt's first step, or where states migrate. Every multiple of
+// is not stored by then has never happened (a coordinator that was only stopped may still grant), and another
+// one goes on with what is, and with what the processes say that live on. Where processes only leave, no job
+// is made twice, but before an attempt's first step, or where states migrate. Every multiple of
 // `validate_every`, and the end, is validated or reported to have failed, one at a time. The trace is a hash
 // of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
@@ -73,6 +74,7 @@ struct WorldOptions {
   int64_t validation_ns = 2'000'000;  // longest time of one
   int64_t stop_at_ns = 0;             // the run is told to stop with a checkpoint; 0: it is not
   int coordinator_kills = 0;          // times that the coordinator is killed; it has a store then
+  double dies_with_coordinator = 0;   // probability of each process to be killed with it
   int kills = 0;                      // processes that are killed, each replaced a little later
   int64_t expand_ns = 5'000'000'000;  // CoreOptions::expand_ns
   int leaves = 0;                     // processes that ask to leave, each replaced a little later
@@ -95,6 +97,7 @@ struct WorldResult {
   int restarts = 0;      // times that the run began again
   int resumed = 0;       // of these, from a checkpoint that it had made, or from copies
   int from_copies = 0;   // of these, from copies in memory
+  int jobs_again = 0;    // jobs that had started and were made again
   int steps_again = 0;   // most steps that an attempt made again
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
   std::string failure;   // reason why the run failed, where it has a bad job

@@ -11,7 +11,7 @@ void World::StartCore(uint64_t epoch) {
   CoreOptions core;
   core.epoch = epoch;
   core.expand_ns = options_.expand_ns;
-  core.gathering_ns = 50'000'000;
+  core.gathering_ns = 500'000'000;
   // So often a process that is killed at random may have the same job in hand.
   if (options_.bad_job.kind != BadJob::Kind::kDeadly) core.poison_losses = options_.kills + 1;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
@@ -27,6 +27,16 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   Effects effects = coordinator_->Step(now_, std::move(events));
   options_.coordinator_kills > 0 ? Hold(std::move(effects)) : CarryOut(std::move(effects));
   WakeCoordinator();
+}
+
+// Steps a coordinator that goes on though another one leads: what it would store is refused, so it says no
+// more than what goes ahead of the store, to processes that have not gone over.
+void World::StepFormer(std::vector<weft::Event> events) {
+  Effects effects = former_->Step(now_, std::move(events));
+  for (OutgoingMessage& m : effects.messages) {
+    if (std::holds_alternative<Grant>(m.message) || std::holds_alternative<weft::TakeSnapshot>(m.message))
+      SendTo(std::move(m));
+  }
 }
 
 // Holds the effects until their records are on the disk, as the shell does, but for grants and announcements
@@ -54,17 +64,20 @@ void World::Hold(Effects effects) {
   At(carried_out_at_, in_this_life([this, shared] { CarryOut(std::move(*shared)); }));
 }
 
-// Ends the coordinator at once: what it holds back, and what is on the way to the disk, is lost. Another one
-// begins with what is stored, and its workers register anew, with nothing of the run.
+// Ends the coordinator at once, or only stops it: what it holds back, and what is on the way to the disk, is
+// lost. Another one begins with what is stored. Processes live on, and come back to it, but for those that
+// die too.
 void World::KillCoordinator() {
   if (finished_ || coordinator_ == nullptr) return;
   ++coordinator_life_;
   ++result_.coordinator_kills;
-  coordinator_.reset();
+  former_ = std::move(coordinator_);
+  if (random_.Chance(0.5)) former_.reset();
+  former_sessions_ = sessions_.size();
   coordinator_timer_ = -1;
   counted_now_.clear();
   Note(Mix(18, coordinator_life_));
-  for (auto& [number, p] : process_at_) p->dead = true;
+  for (auto& [number, p] : process_at_) p->dead |= random_.Chance(options_.dies_with_coordinator);
   At(now_ + 1 + random_.Below(20'000'000), [this] { RestartCoordinator(); });
 }
 
@@ -85,16 +98,19 @@ void World::RestartCoordinator() {
   StepCoordinator(std::move(events));
   Submit();
   for (int number = 0; number < options_.processes; ++number) {
-    StartProcess(number);
+    if (process_at_[number]->dead) StartProcess(number);
     Process& p = *process_at_[number];
-    AtOf(p, now_ + 1 + random_.Below(10'000'000), [this, &p] { Join(p); });
+    AtOf(p, now_ + 1 + random_.Below(10'000'000), [this, &p, life = coordinator_life_] {
+      if (life != coordinator_life_) return;
+      p.joined ? ReturnTo(p) : Join(p);
+    });
   }
 }
 
 void World::SendTo(OutgoingMessage m) {
-  Process& p = *processes_[m.session - 1];
-  if (p.dead) return;
-  if (absl::Status s = p.session.coordinator_end.Send(std::move(m.message)); !s.ok())
+  Process& p = *sessions_.at(m.session);
+  if (p.dead || p.session->session() != m.session) return;
+  if (absl::Status s = p.session->coordinator_end.Send(std::move(m.message)); !s.ok())
     Problem(std::string(s.message()));
 }
 
@@ -114,7 +130,9 @@ void World::CarryOut(Effects effects) {
   }
   steps_done_ += static_cast<int>(effects.steps.size());
   for (const CloseSession& c : effects.closed) {
-    if (!processes_[c.session - 1]->dead) Problem(absl::StrCat("session closed: ", c.status.ToString()));
+    const Process& p = *sessions_.at(c.session);
+    if (!p.dead && p.session->session() == c.session)
+      Problem(absl::StrCat("session closed: ", c.status.ToString()));
   }
   for (const RunInfo& run : effects.runs) {
     stop_step_ = std::max(stop_step_, run.stop_step);

@@ -51,9 +51,8 @@ class World {
   };
   using CopyKey = std::tuple<uint64_t, int, StatePart>;  // epoch and step
   struct Process {
-    Process(int n, SessionId id, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
-        : number(n), core(std::move(parse), launch_ahead), session(id, link) {}
-    int64_t pid() const { return 100 + static_cast<int64_t>(session.session()); }
+    Process(int n, int64_t id, WorkerCore::ParseSpec parse, int launch_ahead)
+        : number(n), pid(100 + id), core(std::move(parse), launch_ahead) {}
     void ForgetValues() {
       inbox.clear();
       there.clear();
@@ -67,10 +66,13 @@ class World {
       pieces.clear();
       copies_to_come.clear();
     }
+    // Returns the number of its transport, by which its peers know it: its place in processes_, from 1 on.
+    uint64_t sender() const { return static_cast<uint64_t>(pid - 100); }
     const int number;
+    const int64_t pid;
     bool dead = false, joined = false, leaving = false;
     WorkerCore core;
-    JoinedSession session;
+    std::unique_ptr<JoinedSession> session;  // null before it has joined
     std::map<TensorKey, Value> inbox;
     std::map<TensorKey, int64_t> there;  // times when the device has made them
     // The data plane, as transports have it: each tensor has its value for an owner.
@@ -131,6 +133,8 @@ class World {
 
   void StartProcess(int number);
   void Join(Process& p);
+  void BeginSession(Process& p, bool returns);
+  void ReturnTo(Process& p);
   void KillAny();
   void Kill(Process& p);
   // Returns true if it is the bad job, which goes wrong then: nothing comes of it.
@@ -148,6 +152,7 @@ class World {
   void StartCore(uint64_t epoch);
   void Submit();
   void StepCoordinator(std::vector<weft::Event> events);
+  void StepFormer(std::vector<weft::Event> events);
   void Hold(Effects effects);
   void SendTo(OutgoingMessage m);
   void CarryOut(Effects effects);
@@ -228,9 +233,13 @@ class World {
   std::vector<Held> plain_;                       // by version
   std::unique_ptr<CoordinatorCore> coordinator_;  // null while it is dead
   int coordinator_life_ = 0;
+  // The coordinator before, where it was only stopped, and the number of its last session.
+  std::unique_ptr<CoordinatorCore> former_;
+  SessionId former_sessions_ = 0;
   StoredState stored_;
   int64_t durable_at_ = 0, carried_out_at_ = 0;      // times of the last effects that are held
-  std::vector<std::unique_ptr<Process>> processes_;  // also dead ones; by session
+  std::vector<std::unique_ptr<Process>> processes_;  // also dead ones
+  std::map<SessionId, Process*> sessions_;           // those whose sessions they were
   std::map<int, Process*> process_at_;               // those that live, by number
   std::priority_queue<Event> events_;
   uint64_t next_ = 0;

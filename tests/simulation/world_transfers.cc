@@ -25,12 +25,12 @@ void World::BeginTransfers(Process& p, const Assign& assign) {
   std::vector<TransportEvent> events;
   for (const Peer& peer : assign.peers) {
     if (peer.process != p.number)
-      p.table.AddPeer(peer.process, process_at_[peer.process]->session.session(), peer.label, &events);
+      p.table.AddPeer(peer.process, process_at_[peer.process]->sender(), peer.label, &events);
   }
   if (!events.empty()) Problem("a transfer of a former attempt was left");
 }
 
-// Sends a message to the process of the session, or loses it.
+// Sends a message to the process of that sender, or loses it.
 void World::SendBetween(uint64_t to, std::function<void(Process&)> handle) {
   if (random_.Chance(options_.transfer_loss)) {
     ++result_.transfers_lost;
@@ -52,7 +52,7 @@ void World::Want(Process& p, const WantEffect& e) {
 
 void World::SendWant(Process& p, PeerId producer, const TensorKey& key, bool again) {
   SendBetween(*p.table.SenderOf(producer),
-              [this, key, again, from = p.session.session()](Process& q) { TakeWant(q, from, key, again); });
+              [this, key, again, from = p.sender()](Process& q) { TakeWant(q, from, key, again); });
 }
 
 void World::TakeWant(Process& p, uint64_t from, const TensorKey& key, bool again) {
@@ -85,13 +85,12 @@ void World::HandOver(Process& p, const Delivery& delivery) {
 
 void World::SendOffer(Process& p, uint64_t offer) {
   const HeldOffer& held = *p.held.Find(offer);
-  SendBetween(held.consumer,
-              [this, key = held.key, value = ValueOf(held.tensor), offer,
-               from = p.session.session()](Process& q) { TakeTensor(q, from, key, value, offer); });
+  SendBetween(held.consumer, [this, key = held.key, value = ValueOf(held.tensor), offer,
+                              from = p.sender()](Process& q) { TakeTensor(q, from, key, value, offer); });
 }
 
 void World::TakeTensor(Process& p, uint64_t from, const TensorKey& key, Value value, uint64_t offer) {
-  SendBetween(from, [to = p.session.session(), offer](Process& q) { q.held.Release(to, offer); });
+  SendBetween(from, [to = p.sender(), offer](Process& q) { q.held.Release(to, offer); });
   const std::optional<PeerId> peer = p.table.PeerOf(from);
   if (peer.has_value() && p.table.IsAwaited(*peer, key) && p.table.Take(*peer, key)) Arrive(p, key, value);
 }
@@ -136,7 +135,7 @@ void World::SendReports(Process& p) {
       if (process_of_rank_[rank] != p.number) continue;
       for (const Job& job : jobs) report.running.push_back({rank, job, now_ - began_[job]});
     }
-    if (absl::Status s = p.session.worker_end.Send(std::move(report)); !s.ok())
+    if (absl::Status s = p.session->worker_end.Send(std::move(report)); !s.ok())
       Problem(std::string(s.message()));
     Pump(p);
     SendReports(p);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -82,6 +84,20 @@ class RestoredCore : public ::testing::Test {
   std::optional<Message> Heard(SessionId session) {
     return TakeFirst<Message>(&sent[session]);
   }
+  // Lets a worker come back, which has a session of this number again, with what it has of its attempt.
+  void Return(SessionId session, uint64_t run, const std::function<void(Reattach*)>& change = nullptr) {
+    Do(SessionOpened{session});
+    Hello hello{absl::StrCat("worker-", session), "h", static_cast<int64_t>(100 + session),
+                static_cast<int32_t>(session - 1), "addr"};
+    hello.returns = true;
+    Say(session, hello);
+    Reattach reattach{run, epochs.back(), "", ended, -1, -1, {}, {}, {}};
+    for (const RankLease& lease : leases[session])
+      reattach.ranks.push_back({lease.rank, lease.token, 4, granted[lease.rank]});
+    if (change) change(&reattach);
+    Say(session, reattach);
+    for (const Completions& jobs : done[session]) Say(session, jobs);
+  }
   // Prepares the run on the sessions that were assigned, and returns the first one's specification.
   std::string Prepare(const std::vector<SessionId>& sessions, uint64_t run) {
     std::string spec;
@@ -90,6 +106,8 @@ class RestoredCore : public ::testing::Test {
       if (!assign.has_value()) return "not assigned";
       leases[s] = assign->leases;
       spec = assign->spec;
+      granted.clear();
+      done[s].clear();
     }
     for (const SessionId s : sessions) Say(s, Prepared{run});
     for (const SessionId s : sessions) {
@@ -109,10 +127,13 @@ class RestoredCore : public ::testing::Test {
         auto grant = reached() ? std::nullopt : Heard<Grant>(s);
         if (!grant.has_value()) continue;
         any = true;
-        Completions done{run, grant->rank, grant->token, {}};
+        Completions jobs{run, grant->rank, grant->token, {}};
         for (const Job& j : grant->jobs)
-          done.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
-        Say(s, std::move(done));
+          jobs.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+        granted[grant->rank] += static_cast<int64_t>(grant->jobs.size());
+        for (const Job& j : grant->jobs) ++times_granted[j];
+        done[s].push_back(jobs);
+        Say(s, std::move(jobs));
       }
     }
   }
@@ -151,6 +172,10 @@ class RestoredCore : public ::testing::Test {
   StoredState disk;
   std::map<SessionId, std::deque<FromCoordinator>> sent;
   std::map<SessionId, std::vector<RankLease>> leases;
+  std::map<Rank, int64_t> granted;  // in the present attempt, as far as workers have heard
+  std::map<Job, int> times_granted;
+  std::map<SessionId, std::vector<Completions>> done;  // by the session's worker
+  int32_t ended = 0;                                   // steps that its workers know to be settled
   std::vector<uint64_t> epochs;
   std::vector<int32_t> steps;
   Reply reply;
@@ -168,10 +193,13 @@ TEST_F(RestoredCore, RunningRun_GoesOnFromItsCheckpointAndReportsEachStepOnce) {
   EXPECT_EQ(info.state, RunState::kWaiting);
   EXPECT_EQ(info.steps_done, done);
   EXPECT_EQ(info.restarts, 0) << "no process was lost";
-  EXPECT_EQ(info.restart_reason,
-            absl::StrCat("the coordinator was started again; the run goes on from its checkpoint of step ",
-                         checkpoint));
+  EXPECT_EQ(info.restart_reason, "") << "its attempt may go on";
   Join(1);
+  EXPECT_THAT(
+      core->GetRun(run)->restart_reason,
+      AllOf(HasSubstr("the coordinator was started again, and process 2 (worker-1, pid 101 on host h) "
+                      "came back without it"),
+            HasSubstr(absl::StrCat("the run goes on from its checkpoint of step ", checkpoint))));
   Join(2);
   EXPECT_EQ(Prepare({1, 2}, run), Resumed());
   Train(run, kSteps, {1, 2});
@@ -268,6 +296,8 @@ TEST_F(RestoredCore, StepsAndCheckpointComplete_RunIsFinished) {
   ASSERT_EQ(core->GetRun(run)->checkpoint_step, kSteps);
   ASSERT_EQ(core->GetRun(run)->state, RunState::kFinishing) << "its weights are being validated";
   Restart();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting) << "the validation may go on";
+  Join(1);
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFinished);
   EXPECT_THAT(core->GetRun(run)->validation_failure, HasSubstr("the coordinator was started again"));
 }
@@ -277,6 +307,8 @@ TEST_F(RestoredCore, RunThatWasToldToStop_IsCancelled) {
   Do(CancelRun{2, run, "enough", /*save=*/true});
   ASSERT_GE(core->GetRun(run)->stop_step, 1);
   Restart();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting) << "its processes may save it yet";
+  Join(1);
   EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
   EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("enough; the coordinator was started again"));
 }
@@ -287,6 +319,125 @@ TEST_F(RestoredCore, RunThatCannotGoOn_FailsAndSaysWhy) {
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
   EXPECT_EQ(core->GetRun(run)->reason, "its output folder was removed");
   EXPECT_EQ(disk.runs.at(run).figures.info.state, RunState::kFailed) << "and stays so";
+}
+
+// What its processes say counts: grants that they have not heard are made again, jobs that they have done are
+// not, and no step is reported twice.
+TEST_F(RestoredCore, AllProcessesComeBack_TheAttemptGoesOnUnderItsTokens) {
+  const uint64_t run = RunUntil(3);
+  const std::vector<uint64_t> before = epochs;
+  Restart();
+  Return(1, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting) << "the other is awaited";
+  EXPECT_FALSE(Heard<Grant>(1).has_value());
+  Return(2, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EXPECT_EQ(epochs, before) << "nothing was assigned anew";
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  for (const auto& [job, times] : times_granted) EXPECT_EQ(times, 1) << Describe(job);
+  EXPECT_EQ(core->GetRun(run)->restarts, 0);
+  EXPECT_EQ(core->GetRun(run)->restart_reason, "");
+  EXPECT_EQ(core->probe().restarts, 0u);
+}
+
+TEST_F(RestoredCore, RestartedWhileItsProcessesComeBack_TheAttemptGoesOnAllTheSame) {
+  const uint64_t run = RunUntil(2);
+  Restart();
+  Return(1, run);
+  Restart();
+  Return(2, run);
+  Return(1, run);
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(RestoredCore, ProcessWithAnotherToken_EndsTheAttempt) {
+  const uint64_t run = RunUntil(3);
+  Restart();
+  Return(1, run);
+  Return(2, run, [](Reattach* r) { ++r->ranks[0].token.sequence; });
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  EXPECT_THAT(Heard<Abort>(2).value_or(Abort()).reason, HasSubstr("other tokens"));
+  EXPECT_THAT(core->GetRun(run)->restart_reason, HasSubstr("process 1 (worker-2"));
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_EQ(Prepare({1, 2}, run), Resumed());
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(RestoredCore, ProcessOfARunOfAnotherCoordinator_EndsIt) {
+  const uint64_t run = RunUntil(1);
+  Restart();
+  Return(1, run, [](Reattach* r) { r->run_id = "another"; });
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  Return(3, 99);
+  EXPECT_THAT(Heard<Abort>(3).value_or(Abort()).reason, HasSubstr("does not know the run"));
+}
+
+// More jobs than the attempt has, or fewer than the steps took that have ended.
+TEST_F(RestoredCore, GrantsThatCannotBe_EndTheAttempt) {
+  const uint64_t run = RunUntil(3);
+  ended = 2;
+  const StoredState stored = disk;
+  for (const int64_t wrong : {int64_t{1} << 40, int64_t{0}, int64_t{-1}}) {
+    disk = stored;
+    Restart();
+    Return(1, run);
+    Return(2, run, [&](Reattach* r) { r->ranks[0].granted = wrong; });
+    EXPECT_THAT(core->GetRun(run)->restart_reason, HasSubstr("does not fit")) << wrong;
+  }
+}
+
+TEST_F(RestoredCore, ProcessThatDoesNotComeBack_EndsTheAttemptWithItsLease) {
+  const uint64_t run = RunUntil(3);
+  Restart();
+  Return(1, run);
+  EXPECT_LE(core->next_deadline(), now + options.lease_ns);
+  now += options.lease_ns;
+  Do(Tick{});
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  EXPECT_THAT(core->GetRun(run)->restart_reason,
+              AllOf(HasSubstr("process 1 (worker-2"), HasSubstr("did not come back within 15 s")));
+}
+
+TEST_F(RestoredCore, WorkerThatSaysItReturnsAndTellsNothing_IsGivenUp) {
+  RunUntil(1);
+  Restart();
+  Do(SessionOpened{1});
+  Hello hello{"worker-1", "h", 101, 0, "addr"};
+  hello.returns = true;
+  Say(1, hello);
+  EXPECT_LE(core->next_deadline(), now + options.hello_ns);
+  now += options.hello_ns;
+  Do(Tick{});
+  EXPECT_TRUE(core->ListWorkers(now).empty());
+}
+
+// Its peers know it by its number.
+TEST_F(RestoredCore, WorkerThatJoinsFirst_GetsNoNumberOfAnAwaitedProcess) {
+  const uint64_t run = RunUntil(1);
+  Restart();
+  Do(SessionOpened{7});
+  Say(7, Hello{"newcomer", "h", 107, -1, "addr"});
+  EXPECT_EQ(Heard<Welcome>(7)->process, 2);
+  Return(1, run);
+  Return(2, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+}
+
+TEST_F(RestoredCore, RunThatWasToldToStopAndComesBack_StopsWithItsCheckpoint) {
+  const uint64_t run = RunUntil(1);
+  Do(CancelRun{2, run, "enough", /*save=*/true});
+  const int32_t stop = core->GetRun(run)->stop_step;
+  Restart();
+  Return(1, run);
+  Return(2, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  Train(run, kSteps, {1, 2});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
+  EXPECT_EQ(core->GetRun(run)->checkpoint_step, stop);
+  EXPECT_EQ(core->GetRun(run)->reason, "enough");
 }
 
 }  // namespace

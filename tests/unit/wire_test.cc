@@ -119,6 +119,59 @@ TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
   EXPECT_EQ(m.address, std::string("\0\xff opaque", 9));
 }
 
+TEST(SessionCodec, Reattach_RoundTrip_IsEqual) {
+  const Reattach sent{9,
+                      5,
+                      "abc-1",
+                      12,
+                      10,
+                      -1,
+                      {{3, {5, 8}, 64, 700}, {4, {5, 9}, 0, 0}},
+                      {{11, true, false, true, false}, {13, false, false, false, false}},
+                      {10, 11}};
+  const auto m = std::get<Reattach>(RoundTrip(FromWorker(sent)));
+  EXPECT_EQ(m.run, 9u);
+  EXPECT_EQ(m.epoch, 5u);
+  EXPECT_EQ(m.run_id, "abc-1");
+  EXPECT_EQ(std::tie(m.ended, m.sealed, m.validated), std::tie(sent.ended, sent.sealed, sent.validated));
+  ASSERT_EQ(m.ranks.size(), 2u);
+  EXPECT_EQ(m.ranks[0].rank, 3);
+  EXPECT_EQ(m.ranks[0].token, (Token{5, 8}));
+  EXPECT_EQ(m.ranks[0].credit, 64);
+  EXPECT_EQ(m.ranks[0].granted, 700);
+  ASSERT_EQ(m.snapshots.size(), 2u);
+  EXPECT_EQ(m.snapshots[0].step, 11);
+  EXPECT_TRUE(m.snapshots[0].seal && m.snapshots[0].validate);
+  EXPECT_FALSE(m.snapshots[0].drop || m.snapshots[0].passing || m.snapshots[1].seal);
+  EXPECT_EQ(m.validations, (std::vector<int32_t>{10, 11}));
+  EXPECT_TRUE(std::get<Settled>(RoundTrip(FromCoordinator(Settled{9, 5, 12, 10, -1}))) ==
+              (Settled{9, 5, 12, 10, -1}));
+  Hello hello{"w", "h"};
+  hello.returns = true;
+  EXPECT_TRUE(std::get<Hello>(RoundTrip(FromWorker(hello))).returns);
+}
+
+TEST(SessionCodec, WrongReattach_IsRefused) {
+  v1::WorkerPayload wire;
+  wire::Encode(FromWorker(Reattach{9, 5, "a", 0, -1, -1, {{3, {5, 8}, 64, 700}}, {{11}}, {10}}), &wire);
+  const auto refused = [&](const std::function<void(v1::Reattach&)>& change) {
+    v1::WorkerPayload changed = wire;
+    change(*changed.mutable_reattach());
+    EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(changed).status())) << changed.DebugString();
+  };
+  refused([](auto& r) { r.add_rank(4); });
+  refused([](auto& r) { r.set_rank(0, 1u << 20); });
+  refused([](auto& r) { r.set_credit(0, 1u << 20); });
+  refused([](auto& r) { r.set_granted(0, UINT64_MAX); });
+  refused([](auto& r) { r.add_snapshot(12); });
+  refused([](auto& r) { r.set_snapshot(0, UINT32_MAX); });
+  refused([](auto& r) { r.set_asked(std::string(1, 16)); });
+  refused([](auto& r) { r.set_validation(0, UINT32_MAX); });
+  refused([](auto& r) { r.set_ended(UINT32_MAX); });
+  refused([](auto& r) { r.set_sealed(-2); });
+  refused([](auto& r) { r.set_run_id("Not A Name"); });
+}
+
 TEST(SessionCodec, Copies_RoundTrip_AreEqual) {
   const std::vector<StatePart> parts = {{0, 0}, {3, 7}};
   const auto held = std::get<CopiesHeld>(RoundTrip(FromWorker(CopiesHeld{9, 5, 12, parts})));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/require.h"
+#include "worker/core/unsettled_work.h"
 #include "worker/core/worker_run.h"
 
 namespace weft {
@@ -26,6 +27,30 @@ std::string WhyRefused(const Assign& assign, LocalRun::Shape* shape) {
 }
 
 }  // namespace
+
+class WorkerCore::SendNote {
+ public:
+  SendNote(WorkerCore* core, const WorkerEffects* out) : core_(*core), out_(*out), first_(out->size()) {}
+  ~SendNote() {
+    for (size_t i = first_; i < out_.size(); ++i) {
+      if (const auto* send = std::get_if<SendEffect>(&out_[i])) core_.NoteSent(send->message);
+    }
+  }
+  SendNote(const SendNote&) = delete;
+  SendNote& operator=(const SendNote&) = delete;
+
+ private:
+  WorkerCore& core_;
+  const WorkerEffects& out_;
+  const size_t first_;
+};
+
+void WorkerCore::NoteSent(const FromWorker& message) {
+  if (unsettled_ == nullptr) return;
+  if (const auto* held = std::get_if<CopiesHeld>(&message))
+    return copies_.Note(*held, run_->facts().assignment());
+  unsettled_->Sent(message);
+}
 
 WorkerCore::WorkerCore(ParseSpec parse, int launch_ahead)
     : parse_(std::move(parse)), launch_ahead_(launch_ahead) {}
@@ -56,6 +81,7 @@ int WorkerCore::weight_versions(Rank rank) const { return run_->versions().Held(
 bool WorkerCore::IsLive(uint64_t run) const { return run_ && run == run_id() && !run_->failed(); }
 
 void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (const auto* assign = std::get_if<Assign>(&message)) return OnAssign(now, *assign, out);
   if (const auto* grant = std::get_if<Grant>(&message)) return OnGrant(now, *grant, out);
   if (const auto* id = std::get_if<GroupId>(&message)) return OnIdOfGroup(*id, out);
@@ -70,16 +96,22 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     return;
   }
   if (const auto* take = std::get_if<TakeSnapshot>(&message)) return OnTakeSnapshot(*take, out);
+  if (const auto* settled = std::get_if<Settled>(&message)) {
+    if (unsettled_ != nullptr) unsettled_->Settle(*settled);
+    return;
+  }
   if (const auto* seal = std::get_if<SealCheckpoint>(&message)) {
-    if (IsLive(seal->run))
+    if (IsLive(seal->run) && unsettled_->Asked(*seal, out))
       out->push_back(SealEffect{seal->step, seal->keep, seal->drop, seal->validate, seal->passing});
     return;
   }
   if (const auto* validate = std::get_if<Validate>(&message)) {
-    if (IsLive(validate->run)) out->push_back(ValidateEffect{validate->step});
+    if (IsLive(validate->run) && unsettled_->Asked(*validate, out))
+      out->push_back(ValidateEffect{validate->step});
     return;
   }
   if (const auto* drop = std::get_if<DropCopies>(&message)) {
+    copies_.Drop(*drop);
     out->push_back(DropCopiesEffect{drop->run, drop->epoch, drop->step});
     return;
   }
@@ -99,18 +131,23 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   if (!shape.ok()) return refuse(std::string(shape.status().message()));
   if (std::string why = WhyRefused(assign, &*shape); !why.empty()) return refuse(std::move(why));
   run_ = std::make_unique<WorkerRun>(now, assign, *std::move(shape), launch_ahead_);
+  unsettled_ = std::make_unique<UnsettledWork>(assign);
+  copies_.BeginRun(assign.run);
   out->push_back(run_->Preparation());
 }
 
 void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) run_->OnPrepared(now, out);
 }
 
 void WorkerCore::OnResumed(int64_t now, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) run_->OnResumed(now, out);
 }
 
 void WorkerCore::OnCopiesMade(int64_t now, int step, const std::string& failure, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (!run_ || run_->failed()) return;
   if (failure.empty()) return run_->OnCopiesMade(step, out);
   OnFailure(now, {0, absl::StrCat("the copies of step ", step, " could not be made: ", failure)}, out);
@@ -120,6 +157,7 @@ void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
   if (!run_ || !run_->Takes(grant)) {
     ++stale_grants_;
   } else if (!run_->failed()) {
+    unsettled_->Granted(grant.rank, grant.jobs.size());
     run_->OnGrant(now, grant, out);
   }
 }
@@ -133,9 +171,16 @@ void WorkerCore::OnAbort(const Abort& abort, WorkerEffects* out) {
   out->push_back(SendEffect{Forgotten{abort.run}});
 }
 
-void WorkerCore::Leave(WorkerEffects* out) {
+bool WorkerCore::GoesOn() const {
+  return run_ && !run_->aborted() && !run_->finishing() && unsettled_->can_return();
+}
+
+void WorkerCore::Return(WorkerEffects* out) {
   next_.reset();
   next_ids_.clear();
+  copies_.Tell(out);
+  if (GoesOn()) return unsettled_->Tell(out);
+  if (!copies_.empty()) out->push_back(SendEffect{Reattach{}});
   if (run_) run_->Abort(out);
 }
 
@@ -151,16 +196,19 @@ void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
 
 void WorkerCore::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
                           WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) run_->OnTensor(now, key, arrival, out);
 }
 
 void WorkerCore::OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                                std::optional<int64_t> activation_bytes, WorkerEffects* out) {
+  const SendNote note(this, out);
   Require(run_ != nullptr, "a job is launched before its run is forgotten");
   run_->OnJobLaunched(now, rank, job, last, activation_bytes, out);
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
+  const SendNote note(this, out);
   Require(run_ != nullptr, "a job ends before its run is forgotten");
   run_->OnJobDone(now, done, out);
 }
@@ -170,11 +218,12 @@ void WorkerCore::OnGroupId(int group, const std::string& id, WorkerEffects* out)
 }
 
 void WorkerCore::OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) run_->OnJointOperationDone(now, rank, job, out);
 }
 
 void WorkerCore::OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out) {
-  if (!IsLive(take.run)) return;
+  if (!IsLive(take.run) || !unsettled_->Asked(take, out)) return;
   if (take.step == run_->facts().steps()) {
     out->push_back(SaveEffect{take.step});
     return;
@@ -186,14 +235,17 @@ void WorkerCore::OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out) {
 }
 
 void WorkerCore::OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) out->push_back(SendEffect{SnapshotSaved{run_id(), step, failure}});
 }
 
 void WorkerCore::OnSealed(int step, const std::string& failure, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) out->push_back(SendEffect{CheckpointSealed{run_id(), step, failure}});
 }
 
 void WorkerCore::OnValidation(Validation validation, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (run_ && !run_->failed()) out->push_back(SendEffect{std::move(validation)});
 }
 
@@ -205,6 +257,7 @@ void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out)
 }
 
 void WorkerCore::OnFailure(int64_t now, Failed failure, WorkerEffects* out) {
+  const SendNote note(this, out);
   if (!run_) return;
   failure.run = run_id();
   run_->OnFailure(now, std::move(failure), out);
@@ -213,6 +266,7 @@ void WorkerCore::OnFailure(int64_t now, Failed failure, WorkerEffects* out) {
 void WorkerCore::Forget(int64_t now, WorkerEffects* out) {
   if (run_) out->push_back(SendEffect{Forgotten{run_id()}});
   run_.reset();
+  unsettled_.reset();
   if (!next_.has_value()) return;
   const Assign assign = *std::exchange(next_, std::nullopt);
   OnAssign(now, assign, out);

@@ -10,7 +10,9 @@
 // Invariants:
 //   1. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   2. A grant under another token than the lease's changes nothing.
-//   3. A message of another run than the present one, or of one that has failed, changes nothing; an Abort is
+//   3. What the process has of a run, and cannot know to be stored, is told again to a coordinator that was
+//      started again (unsettled_work.h, held_copies.h).
+//   4. A message of another run than the present one, or of one that has failed, changes nothing; an Abort is
 //      answered in any case.
 //
 // Threads: none; the owner calls one method at a time.
@@ -27,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "proto/session/messages.h"
 #include "schedules/graph/graph.h"
+#include "worker/core/held_copies.h"
 #include "worker/core/local_run.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
@@ -34,6 +37,7 @@
 
 namespace weft {
 
+class UnsettledWork;
 class WorkerRun;
 
 class WorkerCore {
@@ -49,8 +53,11 @@ class WorkerCore {
   ~WorkerCore();
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
-  // Leaves the run, as Abort does, and what was to follow it.
-  void Leave(WorkerEffects* out);
+  // Returns true if there is something to tell a coordinator that does not know this process's session.
+  bool has_to_tell() const { return GoesOn() || !copies_.empty(); }
+  // Tells it that, behind a new Hello. Leaves a run that cannot be gone on with, as Abort does, and what was
+  // to follow it.
+  void Return(WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
   // Notes that the ranks have begun with copies of their state.
   void OnResumed(int64_t now, WorkerEffects* out);
@@ -105,6 +112,8 @@ class WorkerCore {
   uint64_t stale_grants() const { return stale_grants_; }
 
  private:
+  // Returns true if the present run can go on under another coordinator.
+  bool GoesOn() const;
   // Returns true if it is the present run, and has not failed.
   bool IsLive(uint64_t run) const;
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
@@ -113,9 +122,15 @@ class WorkerCore {
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
   void OnAbort(const Abort& abort, WorkerEffects* out);
 
+  // Notes, at the end of a call of the core, the messages of the run that it adds to the effects.
+  class SendNote;
+  void NoteSent(const FromWorker& message);
+
   ParseSpec parse_;
   const int launch_ahead_;
   std::unique_ptr<WorkerRun> run_;
+  std::unique_ptr<UnsettledWork> unsettled_;  // of the run
+  HeldCopies copies_;
   std::optional<Assign> next_;  // assignment that came while an ended run still has jobs that run
   std::vector<GroupId> next_ids_;
   uint64_t stale_grants_ = 0;

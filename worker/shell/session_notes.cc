@@ -7,7 +7,10 @@
 namespace weft {
 
 std::string SessionNotes::OnReceived(const FromCoordinator& message) {
-  if (const auto* m = std::get_if<Welcome>(&message)) return absl::StrCat("joined as process ", m->process);
+  if (const auto* m = std::get_if<Welcome>(&message)) {
+    process_ = m->process;
+    return absl::StrCat("joined as process ", m->process);
+  }
   if (const auto* m = std::get_if<Assign>(&message)) {
     run_ = m->run;
     return absl::StrCat("run ", m->run, " begins: ", m->leases.size(), " of its ", m->process_of_rank.size(),
@@ -27,6 +30,12 @@ std::string SessionNotes::OnReceived(const FromCoordinator& message) {
 }
 
 std::string SessionNotes::OnSent(const FromWorker& message) {
+  if (const auto* m = std::get_if<Reattach>(&message)) {
+    run_ = m->run;
+    return run_ == 0 ? ""
+                     : absl::StrCat("run ", run_, " goes on here: steps before ", m->ended,
+                                    " are known to have ended");
+  }
   if (const auto* m = std::get_if<Failed>(&message)) {
     if (run_ == m->run) run_ = 0;
     return absl::StrCat("run ", m->run, " fails here: ", m->reason);

@@ -17,12 +17,14 @@ class SessionNotes {
   std::string OnReceived(const FromCoordinator& message);
   std::string OnSent(const FromWorker& message);
 
-  uint64_t run() const { return run_; }  // run that the process serves; 0 for none
+  uint64_t run() const { return run_; }         // run that the process serves; 0 for none
+  int32_t process() const { return process_; }  // number of the process; -1 before Welcome
   // Returns why the coordinator asked the process to end; "" until then.
   const std::string& shutdown() const { return shutdown_; }
 
  private:
   uint64_t run_ = 0;
+  int32_t process_ = -1;
   std::string shutdown_;
 };
 

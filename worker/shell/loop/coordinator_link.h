@@ -18,8 +18,9 @@ class CoordinatorLink {
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
   virtual absl::Status status() const = 0;
   // Registers anew, with a session of its own and without the messages of the one before, with a coordinator
-  // that does not know that one any more. Returns false if the link is lost for another reason.
-  virtual bool Renew() { return false; }
+  // that does not know that one any more. `returns`: as in Hello. Returns false if the link is lost for
+  // another reason.
+  virtual bool Renew(bool returns) { return false && returns; }
   // Returns a descriptor that is readable when Drain has something.
   virtual int event_fd() const = 0;
 };

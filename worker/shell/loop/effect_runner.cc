@@ -163,11 +163,10 @@ void EffectRunner::OnMessage(int64_t now, const FromCoordinator& message) {
   Apply(now, nullptr);
 }
 
-void EffectRunner::LeaveRun(int64_t now) {
+void EffectRunner::Return(int64_t now) {
   AssertHeld(mu_);
   if (core_.has_run()) device_work_.RestartGrace(now);
-  core_.Leave(&effects_);
-  saver_.DropCopies();
+  core_.Return(&effects_);
   Apply(now, nullptr);
 }
 

@@ -63,8 +63,9 @@ class EffectRunner {
 
   // Handle what has happened. The polls return false if nothing has.
   void OnMessage(int64_t now, const FromCoordinator& message);
-  // Leaves the run, and what was to follow it, for a coordinator that does not know this process any more.
-  void LeaveRun(int64_t now);
+  // Tells a coordinator that does not know this process any more what the process has (WorkerCore::Return).
+  bool has_to_tell() const { return core_.has_to_tell(); }
+  void Return(int64_t now);
   bool PollDevice();
   bool PollTransport(int64_t now);
   bool PollCommunicators(int64_t now);

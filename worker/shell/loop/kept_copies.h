@@ -44,7 +44,6 @@ class KeptCopies {
   // Drops all copies of the run but those of the epoch from the step on; of epoch 0, which there is none of,
   // all that will ever come.
   void Drop(uint64_t run, uint64_t epoch, int step);
-  void Clear() { BeginRun(0); }
 
   // Adds the bytes that are kept to the report of a rank: they are the process's.
   void AddTo(RankReport* report) const;

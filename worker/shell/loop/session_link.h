@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -34,8 +35,10 @@ class SessionLink final : public CoordinatorLink {
       line = notes_.OnSent(message);
       if (const auto* hello = std::get_if<Hello>(&message)) hello_ = *hello;
     }
+    const bool told = std::holds_alternative<Reattach>(message);
     stream_->Send(std::move(message));
     Log(line);
+    if (told) AskAgainToLeave();
   }
   bool Drain(std::vector<FromCoordinator>* messages) override {
     const size_t before = messages->size();
@@ -52,18 +55,22 @@ class SessionLink final : public CoordinatorLink {
   }
   absl::Status status() const override { return stream_->status(); }
   int event_fd() const override { return stream_->event_fd(); }
-  bool Renew() override {
+  bool Renew(bool returns) override {
     const absl::Status ended = stream_->status();
     Hello hello;
     {
       MutexLock lock(mu_);
       if (!renews_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
-      notes_ = SessionNotes();
       hello = hello_;
+      hello.returns = returns;
+      // Its peers know it by that number.
+      if (returns) hello.process = notes_.process();
+      notes_ = SessionNotes();
     }
     if (!stream_->Renew()) return false;
     Log(absl::StrCat("registering anew: ", ended.message()));
-    Send(std::move(hello));
+    stream_->Send(std::move(hello));
+    if (!returns) AskAgainToLeave();
     return true;
   }
 
@@ -83,6 +90,10 @@ class SessionLink final : public CoordinatorLink {
       MutexLock lock(mu_);
       if (notes_.run() == 0) return false;
     }
+    {
+      MutexLock lock(mu_);
+      leaves_ = reason;
+    }
     Send(Leaving{reason});
     return true;
   }
@@ -96,6 +107,15 @@ class SessionLink final : public CoordinatorLink {
   absl::Status Close(int64_t wait_ns) { return stream_->Close(wait_ns); }
 
  private:
+  // Asks a coordinator that was started again for what the one before was asked for.
+  void AskAgainToLeave() {
+    std::optional<std::string> reason;
+    {
+      MutexLock lock(mu_);
+      reason = leaves_;
+    }
+    if (reason.has_value()) stream_->Send(Leaving{*reason});
+  }
   void Log(const std::string& line) const {
     if (log_ && !line.empty()) log_(line);
   }
@@ -105,7 +125,8 @@ class SessionLink final : public CoordinatorLink {
   mutable Mutex mu_;
   SessionNotes notes_ ABSL_GUARDED_BY(mu_);
   const bool renews_;
-  Hello hello_ ABSL_GUARDED_BY(mu_);
+  Hello hello_ ABSL_GUARDED_BY(mu_);                        // as it was made
+  std::optional<std::string> leaves_ ABSL_GUARDED_BY(mu_);  // why it asked to leave, if it did
 };
 
 }  // namespace weft

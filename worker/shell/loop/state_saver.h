@@ -58,8 +58,6 @@ class StateSaver {
   // Returns a copy that another process wants.
   absl::StatusOr<Tensor> Find(const TensorKey& key) const { return kept_.Find(run_, KeyOf(key)); }
   const KeptCopies& copies() const { return kept_; }
-  // Drops all copies, for a coordinator that does not know the run.
-  void DropCopies() { kept_.Clear(); }
 
   // Forgets what waits to be written. `validates`: this process has weights aside, which go too.
   void Cancel(bool validates);

@@ -151,9 +151,10 @@ bool WorkerLoop::Renew(int64_t now) {
   if (outbox_.sending()) return true;  // to the lost session; not a moment longer
   absl::Status lost = link_.status();
   if (!absl::IsAborted(lost)) return false;
-  runner_.LeaveRun(now);
   outbox_.Clear();
-  return link_.Renew();
+  if (!link_.Renew(runner_.has_to_tell())) return false;
+  runner_.Return(now);
+  return true;
 }
 
 void WorkerLoop::CheckTimes(int64_t now) {

@@ -73,8 +73,8 @@ class WorkerLoop final : private WorkThreads::Host {
   void StopWith(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives up on a device or a thread that hangs, with everything that it may still touch.
   void LeaveBehind() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Leaves the run, and registers anew with a coordinator that does not know this process any more. Returns
-  // false if the link is lost for good.
+  // Registers anew with a coordinator that does not know this process any more, and tells it what the process
+  // has. Returns false if the link is lost for good.
   bool Renew(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Does what is due by the clock.
   void CheckTimes(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
