@@ -14,19 +14,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/threads.h"
+#include "base/mutex.h"
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
-#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/training_state.h"
+#include "worker/shell/loop/snapshot_writer.h"
 
 namespace weft {
 namespace {
@@ -94,30 +95,68 @@ void Sync(const std::string& path) {
   close(fd);
 }
 
-void WriteStages(const State& state, const std::string& folder) {
-  std::vector<SlotPointers> slots;
-  for (const std::vector<float>& flat : state.flats) slots.push_back(SlotsOf(state.layout, flat.data()));
-  const SlotPointers newest = slots.front();
-  slots.erase(slots.begin());
-  const absl::Status written =
-      WriteTrainingState(folder, state.layout, state.rule, kStep, kStep, newest, slots);
-  Check(written.ok(), std::string(written.message()));
+// What a rank's thread does behind its update: copies of the stages, in memory that is kept from one to the
+// next.
+std::vector<std::shared_ptr<const StageSnapshot>> Copy(const std::vector<State>& states,
+                                                       SnapshotMemory& memory) {
+  std::vector<std::shared_ptr<const StageSnapshot>> copies;
+  for (const State& state : states) {
+    const size_t bytes = state.flats.front().size() * sizeof(float);
+    const absl::StatusOr<Tensor> block = memory.Take(kBuffers * bytes);
+    Check(block.ok(), "no memory for the copy");
+    auto copy = std::make_shared<StageSnapshot>();
+    copy->layout = state.layout;
+    copy->rule = state.rule;
+    copy->version = copy->optimizer_steps = kStep;
+    char* next = static_cast<char*>(block->data);
+    for (const std::vector<float>& flat : state.flats) {
+      Tensor tensor;
+      tensor.data = std::memcpy(next, flat.data(), bytes);
+      tensor.bytes = bytes;
+      tensor.owner = block->owner;
+      copy->flats.push_back(tensor);
+      next += bytes;
+    }
+    copies.push_back(copy);
+  }
+  return copies;
 }
 
-// By one process of a run, or by one for each stage, which write at the same time.
-double WriteCheckpoint(const RunSpec& run, const std::vector<State>& states, const std::string& output,
-                       bool one) {
+// One process of a run, which writes its stages.
+class Process {
+ public:
+  Process() : writer_([this](const SnapshotWriter::Done& done) { Report(done); }) {}
+
+  void Write(const std::vector<std::shared_ptr<const StageSnapshot>>& stages, const std::string& folder) {
+    writer_.Expect(1, kStep, static_cast<int>(stages.size()),
+                   [folder](const StageSnapshot& stage) { return WriteSnapshot(folder, stage); });
+    for (const std::shared_ptr<const StageSnapshot>& stage : stages) writer_.Write(1, kStep, stage);
+  }
+  void Await() { done_.Wait(); }
+
+ private:
+  void Report(const SnapshotWriter::Done& done) {
+    Check(done.failure.empty(), done.failure);
+    done_.Notify();
+  }
+
+  Notification done_;
+  SnapshotWriter writer_;  // last: its threads end first
+};
+
+// By so many processes, which have the stages in equal parts.
+double WriteCheckpoint(const RunSpec& run, const std::vector<std::shared_ptr<const StageSnapshot>>& stages,
+                       const std::string& output, size_t count) {
   const CheckpointFolders folders(output, *ScheduledRun::Make(run), "bench", 1);
   fs::remove_all(folders.Final(kStep));
+  std::vector<Process> processes(count);
+  const size_t each = stages.size() / count;
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::thread> writers;
-  for (const State& state : states) {
-    writers.push_back(StartThread([&] { WriteStages(state, folders.Partial(kStep)); }));
-    if (one) writers.back().join();
+  for (size_t i = 0; i < count; ++i) {
+    const auto first = stages.begin() + static_cast<std::ptrdiff_t>(i * each);
+    processes[i].Write({first, first + static_cast<std::ptrdiff_t>(each)}, folders.Partial(kStep));
   }
-  for (std::thread& writer : writers) {
-    if (writer.joinable()) writer.join();
-  }
+  for (Process& process : processes) process.Await();
   const absl::Status sealed = folders.Seal(kStep, 2);
   Check(sealed.ok(), std::string(sealed.message()));
   return Seconds(begin);
@@ -145,22 +184,6 @@ std::vector<torch::Tensor> TensorsOf(std::vector<State>& states) {
   return tensors;
 }
 
-// What a rank's thread does behind its update.
-double Copy(const std::vector<State>& states) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<void*> copies;
-  for (const State& state : states) {
-    for (const std::vector<float>& flat : state.flats) {
-      copies.push_back(SegmentAllocator::AllocateOutside(flat.size() * sizeof(float)));
-      Check(copies.back() != nullptr, "no memory for the copy");
-      std::memcpy(copies.back(), flat.data(), flat.size() * sizeof(float));
-    }
-  }
-  const double seconds = Seconds(begin);
-  for (void* copy : copies) SegmentAllocator::Free(copy);
-  return seconds;
-}
-
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -184,17 +207,24 @@ int Main(int argc, char** argv) {
     std::vector<double> seconds, ratios;
   };
   Figures one, two;
-  std::vector<double> theirs, stalls;
+  std::vector<double> theirs, copies, stalls;
+  SnapshotMemory memory;
+  double first_copy = 0;
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
-    const double saved = SaveByTorch(tensors, output), copied = Copy(states);
-    const double by_one = WriteCheckpoint(run, states, output, true);
-    const double by_two = WriteCheckpoint(run, states, output, false);
+    const double saved = SaveByTorch(tensors, output);
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<std::shared_ptr<const StageSnapshot>> stages = Copy(states, memory);
+    const double copied = Seconds(begin);
+    const double by_one = WriteCheckpoint(run, stages, output, 1);
+    const double by_two = WriteCheckpoint(run, stages, output, 2);
+    if (round < 0) first_copy = copied;
     if (round < 0) continue;
     theirs.push_back(saved);
     one.seconds.push_back(by_one);
     one.ratios.push_back(saved / by_one);
     two.seconds.push_back(by_two);
     two.ratios.push_back(saved / by_two);
+    copies.push_back(copied);
     stalls.push_back(copied / by_one);
   }
   fs::remove_all(output);
@@ -208,7 +238,11 @@ int Main(int argc, char** argv) {
                 *std::min_element(figures.ratios.begin(), figures.ratios.end()),
                 *std::max_element(figures.ratios.begin(), figures.ratios.end()));
   }
-  std::printf("copy before it / write by one process  %.3f\n", Median(stalls));
+  std::printf("copy before it       %8.1f ms %8.0f MiB/s, into fresh memory %.1f ms\n", 1e3 * Median(copies),
+              bytes / kMiB / Median(copies), 1e3 * first_copy);
+  std::printf("copy / write by one process  %.3f (%.3f to %.3f)\n", Median(stalls),
+              *std::min_element(stalls.begin(), stalls.end()),
+              *std::max_element(stalls.begin(), stalls.end()));
   return 0;
 }
 

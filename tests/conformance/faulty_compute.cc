@@ -136,8 +136,8 @@ class FaultyCompute final : public RankCompute {
 
   // RankFiles.
   absl::Status Save(int stage, const std::string& folder) override { return sound_->Save(stage, folder); }
-  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage) override {
-    return sound_->Snapshot(stage);
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage, SnapshotMemory& memory) override {
+    return sound_->Snapshot(stage, memory);
   }
   absl::Status SaveInitial(int stage, const std::string& folder) override {
     return sound_->SaveInitial(stage, folder);

@@ -14,6 +14,7 @@
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
+#include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
@@ -98,6 +99,18 @@ TEST_F(Checkpoints, ListByTheRunFile_LooksIntoOutName) {
       {"/bin/sh", "-c", absl::StrCat("cd ", work, " && \"$WEFT_BIN/weft\" checkpoint ls ", file_)}, kSeconds);
   EXPECT_EQ(ls.code, 0) << ls.err;
   EXPECT_THAT(ls.out, HasSubstr("checkpoint-4"));
+}
+
+// The memory of a copy is that of the next one, and the one that was kept for the first: a process has its
+// state once more, and not twice.
+TEST_F(Checkpoints, MemoryOfTheirCopies_IsThatOfOneState) {
+  const absl::StatusOr<ScheduledRun> run = ReadScheduledRun(file_);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const Json summary = Json::parse(ReadWholeFile(In("summary.json")));
+  for (const int stage : {0, 1}) {  // each is in the process, and of the rank, of its number
+    const int64_t flat = LayOutStage(run->spec, stage).elements * static_cast<int64_t>(sizeof(float));
+    EXPECT_EQ(summary["peak_bytes"][stage]["snapshots"], 3 * flat + static_cast<int64_t>(kSnapshotHeadBytes));
+  }
 }
 
 TEST_F(Checkpoints, Verify_OfWholeOnes_Succeeds) {

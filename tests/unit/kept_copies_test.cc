@@ -9,6 +9,7 @@
 
 #include "tests/unit/small_run_spec.h"
 #include "worker/shell/checkpoint/packed_snapshot.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 
 namespace weft {
 namespace {
@@ -50,13 +51,16 @@ StageSnapshot Snapshot(int part, int parts) {
 }
 
 TEST(KeptCopies, PartsOfAStage_AreReadAsTheyWereSaved) {
-  KeptCopies kept;
+  SnapshotMemory memory;
+  KeptCopies kept(memory);
   kept.BeginRun(1);
   std::vector<Tensor> parts;
   for (const int part : {0, 1, 2}) {
     ASSERT_TRUE(kept.Put(1, 7, Snapshot(part, 3)).ok());
     parts.push_back(*kept.Find(1, {7, kStep, {kStage, part}}));
   }
+  EXPECT_EQ(kept.bytes(), 0) << "the memory of snapshots counts its own";
+  EXPECT_EQ(memory.bytes(), static_cast<int64_t>(parts[0].bytes + parts[1].bytes + parts[2].bytes));
   const auto stage = ReadPackedStage(Spec(), Rule(), kStage, parts);
   ASSERT_TRUE(stage.ok()) << stage.status();
   EXPECT_EQ((*stage)->optimizer_steps(), 5);
@@ -70,7 +74,8 @@ TEST(KeptCopies, PartsOfAStage_AreReadAsTheyWereSaved) {
 }
 
 TEST(KeptCopies, BytesThatAreNoSnapshotOfTheStage_AreRefused) {
-  const Tensor good = *PackSnapshot(Snapshot(0, 1));
+  SnapshotMemory memory;
+  const Tensor good = *PackSnapshot(Snapshot(0, 1), memory);
   EXPECT_TRUE(ReadPackedStage(Spec(), Rule(), kStage, {good}).ok());
   const auto refused = [&](int stage, const std::vector<Tensor>& parts) {
     EXPECT_EQ(ReadPackedStage(Spec(), Rule(), stage, parts).status().code(), absl::StatusCode::kDataLoss);
@@ -84,17 +89,18 @@ TEST(KeptCopies, BytesThatAreNoSnapshotOfTheStage_AreRefused) {
   refused(kStage, {cut});
   for (size_t at = 0; at < kSnapshotHeadBytes; at += 8) {
     if (at == 24) continue;  // the optimizer's steps may be any
-    const Tensor bad = *PackSnapshot(Snapshot(0, 1));
+    const Tensor bad = *PackSnapshot(Snapshot(0, 1), memory);
     static_cast<char*>(bad.data)[at] ^= 0x55;
     refused(kStage, {bad});
   }
 }
 
 TEST(KeptCopies, Drop_KeepsOneAttemptFromAStepOn) {
-  KeptCopies kept;
+  SnapshotMemory memory;
+  KeptCopies kept(memory);
   kept.BeginRun(1);
   const auto put = [&](uint64_t epoch, int step) {
-    kept.Put(1, {epoch, step, {kStage, 0}}, *PackSnapshot(Snapshot(0, 1)));
+    kept.Put(1, {epoch, step, {kStage, 0}}, *PackSnapshot(Snapshot(0, 1), memory));
   };
   const auto has = [&](uint64_t epoch, int step) { return kept.Find(1, {epoch, step, {kStage, 0}}).ok(); };
   put(7, 9);

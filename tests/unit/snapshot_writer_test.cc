@@ -51,5 +51,55 @@ TEST(SnapshotWriter, End_WhileTheFileSystemHangs_ReturnsAtItsDeadline) {
   ended->Wait();
 }
 
+std::shared_ptr<const StageSnapshot> Piece(int stage) {
+  auto piece = std::make_shared<StageSnapshot>();
+  piece->layout.stage = stage;
+  return piece;
+}
+
+TEST(SnapshotWriter, TwoPieces_AreWrittenAtTheSameTimeAndReportedOnce) {
+  Notification begun[2], reported;
+  SnapshotWriter writer([&](const SnapshotWriter::Done& done) {
+    EXPECT_EQ(done.step, 10);
+    EXPECT_EQ(done.failure, "");
+    reported.Notify();  // a second time would end the test
+  });
+  writer.Expect(1, 10, 2, [&](const StageSnapshot& piece) {
+    begun[piece.layout.stage].Notify();
+    begun[1 - piece.layout.stage].Wait();
+    return absl::OkStatus();
+  });
+  writer.Write(1, 10, Piece(0));
+  writer.Write(1, 10, Piece(1));
+  reported.Wait();
+}
+
+// Who is told of a failure removes the folder. A piece that is still written would come into it again.
+TEST(SnapshotWriter, OneOfTwoPiecesFails_IsReportedWhenTheOtherHasEnded) {
+  Notification failed, may_end, reported;
+  bool ended = false;  // before the report, which the other thread sees
+  SnapshotWriter writer([&](const SnapshotWriter::Done& done) {
+    EXPECT_EQ(done.failure, "the disk is full");
+    EXPECT_TRUE(ended);
+    reported.Notify();
+  });
+  writer.Expect(1, 10, 3, [&](const StageSnapshot& piece) -> absl::Status {
+    if (piece.layout.stage == 2) ADD_FAILURE() << "it comes after the failure";
+    if (piece.layout.stage == 0) {
+      failed.Notify();
+      return absl::UnavailableError("the disk is full");
+    }
+    may_end.Wait();
+    ended = true;
+    return absl::OkStatus();
+  });
+  writer.Write(1, 10, Piece(1));
+  writer.Write(1, 10, Piece(0));
+  failed.Wait();
+  may_end.Notify();
+  reported.Wait();
+  writer.Write(1, 10, Piece(2));
+}
+
 }  // namespace
 }  // namespace weft

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "base/require.h"
-#include "worker/shell/compute/segment_allocator.h"
 
 namespace weft {
 namespace {
@@ -67,23 +66,7 @@ class PackedStage final : public KeptStage {
 
 }  // namespace
 
-absl::StatusOr<Tensor> NewSnapshotBlock(size_t flat_bytes) {
-  const size_t bytes = kSnapshotHeadBytes + flat_bytes;
-  Tensor block;
-  block.shape.type = DataType::kUInt8;
-  block.shape.dims = 1;
-  block.shape.size[0] = static_cast<int64_t>(bytes);
-  block.bytes = bytes;
-  block.data = SegmentAllocator::AllocateOutside(bytes);
-  if (block.data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("no memory for a copy of %d bytes of the stage's state", bytes));
-  }
-  block.owner = std::shared_ptr<void>(block.data, &SegmentAllocator::Free);
-  return block;
-}
-
-absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s) {
+absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s, SnapshotMemory& memory) {
   const SnapshotHead head{kSnapshotMark,
                           s.layout.stage,
                           s.version,
@@ -94,7 +77,7 @@ absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& s) {
                           static_cast<int64_t>(s.flats.front().bytes / sizeof(float))};
   Tensor packed = s.block;
   if (packed.owner == nullptr) {
-    absl::StatusOr<Tensor> block = NewSnapshotBlock(static_cast<size_t>(BytesOf(head)) - kSnapshotHeadBytes);
+    absl::StatusOr<Tensor> block = memory.Take(static_cast<size_t>(BytesOf(head)));
     if (!block.ok()) return block;
     packed = *std::move(block);
     char* next = static_cast<char*>(packed.data) + kSnapshotHeadBytes;

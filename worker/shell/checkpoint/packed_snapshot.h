@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/memory/tensor.h"
 
@@ -20,13 +21,9 @@ namespace weft {
 
 inline constexpr size_t kSnapshotHeadBytes = 64;
 
-// Makes ordinary host memory for a packed snapshot whose buffers have so many bytes: of no rank's, because it
-// may outlive them all.
-absl::StatusOr<Tensor> NewSnapshotBlock(size_t flat_bytes);
-
-// Returns the snapshot as one tensor. It shares the snapshot's block, or copies where there is none. Requires
-// that all its bytes are there (IsThere). ResourceExhausted where there is no memory.
-absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& snapshot);
+// Returns the snapshot as one tensor. It shares the snapshot's block, or copies into `memory` where there is
+// none. Requires that all its bytes are there (IsThere). ResourceExhausted where there is no memory.
+absl::StatusOr<Tensor> PackSnapshot(const StageSnapshot& snapshot, SnapshotMemory& memory);
 
 // Reads the stage that the run goes on from: from the whole, or from those of its slices that hold what is
 // read.

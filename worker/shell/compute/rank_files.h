@@ -4,6 +4,7 @@
 #ifndef WEFT_WORKER_SHELL_COMPUTE_RANK_FILES_H_
 #define WEFT_WORKER_SHELL_COMPUTE_RANK_FILES_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,7 @@ namespace weft {
 
 struct StageSnapshot;  // checkpoint.h
 class KeptStage;       // training_state.h
+class SnapshotMemory;  // snapshot_memory.h
 
 class RankFiles {
  public:
@@ -26,11 +28,16 @@ class RankFiles {
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
   // Returns what Save would write, of a version but 0, as copies in host memory: within the update that makes
-  // the version, behind it. A device with memory of its own copies after the job has been launched; the
-  // rank's thread does not wait, and its later work on the device does.
-  virtual absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int /*stage*/) {
+  // the version, behind it. The host's copies lie in `memory`. A device with memory of its own copies after
+  // the job has been launched; the rank's thread does not wait, and its later work on the device does.
+  virtual absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int /*stage*/,
+                                                                        SnapshotMemory& /*memory*/) {
     return absl::UnimplementedError("this device takes no snapshots");
   }
+
+  // Returns the bytes that Snapshot takes from its memory for the stage in the long run; 0 where the rank
+  // does not hold its state yet, or the copies lie elsewhere.
+  virtual size_t SnapshotBytes(int /*stage*/) const { return 0; }
 
   // Begins with the state that processes kept in memory, in a run that goes on from there: what the rank
   // holds of the stage now, or, of one whose state migrates, when its state begins here.

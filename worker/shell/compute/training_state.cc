@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -13,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/fnv1a.h"
 #include "base/require.h"
+#include "base/threads.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
@@ -235,14 +237,21 @@ absl::Status WriteTrainingState(const std::string& folder, const StageLayout& la
           {BufferName(layout, slot, names[i]), DataType::kFloat32, slot.parameter.size, buffers.at(i).at(k)});
     }
   }
-  const absl::Status written = WriteSafetensors(PathOf(folder, StateFileName(layout.stage)), tensors,
-                                                {{"format", "pt"},
-                                                 {"version", absl::StrCat(version)},
-                                                 {"training", rule.training},
-                                                 {"staleness", StalenessText(rule.staleness)},
-                                                 {"optimizer", OptimizerText(rule.optimizer)},
-                                                 {kOptimizerSteps, absl::StrCat(optimizer_steps)}});
-  return written.ok() ? WriteStageFile(folder, layout, newest, version, rule.training) : written;
+  absl::Status state;
+  const auto write_state = [&] {
+    state = WriteSafetensors(PathOf(folder, StateFileName(layout.stage)), tensors,
+                             {{"format", "pt"},
+                              {"version", absl::StrCat(version)},
+                              {"training", rule.training},
+                              {"staleness", StalenessText(rule.staleness)},
+                              {"optimizer", OptimizerText(rule.optimizer)},
+                              {kOptimizerSteps, absl::StrCat(optimizer_steps)}});
+  };
+  absl::StatusOr<std::thread> beside = TryStartThread(write_state);
+  if (!beside.ok()) write_state();
+  const absl::Status weights = WriteStageFile(folder, layout, newest, version, rule.training);
+  if (beside.ok()) beside->join();
+  return state.ok() ? weights : state;
 }
 
 absl::StatusOr<SavedStage> SavedStage::Read(const RunSpec& run, const StateRule& rule, int stage) {

@@ -60,8 +60,8 @@ using SlotPointers = std::vector<const float*>;
 // Returns the slots of a flat buffer of the stage.
 SlotPointers SlotsOf(const StageLayout& layout, const float* flat);
 
-// Writes the state's file, then the stage's. `buffers`: as StateBuffers names them. Each complete or not at
-// all.
+// Writes the state's file and the stage's at the same time: the disk has one while the other is copied.
+// `buffers`: as StateBuffers names them. Each complete or not at all.
 absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
                                 int64_t version, int64_t optimizer_steps, const SlotPointers& newest,
                                 const std::vector<SlotPointers>& buffers);

@@ -260,7 +260,9 @@ void EffectRunner::DoPartOfRound(Seat& seat) {
 }
 
 void EffectRunner::Start(StartEffect& effect) {
-  if (const std::optional<int> seat = seats_.Start(started_.Gather(std::move(effect)))) threads_.Give(*seat);
+  JobTask task = started_.Gather(std::move(effect));
+  task.snapshot_memory = &saver_.memory();
+  if (const std::optional<int> seat = seats_.Start(std::move(task))) threads_.Give(*seat);
 }
 
 void EffectRunner::DoJob(Seat& seat) {
@@ -350,7 +352,7 @@ void EffectRunner::LookAtDevice() {
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
   std::vector<RankReport> reports = ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
-  if (spec_ != nullptr && spec_->redundancy > 0 && !reports.empty()) saver_.copies().AddTo(&reports.front());
+  if (spec_ != nullptr && !reports.empty()) saver_.AddTo(&reports.front());
   return reports;
 }
 
@@ -410,6 +412,7 @@ void EffectRunner::RoundOver(int64_t now, const RankRounds::Over& round) {
 void EffectRunner::AllPrepared(int64_t now) {
   std::optional<PeerId> at_fault;
   if (absl::Status s = peers_.Connect(&at_fault); !s.ok()) return Fail(now, s, at_fault);
+  saver_.Reserve(core_.ranks(), seats_);
   prepared_ = joining_ = true;
   PollCommunicators(now);
   LookAtDevice();

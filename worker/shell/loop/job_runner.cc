@@ -199,7 +199,7 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
     case JobKind::kUpdate:
       RunUpdate(compute, task, outcome);
       if (outcome->status.ok() && (task.start.takes_snapshot || task.start.takes_copy))
-        outcome->snapshot = compute.Snapshot(task.start.job.stage);
+        outcome->snapshot = compute.Snapshot(task.start.job.stage, *task.snapshot_memory);
       return;
   }
 }

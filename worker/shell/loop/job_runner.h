@@ -18,6 +18,7 @@
 #include "base/monotonic_clock.h"
 #include "proto/session/job_hashes.h"
 #include "worker/core/worker_core.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/hash_notes.h"
 
@@ -30,6 +31,8 @@ struct JobTask {
   int parts = 1;                   // number of members of the job's stage
   Tensor collected;                // result of a collective, at its end
   std::optional<HashTask> hashes;  // in a run that records hashes
+  // Memory for the snapshot that the job takes, if it does.
+  SnapshotMemory* snapshot_memory = nullptr;
 };
 
 struct JobOutcome {

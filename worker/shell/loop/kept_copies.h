@@ -5,7 +5,8 @@
 // others from here. The coordinator says which are dropped. Copies of one run at a time are kept.
 //
 // Invariants: a copy is the one that was first put under its key; what is read later stays as it is as long
-// as its tensor is kept. Thread-safe.
+// as its tensor is kept. Copies of its own lie in the memory of snapshots, which counts them; those that came
+// are counted here. Thread-safe.
 #ifndef WEFT_WORKER_SHELL_LOOP_KEPT_COPIES_H_
 #define WEFT_WORKER_SHELL_LOOP_KEPT_COPIES_H_
 
@@ -19,6 +20,7 @@
 #include "base/mutex.h"
 #include "proto/session/messages.h"
 #include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/memory/tensor.h"
 
 namespace weft {
@@ -33,6 +35,9 @@ class KeptCopies {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
 
+  // Borrows `memory`.
+  explicit KeptCopies(SnapshotMemory& memory) : memory_(memory) {}
+
   // Drops all copies of any other run.
   void BeginRun(uint64_t run);
   // Keeps what a rank saved in the attempt: a place of SnapshotWriter.
@@ -45,18 +50,23 @@ class KeptCopies {
   // all that will ever come.
   void Drop(uint64_t run, uint64_t epoch, int step);
 
-  // Adds the bytes that are kept to the report of a rank: they are the process's.
+  // Adds the bytes of the copies that came to the report of a rank: they are the process's.
   void AddTo(RankReport* report) const;
-  // Return the bytes that are kept, and the most that have been since the run began.
+  // Return the bytes of the copies that came, and the most that there have been since the run began.
   int64_t bytes() const;
   int64_t peak_bytes() const;
 
  private:
-  void Add(const Key& key, Tensor copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Copy {
+    Tensor tensor;
+    bool arrived = false;  // from another process
+  };
+  void Add(uint64_t run, const Key& key, Copy copy) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  SnapshotMemory& memory_;
   mutable Mutex mutex_;
   uint64_t run_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<Key, Tensor> copies_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, Copy> copies_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0, peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

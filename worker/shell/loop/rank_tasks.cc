@@ -106,9 +106,13 @@ absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effec
   return tasks;
 }
 
-// The process's own copies, and as many of another one's: of the newest complete step and of two that are
-// made.
-static int CopiesOf(const RunSpec& spec) { return spec.redundancy > 0 ? 2 * 3 : 0; }
+// Returns how many copies of the state that it saves stay in the process's memory. With redundancy they are
+// its own, and as many of another process's: of the newest complete step and of two that are made. Without, a
+// snapshot keeps its memory for the next one.
+static int CopiesOf(const RunSpec& spec) {
+  if (spec.redundancy > 0) return 2 * 3;
+  return spec.checkpoint.periodic() ? 1 : 0;
+}
 
 absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {
   int64_t needed = 0;

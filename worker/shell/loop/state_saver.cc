@@ -9,6 +9,7 @@ namespace weft {
 
 StateSaver::StateSaver(Device& device, Listener listener)
     : device_(device),
+      kept_(memory_),
       snapshots_(std::move(listener.snapshot_done)),
       copies_(std::move(listener.copies_done)),
       validator_(std::move(listener.validated)) {}
@@ -40,6 +41,17 @@ void StateSaver::Validate(const ValidateEffect& effect) {
   validator_.Begin(run_, effect.step, ValidationWork(device_, spec_, folders_, effect.step));
 }
 
+void StateSaver::Reserve(const std::vector<Rank>& ranks, RankSeats& seats) {
+  if (!spec_->checkpoint.periodic() || spec_->redundancy > 0) return;
+  for (const Rank rank : ranks) {
+    const Seat* const seat = seats.Of(rank);
+    for (const int stage : seat->saved_stages) {
+      const size_t bytes = seat->compute->SnapshotBytes(stage);
+      if (bytes > 0) snapshots_.Prepare(memory_.Reserve(bytes));
+    }
+  }
+}
+
 void StateSaver::Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot) {
   if (as_copy) copies_.Write(run_, step, snapshot);
   if (as_snapshot) snapshots_.Write(run_, step, std::move(snapshot));
@@ -48,8 +60,17 @@ void StateSaver::Write(int step, bool as_snapshot, bool as_copy, Snapshot snapsh
 void StateSaver::Cancel(bool validates) {
   snapshots_.Cancel();
   copies_.Cancel();
+  memory_.Release();
   if (validates && folders_ != nullptr && spec_->validate.any())
     validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
+}
+
+void StateSaver::AddTo(RankReport* report) const {
+  if (spec_->redundancy > 0) kept_.AddTo(report);
+  const int64_t peak = memory_.peak_bytes();
+  if (peak == 0) return;
+  report->live_bytes["snapshots"] = memory_.bytes();
+  report->peak_bytes["snapshots"] = peak;
 }
 
 KeptCopies::Key StateSaver::KeyOf(const TensorKey& key) const {

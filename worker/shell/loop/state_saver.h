@@ -2,8 +2,9 @@
 // this process. It completes checkpoints and validates weights that were kept aside, too.
 //
 // Behind an update that the core marked, the job's thread hands over what it took. Threads of their own write
-// it (snapshot_writer.h, validator.h) and report when a step is complete, or why it is not. Copies outlive
-// the attempt (kept_copies.h): the next one may begin with them.
+// it (snapshot_writer.h, validator.h) and report when a step is complete, or why it is not. What was taken
+// lies in memory that stays for the next snapshot of the attempt (snapshot_memory.h). Copies outlive the
+// attempt (kept_copies.h): the next one may begin with them.
 //
 // Invariants: what is written belongs to the run and the attempt that BeginRun named. Nothing is reported of
 // what Cancel forgot.
@@ -17,14 +18,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "run/run_spec.h"
 #include "worker/core/worker_effects.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/checkpoint_work.h"
 #include "worker/shell/loop/kept_copies.h"
+#include "worker/shell/loop/rank_seats.h"
 #include "worker/shell/loop/snapshot_writer.h"
 #include "worker/shell/loop/validator.h"
 
@@ -51,6 +55,11 @@ class StateSaver {
   void Validate(const ValidateEffect& effect);
   void Drop(const DropCopiesEffect& effect) { kept_.Drop(effect.run, effect.epoch, effect.step); }
 
+  // Has the memory of the first checkpoint used for the first time, beside the work: the rank that copies
+  // would wait for it, longer than for the copy. With redundancy the first copy comes too soon for that.
+  void Reserve(const std::vector<Rank>& ranks, RankSeats& seats);
+  // Gives jobs the memory for what they take.
+  SnapshotMemory& memory() { return memory_; }
   // Writes what a job took behind its update, as the core wanted it.
   void Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot);
   // Keeps a copy that has come from another process.
@@ -59,7 +68,11 @@ class StateSaver {
   absl::StatusOr<Tensor> Find(const TensorKey& key) const { return kept_.Find(run_, KeyOf(key)); }
   const KeptCopies& copies() const { return kept_; }
 
-  // Forgets what waits to be written. `validates`: this process has weights aside, which go too.
+  // Adds the bytes of snapshots and copies to the report of a rank: they are the process's.
+  void AddTo(RankReport* report) const;
+
+  // Forgets what waits to be written, and gives memory back. `validates`: this process has weights aside,
+  // which go too.
   void Cancel(bool validates);
   // Returns true if nothing is being written.
   bool idle() const { return snapshots_.idle() && copies_.idle(); }
@@ -75,6 +88,7 @@ class StateSaver {
   std::shared_ptr<const RunSpec> spec_;
   SharedFolders folders_;
   // Last, so that their threads have ended before anything that they use.
+  SnapshotMemory memory_;
   KeptCopies kept_;  // beyond the end of an attempt
   SnapshotWriter snapshots_, copies_;
   Validator validator_;

@@ -194,14 +194,15 @@ absl::StatusOr<std::shared_ptr<StageSnapshot>> StageFiles::TakeSnapshot(const He
   return snapshot;
 }
 
-absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const HeldStage& stage) {
+absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const HeldStage& stage,
+                                                                          SnapshotMemory& memory) {
   if (!device_.is_host())
     return TakeSnapshot(stage, [this](const Tensor& flat) { return CopyBehindJob(flat); });
   const absl::StatusOr<std::vector<Tensor>> flats = BuffersOf(stage, rules_.at(stage.layout().stage));
   if (!flats.ok()) return flats.status();
   size_t bytes = 0;
   for (const Tensor& flat : *flats) bytes += flat.bytes;
-  const absl::StatusOr<Tensor> block = NewSnapshotBlock(bytes);  // can be sent as it is
+  const absl::StatusOr<Tensor> block = memory.Take(kSnapshotHeadBytes + bytes);  // can be sent as it is
   if (!block.ok()) return block.status();
   char* next = static_cast<char*>(block->data) + kSnapshotHeadBytes;
   auto snapshot = TakeSnapshot(stage, [&](const Tensor& flat) -> absl::StatusOr<Tensor> {
@@ -215,6 +216,13 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const 
   });
   if (snapshot.ok()) (*snapshot)->block = *block;
   return snapshot;
+}
+
+size_t StageFiles::SnapshotBytes(const HeldStage& stage) const {
+  if (!device_.is_host() || !stage.holds()) return 0;
+  constexpr int64_t kLate = 1 << 30;  // a version that has as many before it as later steps read
+  const size_t flats = 1 + StateBuffers(rules_.at(stage.layout().stage), kLate).size();
+  return kSnapshotHeadBytes + flats * static_cast<size_t>(stage.held_elements()) * sizeof(float);
 }
 
 absl::Status StageFiles::Save(const HeldStage& stage, const std::string& folder) {

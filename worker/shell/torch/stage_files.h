@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/memory/tensor.h"
 #include "worker/shell/torch/held_stage.h"
@@ -51,7 +52,9 @@ class StageFiles {
 
   // Do as RankFiles's methods.
   absl::Status Save(const HeldStage& stage, const std::string& folder);
-  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(const HeldStage& stage);
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(const HeldStage& stage,
+                                                                SnapshotMemory& memory);
+  size_t SnapshotBytes(const HeldStage& stage) const;
   absl::Status SaveInitial(const StageLayout& layout, const std::string& folder);
 
  private:

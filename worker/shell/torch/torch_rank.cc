@@ -278,9 +278,14 @@ absl::Status TorchRank::Save(int stage, const std::string& folder) {
   return InHeldStage(stage, what, [&](Stage& s) { return files_.Save(s.held, folder); });
 }
 
-absl::StatusOr<std::shared_ptr<const StageSnapshot>> TorchRank::Snapshot(int stage) {
+absl::StatusOr<std::shared_ptr<const StageSnapshot>> TorchRank::Snapshot(int stage, SnapshotMemory& memory) {
   const auto what = [&] { return absl::StrCat("taking a snapshot of stage ", stage); };
-  return InHeldStage(stage, what, [&](Stage& s) { return files_.Snapshot(s.held); });
+  return InHeldStage(stage, what, [&](Stage& s) { return files_.Snapshot(s.held, memory); });
+}
+
+size_t TorchRank::SnapshotBytes(int stage) const {
+  const auto found = stages_.find(stage);
+  return found == stages_.end() ? 0 : files_.SnapshotBytes(found->second->held);
 }
 
 absl::Status TorchRank::SaveInitial(int stage, const std::string& folder) {
