@@ -12,6 +12,7 @@
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/loop/run_shape.h"
+#include "worker/shell/loop/running_jobs.h"
 #include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
@@ -476,26 +477,13 @@ absl::Status EffectRunner::CheckEnds(int64_t now) const {
                       core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
 }
 
-// Returns the jobs that have run for some time: others end before anybody could miss them.
-std::vector<RunningJob> EffectRunner::RunningJobs(int64_t now) const {
-  constexpr int64_t kLeast = 500'000'000;
-  std::vector<RunningJob> running;
-  if (const std::optional<RunningJob> job = device_work_.Running(now)) {
-    running.push_back(*job);  // threads that give the device more may wait for it
-  } else {
-    threads_.AppendRunning(now, &running);
-  }
-  std::erase_if(running, [](const RunningJob& r) { return r.age_ns < kLeast; });
-  return running;
-}
-
 void EffectRunner::SendReportIfDue(int64_t now) {
   AssertHeld(mu_);
   if (!core_.has_run() || now < next_report_) return;
   next_report_ = now + options_.report_interval_ns;
   // Ranks that end have given their last figures, and their memory goes.
   if (forget_when_idle_) return;
-  Send(Report{core_.run_id(), Reports(now), RunningJobs(now)});
+  Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_)});
   std::string silence = transport_.DescribeSilence(now);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
 }

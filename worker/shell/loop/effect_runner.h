@@ -119,7 +119,6 @@ class EffectRunner {
   void LookAtDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<RankReport> Reports(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<RunningJob> RunningJobs(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   void SendValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
 

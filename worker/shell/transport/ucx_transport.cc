@@ -40,7 +40,6 @@ UcxTransport::UcxTransport(const UcxOptions& options)
     : options_(options),
       sender_(NewSenderNumber()),
       memory_(std::make_shared<MappedMemory>()),
-      releases_(std::make_shared<ReleaseQueue>()),
       links_({{.notice_ns = options.link_notice_ns, .timeout_ns = options.link_timeout_ns},
               options.log,
               [this](PeerId peer, uint64_t sender) {
@@ -49,6 +48,10 @@ UcxTransport::UcxTransport(const UcxOptions& options)
              table_, connections_),
       landings_(ReceivePool::Create(memory_, options.receive_pool_idle_limit),
                 DevicePool(options.device_memory)),
+      receipts_([this](uint64_t producer, TransportMessage* message) {
+        const PeerConnection* to = connections_.Find(producer);
+        if (to != nullptr && to->open) SendMessage(*to, message);
+      }),
       now_(MonotonicNow()) {}
 
 absl::Status UcxTransport::Start() {
@@ -68,11 +71,11 @@ absl::Status UcxTransport::Start() {
                             device_, messenger_->sources()});
   if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
   if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
-  return connections_.AddToWaitSet(releases_->event_fd());
+  return connections_.AddToWaitSet(receipts_.queue()->event_fd());
 }
 
 UcxTransport::~UcxTransport() {
-  releases_->Close();
+  receipts_.queue()->Close();
   messenger_.reset();  // first: it completes what is under way through this object
 }
 
@@ -89,8 +92,8 @@ void UcxTransport::Close(Nanos deadline) {
     pollfd wake{event_fd(), POLLIN, 0};
     poll(&wake, 1, static_cast<int>(std::min((deadline - now) / kMillisecond + 1, Nanos{50})));
   }
-  FlushReleases();
-  releases_->Close();
+  receipts_.SendAll();
+  receipts_.queue()->Close();
   for (const auto& [sender, connection] : connections_.all()) {
     TransportMessage goodbye;
     goodbye.type = Type::kGoodbye;
@@ -199,7 +202,7 @@ void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   links_.Forget(sender);
   segments_.ForgetAll(sender);
   held_.ReleaseAllOf(sender);
-  absl::erase_if(reading_, [sender](const auto& read) { return read.first == sender; });
+  receipts_.Forget(sender);
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;
   table_.FailPeer(*peer, absl::UnavailableError(absl::StrCat(table_.label(*peer), " is lost: ", cause)),
@@ -314,12 +317,12 @@ void UcxTransport::OnMessage(absl::string_view header) {
 
 int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
   now_ = now;
-  FlushReleases();
+  receipts_.SendAll();
   AnnounceFreedSegments();
   const int moved = messenger_->Progress();
   CheckLiveness(now, moved > 0);
   WatchLinks(now);
-  if (!acknowledged_.empty()) FlushReleases();
+  if (receipts_.owes()) receipts_.SendAll();
   const int handled = moved + static_cast<int>(events_.size());
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();

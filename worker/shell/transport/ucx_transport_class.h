@@ -4,8 +4,8 @@
 //
 // Each part with a state of its own is a machine of its own, which this class steps: wants and offers
 // (transfer_table.h), connections (peer_connections.h), who may connect (admitted_peers.h), links on which
-// something is awaited (awaited_links.h), tensors that others read (held_offers.h), and those that arrive
-// (landings.h).
+// something is awaited (awaited_links.h), tensors that others read (held_offers.h), those that arrive
+// (landings.h), and what their producers are to hear of them (tensor_receipts.h).
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
 
@@ -14,10 +14,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/monotonic_clock.h"
 #include "worker/shell/transport/admitted_peers.h"
 #include "worker/shell/transport/awaited_links.h"
@@ -25,7 +23,7 @@
 #include "worker/shell/transport/landings.h"
 #include "worker/shell/transport/mapped_memory.h"
 #include "worker/shell/transport/peer_connections.h"
-#include "worker/shell/transport/release_queue.h"
+#include "worker/shell/transport/tensor_receipts.h"
 #include "worker/shell/transport/transfer_table.h"
 #include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/transport_message.h"
@@ -54,7 +52,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   int Progress(Nanos now, std::vector<TransportEvent>* events) override;
 
   int event_fd() const override { return connections_.wait_set(); }
-  bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
+  bool Arm() override { return events_.empty() && receipts_.queue()->Arm() && messenger_->Arm(); }
   Nanos next_look() const override { return std::min(connections_.next_verdict(), links_.next_look()); }
   bool CarriesDevice(PeerId peer) const override;
   std::string PathTo(PeerId peer, MemoryPlace place) const override;
@@ -92,7 +90,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void Deliver(Delivery delivery);
   void SendOffer(uint64_t offer);
   void SendAgain(const HeldOffers::Answer& answer);
-  void Acknowledge(const TransportMessage& message);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
   absl::Status Open(const TransportAddress& address, const std::string& label);
@@ -100,7 +97,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void NoteUse(PeerId peer, PeerConnection* connection);
   void Lose(uint64_t sender, absl::string_view cause);
 
-  void FlushReleases();
   void AnnounceFreedSegments();
   void CheckLiveness(Nanos now, bool busy);
   void WatchLinks(Nanos now);
@@ -109,7 +105,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   const UcxOptions options_;
   const uint64_t sender_;
   const std::shared_ptr<MappedMemory> memory_;
-  const std::shared_ptr<ReleaseQueue> releases_;  // shared with arrived tensors
   std::string address_;
 
   DeviceIdentity device_;  // kind "": takes no tensors of a device
@@ -122,9 +117,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   HeldOffers held_;
   Landings landings_;
   std::vector<TransportEvent> events_;
-  std::vector<ReleaseQueue::Release> release_buffer_;
-  std::vector<ReleaseQueue::Release> acknowledged_;             // copies that are here, to be told
-  absl::flat_hash_set<std::pair<uint64_t, uint64_t>> reading_;  // offers read in place here, by producer
+  TensorReceipts receipts_;
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = 0;
   Nanos last_liveness_ = 0, last_probe_ = 0;

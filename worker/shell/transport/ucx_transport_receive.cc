@@ -1,6 +1,4 @@
-// Implements the consumer's half of the UCX transport: wants, arrivals in place or as bytes, and the releases
-// of read tensors.
-#include <algorithm>
+// Implements the consumer's half of the UCX transport: wants, and arrivals in place or as bytes.
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,11 +34,11 @@ void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, boo
 
 void UcxTransport::HandleInPlace(const TransportMessage& message) {
   // It was sent again, and the first has come after all.
-  if (reading_.contains({message.sender, message.offer})) return;
+  if (receipts_.IsRead({message.sender, message.offer})) return;
   const std::optional<PeerId> peer = table_.PeerOf(message.sender);
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
-    acknowledged_.push_back({message.sender, message.offer});
+    receipts_.Owe({message.sender, message.offer});
     return;
   }
   const PeerConnection& connection = *connections_.Find(message.sender);
@@ -55,9 +53,9 @@ void UcxTransport::HandleInPlace(const TransportMessage& message) {
     return;
   }
   table_.Take(*peer, message.key);
-  reading_.insert({message.sender, message.offer});
+  receipts_.Read({message.sender, message.offer});
   void* const data = (*mapping)->base() + message.offset;
-  auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
+  auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), receipts_.queue(),
                                                   ReleaseQueue::Release{message.sender, message.offer});
   Arrived(*peer, message.key,
           Tensor{.shape = message.shape,
@@ -68,14 +66,9 @@ void UcxTransport::HandleInPlace(const TransportMessage& message) {
           /*in_place=*/true);
 }
 
-// Tells the producer that the tensor need not be sent again: it is here, or not wanted any more.
-void UcxTransport::Acknowledge(const TransportMessage& message) {
-  acknowledged_.push_back({message.sender, message.offer});
-}
-
 void UcxTransport::HandleNotice(const TransportMessage& message) {
   const std::optional<PeerId> peer = table_.PeerOf(message.sender);
-  Acknowledge(message);
+  receipts_.Owe({message.sender, message.offer});
   if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
   } else if (table_.Take(*peer, message.key)) {
@@ -94,7 +87,8 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
     // Where its bytes are on their way already, these may still fail.
-    if (message.type == Type::kData && !(peer && table_.IsWanted(*peer, message.key))) Acknowledge(message);
+    if (message.type == Type::kData && !(peer && table_.IsWanted(*peer, message.key)))
+      receipts_.Owe({message.sender, message.offer});
     return {};
   }
   const absl::StatusOr<uint64_t> landing = landings_.Begin(
@@ -119,33 +113,9 @@ void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
     return table_.LandingFailed(landed.key, absl::UnavailableError(what), &events_);
   }
   if (const std::optional<uint64_t> sender = table_.SenderOf(landed.peer))
-    acknowledged_.push_back({*sender, landed.offer});
+    receipts_.Owe({*sender, landed.offer});
   if (!table_.Take(landed.peer, landed.key)) return;
   Arrived(landed.peer, landed.key, std::move(landed.tensor), /*in_place=*/false);
-}
-
-void UcxTransport::FlushReleases() {
-  release_buffer_.clear();
-  releases_->Take(&release_buffer_);
-  if (!reading_.empty()) {
-    for (const auto& [producer, offer] : release_buffer_) reading_.erase({producer, offer});
-  }
-  release_buffer_.insert(release_buffer_.end(), acknowledged_.begin(), acknowledged_.end());
-  acknowledged_.clear();
-  if (release_buffer_.empty()) return;
-  std::stable_sort(release_buffer_.begin(), release_buffer_.end(),
-                   [](const auto& a, const auto& b) { return a.producer < b.producer; });
-  TransportMessage message;
-  message.type = Type::kRelease;
-  for (size_t i = 0; i < release_buffer_.size(); ++i) {
-    const auto& [producer, offer] = release_buffer_[i];
-    message.offers[message.offer_count++] = offer;
-    const bool last = i + 1 == release_buffer_.size() || release_buffer_[i + 1].producer != producer;
-    if (!last && message.offer_count < TransportMessage::kMaxOffers) continue;
-    const PeerConnection* connection = connections_.Find(producer);
-    if (connection != nullptr && connection->open) SendMessage(producer, &message);
-    message.offer_count = 0;
-  }
 }
 
 }  // namespace weft

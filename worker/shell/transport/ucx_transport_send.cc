@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/transport/offer_message.h"
 #include "worker/shell/transport/ucx_transport_class.h"
 
 namespace weft {
@@ -64,24 +65,10 @@ void UcxTransport::Deliver(Delivery delivery) {
 void UcxTransport::SendOffer(uint64_t offer) {
   const HeldOffer& held = *held_.Find(offer);
   const PeerConnection& to = *connections_.Find(held.consumer);
-  TransportMessage message;
-  message.type = held.in_place ? Type::kInPlace : Type::kData;
-  message.sender = sender_;
-  message.key = held.key;
-  message.shape = held.tensor.shape;
-  message.bytes = held.tensor.bytes;
-  message.place = held.tensor.place;
-  message.made_ns = held.tensor.made_ns;
-  message.sent_ns = MonotonicNow();
-  message.offer = offer;
-  if (held.in_place) {
-    const auto place = *memory_->Find(held.tensor.data, held.tensor.bytes);
-    message.segment = place.segment;
-    message.offset = place.offset;
-    return SendMessage(to, &message);
-  }
-  if (message.bytes == 0) return SendMessage(to, &message);
+  TransportMessage message = OfferMessage(held, offer, MonotonicNow(), *memory_);
+  if (held.in_place || message.bytes == 0) return SendMessage(to, &message);
   if (options_.loses && options_.loses(message.type)) return;
+  message.sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(message, buffer);
   held_.BeginSending(offer);
