@@ -164,6 +164,11 @@ void EffectRunner::OnMessage(int64_t now, const FromCoordinator& message) {
   Apply(now, nullptr);
 }
 
+bool EffectRunner::has_to_tell() const {
+  AssertHeld(mu_);
+  return core_.has_to_tell();
+}
+
 void EffectRunner::Return(int64_t now) {
   AssertHeld(mu_);
   if (core_.has_run()) device_work_.RestartGrace(now);

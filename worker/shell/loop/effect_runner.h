@@ -64,7 +64,7 @@ class EffectRunner {
   // Handle what has happened. The polls return false if nothing has.
   void OnMessage(int64_t now, const FromCoordinator& message);
   // Tells a coordinator that does not know this process any more what the process has (WorkerCore::Return).
-  bool has_to_tell() const { return core_.has_to_tell(); }
+  bool has_to_tell() const;
   void Return(int64_t now);
   bool PollDevice();
   bool PollTransport(int64_t now);
