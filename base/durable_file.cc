@@ -80,7 +80,7 @@ void DurableFile::Push() {
   changed_.Signal();
 }
 
-// On the thread of its own. What goes wrong here, the sync at the end reports.
+// Runs on the thread of its own. What goes wrong here, the sync at the end reports.
 void DurableFile::WriteBack() {
   uint64_t begun = 0;
   while (true) {

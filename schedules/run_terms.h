@@ -31,8 +31,8 @@ struct ActivationMemory {
 };
 
 struct RunTerms {
-  // For each stage, those whose outputs it reads, ascending and all before it; the last stage is the only one
-  // that nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
+  // Stages whose outputs each stage reads, ascending and all before it; the last stage is the only one that
+  // nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
   // respects these edges too, so families need not know them.
   std::vector<std::vector<int>> inputs;
   // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the
@@ -40,8 +40,8 @@ struct RunTerms {
   bool takes_norm = false;
   std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
   std::optional<ActivationMemory> memory;     // absent: no budget
-  // How the sums of gradients are made. A run that may take kFast has kOrdered here until its devices are
-  // known.
+  // Way in which the sums of gradients are made. A run that may take kFast has kOrdered here until its
+  // devices are known.
   ReductionMode reduction = ReductionMode::kOrdered;
 };
 

@@ -28,7 +28,7 @@
 
 namespace weft {
 
-// How an entry of a fixed order goes with those before it; a set of bits.
+// Marks how an entry of a fixed order goes with those before it; a set of bits.
 enum OrderMark : uint8_t {
   kInTurn = 0,  // it starts when the entry before it has ended
   // It may also start while the forward that stands before it, and before other such entries, is in flight:
@@ -55,7 +55,7 @@ struct Schedule {
   // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.
   std::function<Rank(const Job&)> weights;
   std::function<int64_t(const Job&)> priority;
-  // How the holders of a stage come to the same weights. Where a protocol names the holders itself, `weights`
+  // Protocols by which the holders of a stage come to the same weights. Where one names the holders itself, `weights`
   // is not asked.
   std::shared_ptr<const Sync> sync = SlicedSums();
 

@@ -163,7 +163,7 @@ std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
   return {device, graphs, nvtx};
 }
 
-// Which schedule, and on what.
+// Adds the options that choose a schedule, and what it is simulated on.
 void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
   sub->add_option_function<std::vector<std::string>>(
          "SCHEDULE",
@@ -209,7 +209,7 @@ void AddNetwork(CLI::App& app, std::string* network) {
       ->type_name("FILE");
 }
 
-// How long jobs and transfers take, and how many bytes there are.
+// Adds the options of durations, transfers and bytes.
 void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];

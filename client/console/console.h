@@ -38,8 +38,8 @@ ExitCode Fail(ExitCode code, absl::string_view message);
 // Returns true if standard error is a terminal that understands cursor movement (not TERM=dumb).
 bool ProgressWanted();
 
-// Whether output has colours. kAuto: on a terminal that understands them (not TERM=dumb), unless NO_COLOR is
-// set (https://no-color.org).
+// Says whether output has colours. kAuto: on a terminal that understands them (not TERM=dumb), unless
+// NO_COLOR is set (https://no-color.org).
 enum class ColourMode : uint8_t { kAuto, kAlways, kNever };
 
 // Sets the mode for all output from now on; before, it is kAuto. Main thread, before any other exists.

@@ -17,8 +17,8 @@
 
 namespace weft {
 
-// Whether the data that a file names must be there. A command that only predicts a run needs no data, and the
-// run need not fit the memory; the data of a submitted run are on the workers' machines.
+// Says whether the data that a file names must be there. A command that only predicts a run needs no data,
+// and the run need not fit the memory; the data of a submitted run are on the workers' machines.
 enum class RunFileData { kReadable, kElsewhere, kIgnored };
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);

@@ -96,7 +96,7 @@ struct StoredRun {
   bool written = false;
 };
 
-// All that a store holds.
+// Holds all that is in a store.
 struct StoredState {
   uint64_t epoch = 0;     // the largest ever; 0 for none
   uint64_t last_run = 0;  // the largest number of a run, also of those that were forgotten; 0 for none

@@ -22,7 +22,7 @@ namespace weft {
 
 struct RunSpec;  // run/run_spec.h; the core only hands it on
 
-// When checkpoints are saved on the way, how many of them stay, and when weights are validated.
+// Says when checkpoints are saved on the way, how many of them stay, and when weights are validated.
 struct CheckpointRule {
   int32_t every_steps = 0;  // steps between checkpoints; 0 for none
   int64_t every_ns = 0;     // time after the last one was announced; 0 for none
@@ -42,8 +42,8 @@ struct RunPlan {
   std::shared_ptr<const std::vector<std::vector<std::vector<Job>>>> claim_order;
   int32_t first_step = 0;  // first step to make; an earlier run made all before
 
-  // How the run file wants gradients summed. For kFast, and where a stage's devices can sum jointly, `fast`
-  // is the same plan carried out so; the run takes it if its processes allow.
+  // Way in which the run file wants gradients summed. For kFast, and where a stage's devices can sum jointly,
+  // `fast` is the same plan carried out so; the run takes it if its processes allow.
   ReductionMode reduction = ReductionMode::kOrdered;
   std::shared_ptr<const RunPlan> fast;
   std::string unsound;  // reason why it has none though it has stages that could; empty otherwise

@@ -28,7 +28,7 @@ class HashLog {
 
   // Appends jobs. Unavailable if lines cannot be written, the first time of each such time.
   absl::Status Append(const std::vector<JobHashes>& jobs);
-  // Likewise a line of HashLine.
+  // Appends a line of HashLine likewise.
   absl::Status Append(absl::string_view line);
 
  private:

@@ -96,7 +96,8 @@ class RunRecorder {
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);
   std::vector<JobHashes> hashes_ ABSL_GUARDED_BY(mu_);
-  // From the start of the first of LastJobs to the end of the last; nothing where there are none.
+  // Spans the time from the start of the first of LastJobs to the end of the last; nothing where there are
+  // none.
   struct Window {
     int64_t start_ns, end_ns;
   };

@@ -31,8 +31,8 @@ class StepLog {
   // Appends a step. Unavailable if lines cannot be written, the first time of each such time; the steps count
   // all the same.
   absl::Status Append(StepRecord step);
-  // Likewise of a validation that is done. Its line says the step whose training begins with those weights,
-  // and may come after the lines of later steps.
+  // Appends likewise the line of a validation that is done. Its line says the step whose training begins with
+  // those weights, and may come after the lines of later steps.
   absl::Status Append(const Validation& validation);
   // Returns a sentence about the first step that is not finite, once; else "".
   std::string TakeNotice();

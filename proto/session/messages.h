@@ -209,8 +209,8 @@ struct CopiesHeld {
   ReductionMode reduction = ReductionMode::kOrdered;
 };
 
-// How far the validation of the weights after `step` updates has come: of so many samples of all. Its figures
-// count once it is done. With a `failure` it has ended without any.
+// Says how far the validation of the weights after `step` updates has come: of so many samples of all. Its
+// figures count once it is done. With a `failure` it has ended without any.
 struct Validation {
   uint64_t run = 0;
   int32_t step = 0;

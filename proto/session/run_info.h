@@ -73,12 +73,12 @@ struct RunInfo {
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;
-  // How often the run has begun again, for a lost process or data link or for other processes, the first step
-  // that it then made, and why it did so the last time.
+  // Number of times that the run has begun again, for a lost process or data link or for other processes, the
+  // first step that it then made, and why it did so the last time.
   int32_t restarts = 0, restart_step = 0;
   std::string restart_reason;
-  // How often a step was given up on all stages for a number that is infinite or not a number, and the last
-  // one.
+  // Number of times that a step was given up on all stages for a number that is infinite or not a number, and
+  // the last such step.
   int32_t non_finite_steps = 0, non_finite_step = -1;
   std::optional<RecoveryTimes> recovery_ns;  // times of the last restart that has led to a new step
   // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.

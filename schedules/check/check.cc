@@ -120,7 +120,7 @@ absl::Status CheckLimits(const Schedule& s) {
   return absl::OkStatus();
 }
 
-// Each list names the compute jobs of its rank once, at step 0.
+// Checks that each list names the compute jobs of its rank once, at step 0.
 absl::Status CheckOrder(const Schedule& s) {
   if (s.order.empty()) return absl::OkStatus();
   if (static_cast<int>(s.order.size()) != s.ranks || s.period != 1) {
@@ -170,7 +170,7 @@ absl::Status CheckOrder(const Schedule& s) {
   return absl::OkStatus();
 }
 
-// Each mark is on an entry that can have it.
+// Checks that each mark is on an entry that can have it.
 absl::Status CheckMarks(const Schedule& s) {
   if (s.order_marks.empty()) return absl::OkStatus();
   bool shaped = s.order_marks.size() == s.order.size();

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// In a fixed order everything before a forward has ended when its turn comes.
+// Checks fixed orders. There everything before a forward has ended when its turn comes.
 absl::Status CheckOrders(const Graph& graph) {
   const Schedule& s = graph.schedule();
   for (Rank r = 0; r < s.ranks; ++r) {

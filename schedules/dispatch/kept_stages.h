@@ -17,7 +17,8 @@ namespace weft {
 // Holds what a rank keeps of one stage.
 struct KeptStage {
   int stage = 0;
-  // For a holder of the stage; where its state travels (Layout::kTravelling), for every rank on its way.
+  // Amounts that a holder of the stage keeps; where its state travels (Layout::kTravelling), that every rank
+  // on its way keeps.
   std::optional<Kept> kept;
   bool goes_on = false;  // the state travels, and comes to another rank as well
   int handed_out = 0;  // gradients of the stage's size that leave the rank's backwards and may wait together

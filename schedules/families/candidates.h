@@ -18,10 +18,11 @@ struct Candidate {
   std::string rule = "sync";
 };
 
-// For families of rings, every number of ranks that divides the stages; for groups of rings, every number of
-// groups that divides the micro-batches as well, as far as each rank has two passes of a stage, and where a
-// group has more micro-batches than stages also with a bound on those in flight. What is another family's
-// schedule (one group is a pipeline) is left out. Some may still be refused by MakeSchedule, which says why.
+// Returns the candidates of a family. A family of rings has one for every number of ranks that divides the
+// stages. Groups of rings have one for every number of groups that divides the micro-batches as well, as far
+// as each rank has two passes of a stage; where a group has more micro-batches than stages, also with a bound
+// on those in flight. A candidate that is another family's schedule (one group is a pipeline) is left out.
+// MakeSchedule may still refuse some, and says why.
 // Families and rules that read old weights are left out: they train otherwise.
 std::vector<Candidate> Candidates(int stages, int microbatches);
 

@@ -29,7 +29,8 @@ std::function<int64_t(const Job&)> DepthFirstPriority(int stages, int microbatch
   };
 }
 
-// All micro-batches of a stage before the next stage: forwards from the first stage, backwards from the last.
+// Ranks all micro-batches of a stage before those of the next: forwards from the first stage, backwards from
+// the last.
 std::function<int64_t(const Job&)> BreadthFirstPriority(int stages, int microbatches) {
   return [stages, microbatches](const Job& j) {
     const bool forward = j.kind == JobKind::kForward;

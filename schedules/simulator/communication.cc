@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
 
-// When something is needed: at a tick, with so many messages still to follow it there. Smaller is sooner.
+// Says when something is needed: at a tick, with so many messages still to follow it there. Smaller is
+// sooner.
 using Need = std::pair<int, int>;  // tick, minus the messages that follow
 
 class TickModel {
@@ -51,7 +52,7 @@ class TickModel {
     return static_cast<double>(messages_) / counted;
   }
 
-  // Whether no job is late with so many communication steps between two ticks.
+  // Returns true if no job is late with so many communication steps between two ticks.
   bool InTime(int steps_of_tick, bool one_at_a_time) {
     waiting_.assign(tasks_.size(), 0);
     for (size_t id = 0; id < tasks_.size(); ++id) waiting_[id] = tasks_[id].inputs;
@@ -118,8 +119,8 @@ class TickModel {
     }
   }
 
-  // When the output of each job of no duration is needed. Such jobs stand in chains of a few, which later
-  // steps prolong, so a few rounds settle them.
+  // Finds when the output of each job of no duration is needed. Such jobs stand in chains of a few, which
+  // later steps prolong, so a few rounds settle them.
   void FindNeeds() {
     bool changed = true;
     while (changed) {
@@ -134,7 +135,7 @@ class TickModel {
     }
   }
 
-  // When what travels along the link is needed at its end.
+  // Returns when what travels along the link is needed at its end.
   Need NeedThere(const Link& link) const {
     const Task& to = tasks_[link.to];
     return to.instant() ? to.need : Need{to.start, 0};

@@ -22,10 +22,11 @@
 namespace weft {
 
 struct CommunicationSteps {
-  // Each rank sends at most one message, and receives at most one, in a step; those that are needed first go
-  // first.
+  // Steps where a rank sends at most one message in a step, and receives at most one; those that are needed
+  // first go first.
   int most = 0;
-  // Any number at a time: the longest chain of messages that depend on one another. At most `most`.
+  // Steps where a rank sends any number at a time: the longest chain of messages that depend on one another.
+  // At most `most`.
   int chain = 0;
   double messages = 0;  // of a step of training, all ranks together
 };

@@ -23,8 +23,8 @@ struct OperationCharge {
   bool remakes = false;        // a backward that begins with the forward
   bool takes_slices = false;   // the weights come to it in slices, from all holders
   bool gives_slices = false;   // gradients leave it in slices, one for each holder
-  // How often the parts of the gradient go around the ring of the holders: once until each has the sum of one
-  // part, twice until each has all; 0 for an operation that is not joint.
+  // Number of times that parts of the gradient go around the ring of the holders: once until each has the sum
+  // of one part, twice until each has all; 0 for an operation that is not joint.
   int ring_turns = 0;
 };
 OperationCharge ChargeOf(const Graph& graph, const Job& job);

@@ -8,9 +8,10 @@
 namespace weft {
 namespace {
 
-// Each rank computes all jobs of one stage. Then an activation of the first stage is alive until its
-// micro-batch has come back through all stages, and M of them at a time keep a rank busy M / S of the time at
-// most. Ranks with several stages, or with backwards whose forwards are elsewhere, have no such bound.
+// Returns true if each rank computes all jobs of one stage. Then an activation of the first stage is alive
+// until its micro-batch has come back through all stages, and M of them at a time keep a rank busy M / S of
+// the time at most. Ranks with several stages, or with backwards whose forwards are elsewhere, have no such
+// bound.
 bool IsOneStageARank(const Graph& graph) {
   const Schedule& schedule = graph.schedule();
   std::vector<int> stage_of_rank(schedule.ranks, -1);

@@ -17,8 +17,8 @@
 namespace weft {
 namespace {
 
-// Each member with its own copy, so that no job on another rank reads that; or, where each has a slice, with
-// what it gathers. Then every gradient is made by a member, which can add it to its own sum.
+// Returns true if each member computes with its own copy, which no job on another rank reads; or, where each
+// has a slice, with what it gathers. Then a member makes every gradient, and can add it to its own sum.
 bool MembersComputeAlone(const Schedule& schedule, const Protocol& held, int stage) {
   for (int step = 0; step < schedule.period; ++step) {
     for (int b = 0; b < schedule.microbatches; ++b) {
@@ -122,7 +122,8 @@ class CollectiveProtocol : public Protocol {
   std::shared_ptr<const Protocol> held_;
 };
 
-// In a step each member computes one micro-batch of its own, whole, and all with one version of the weights.
+// Returns true if in a step each member computes one micro-batch of its own, whole, and all compute with one
+// version of the weights.
 bool GathersJointly(const Schedule& s, const Protocols& protocols, const JointOrder& order,
                     std::vector<int>* microbatches) {
   if (protocols[0]->layout() != Layout::kSliced || s.period > 1 || s.split_backward || s.precedes ||

@@ -19,7 +19,7 @@ int MemberOf(const std::vector<Rank>& ranks, Rank rank) {
   return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
 }
 
-// All members, the home first.
+// Returns all members, the home first.
 std::vector<int> OrderOfReading(const Schedule& schedule, int stage, const std::vector<Rank>& ranks, int home,
                                 int step) {
   std::vector<int> order = {home};

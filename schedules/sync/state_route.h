@@ -29,7 +29,7 @@
 
 namespace weft {
 
-// When the state is at a compute job of any step, on a clock of equal ticks.
+// Gives the time at which the state is at a compute job of any step, on a clock of equal ticks.
 using Ticks = std::function<int64_t(const Job&)>;
 
 class StateRoute {

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// Whether a rank of this process computes a stage, by place of the rank and stage.
+// Says whether a rank of this process computes a stage, by place of the rank and stage.
 using ComputedStages = std::vector<std::vector<char>>;
 ComputedStages FindComputedStages(const LocalRun& run, const JobTable& jobs);
 

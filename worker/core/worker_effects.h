@@ -63,7 +63,7 @@ struct WantEffect {
   int32_t process;
   TensorKey key;
 };
-// How a job that begins with a joint operation is started (Graph::IsJoint).
+// Says how a job that begins with a joint operation is started (Graph::IsJoint).
 enum class JointPart : uint8_t {
   kNone,   // it begins with none
   kBegin,  // give the rank's sum, or its slice of the weights, to the operation; then it is not the `last`.

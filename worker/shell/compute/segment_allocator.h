@@ -34,7 +34,7 @@
 
 namespace weft {
 
-// Whether an allocation belongs to the present tally.
+// Says whether an allocation belongs to the present tally.
 enum class Tallied : bool { kNo, kYes };
 
 class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {

@@ -40,7 +40,7 @@ uint64_t HashWidened(const BFloat16* values, int64_t n, int64_t first) {
   return sum;
 }
 
-// Likewise of a piece in float32.
+// Hashes a piece in float32 likewise.
 uint64_t HashFloats(const float* values, int64_t n, int64_t first) {
   const int64_t whole = n / kBlockElements * kBlockElements;
   uint64_t sum = HashBytes(values, static_cast<size_t>(whole) * sizeof(float), static_cast<uint64_t>(first));

@@ -313,7 +313,7 @@ void EffectRunner::JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) {
   Apply(now, nullptr);
 }
 
-// On the writer's thread.
+// Runs on the writer's thread.
 void EffectRunner::SnapshotDone(const SnapshotWriter::Done& done) {
   MutexLock lock(mu_);
   if (threads_.stopped() || done.run != core_.run_id()) return;
@@ -325,7 +325,7 @@ void EffectRunner::SnapshotDone(const SnapshotWriter::Done& done) {
   Apply(MonotonicNow(), nullptr);
 }
 
-// On the thread of the copies.
+// Runs on the thread of the copies.
 void EffectRunner::CopiesDone(const SnapshotWriter::Done& done) {
   MutexLock lock(mu_);
   if (threads_.stopped() || done.run != core_.run_id()) return;
@@ -344,7 +344,7 @@ absl::Status EffectRunner::OfferCopy(int64_t now, const PublishEffect& effect) {
   return absl::OkStatus();
 }
 
-// On the validator's thread.
+// Runs on the validator's thread.
 void EffectRunner::SendValidation(const Validation& validation) {
   MutexLock lock(mu_);
   if (threads_.stopped() || validation.run != core_.run_id()) return;

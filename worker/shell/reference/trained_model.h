@@ -25,7 +25,7 @@ namespace weft {
 
 class TrainedModel {
  public:
-  // In the run's precision, on the device, which outlives this.
+  // Makes the model in the run's precision, on the device, which outlives this.
   TrainedModel(const RunSpec& run, PlainDevice& device);
 
   // Takes the weights. The checkpoint is of the run's model, as ReadCheckpoint makes sure.

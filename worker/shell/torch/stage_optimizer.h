@@ -29,7 +29,7 @@ namespace weft {
 
 class StageOptimizer {
  public:
-  // For elements `held` of the stage that `layout` describes. All outlive this.
+  // Makes the optimizer of the elements `held` of the stage that `layout` describes. All outlive this.
   StageOptimizer(const RunSpec& run, const StageLayout& layout, SliceBounds held, RankDevice& device)
       : run_(run), layout_(layout), held_(held), device_(device), optimizer_(run.train.optimizer) {}
 
