@@ -65,7 +65,7 @@ struct RunFigures {
   int64_t first_start_ns = INT64_MAX;
   // Epoch of the attempt under way; 0 for none.
   uint64_t epoch = 0;
-  // Of that attempt: the newest steps whose snapshot and whose validation are over; -1 for none.
+  // Newest steps of that attempt whose snapshot and whose validation are over; -1 for none.
   int32_t sealed = -1, validated = -1;
 };
 

@@ -31,7 +31,7 @@
 
 namespace weft {
 
-// What processes were asked for under a coordinator before, of the same attempt.
+// Holds what processes were asked for under a coordinator before, in the same attempt.
 struct AskedBefore {
   int32_t sealed = -1, validated = -1;         // the newest steps whose snapshot, whose validation is over
   std::map<int32_t, std::set<int>> snapshots;  // by step: members to whom one was announced

@@ -63,7 +63,7 @@ class SessionLink final : public CoordinatorLink {
       if (!renews_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
       hello = hello_;
       hello.returns = returns;
-      // Its peers know it by that number.
+      // Peers know it by that number.
       if (returns) hello.process = notes_.process();
       notes_ = SessionNotes();
     }

@@ -86,7 +86,7 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   }
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
-    // Where its bytes are on their way already, these may still fail.
+    // Bytes that are on their way already may still fail.
     if (message.type == Type::kData && !(peer && table_.IsWanted(*peer, message.key)))
       receipts_.Owe({message.sender, message.offer});
     return {};
