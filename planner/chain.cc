@@ -1,6 +1,7 @@
 #include "planner/chain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -8,6 +9,8 @@
 
 namespace weft {
 namespace {
+
+constexpr double kLeastSpeed = 1e-3;
 
 // Makes the tasks and the holds of a placed chain, batch after batch.
 class Placer {
@@ -45,41 +48,48 @@ class Placer {
   }
 
   std::vector<int> LinkOf(int from, int to) const {
-    const int n = chain_.ranks;
+    int n = chain_.ranks, first = n;
+    if (!chain_.SameNode(from, to)) {  // behind the links of ranks there are those of nodes
+      first += 2 * n * n;
+      from = chain_.node[from];
+      to = chain_.node[to];
+    }
     switch (chain_.links) {
       case LinkKind::kPairFull:
-        return {n + from * n + to};
+        return {first + from * n + to};
       case LinkKind::kPairHalf:
-        return {n + std::min(from, to) * n + std::max(from, to)};
+        return {first + std::min(from, to) * n + std::max(from, to)};
       case LinkKind::kPort:
-        return {n + from, 2 * n + to};
+        return {first + from, first + n + to};
     }
     return {};
   }
 
   // A transfer that takes no time is a lag of the task before it.
   void AddTransfer(int layer, bool forward, int batch) {
-    const int64_t ticks = chain_.layers[layer].transfer;
     const int here = placement_[layer], next = placement_[layer + 1];
+    const bool inside = chain_.SameNode(here, next);
+    const int64_t ticks = inside ? chain_.layers[layer].transfer : chain_.layers[layer].transfer_between;
     if (ticks > 0) {
       AddTask(absl::StrFormat("%s of layer %d, batch %d", forward ? "output" : "gradient", layer, batch),
               ticks, forward ? LinkOf(here, next) : LinkOf(next, here));
     }
-    placed_.problem.tasks.back().lag = chain_.latency;
+    placed_.problem.tasks.back().lag = inside ? chain_.latency : chain_.latency_between;
   }
 
   void PlaceTasks(int batch) {
     placed_.backward.resize(placed_.backward.size() + layers_);
     for (int l = 0; l < layers_; ++l) {
       placed_.forward.push_back(AddTask(absl::StrFormat("forward of layer %d, batch %d", l, batch),
-                                        chain_.layers[l].forward, {placement_[l]}));
+                                        chain_.TicksOn(placement_[l], chain_.layers[l].forward),
+                                        {placement_[l]}));
       if (IsCut(l)) AddTransfer(l, /*forward=*/true, batch);
     }
     for (int l = layers_ - 1; l >= 0; --l) {
       if (IsCut(l)) AddTransfer(l, /*forward=*/false, batch);
       placed_.backward[placed_.backward.size() - layers_ + l] =
-          AddTask(absl::StrFormat("backward of layer %d, batch %d", l, batch), chain_.layers[l].backward,
-                  {placement_[l]});
+          AddTask(absl::StrFormat("backward of layer %d, batch %d", l, batch),
+                  chain_.TicksOn(placement_[l], chain_.layers[l].backward), {placement_[l]});
     }
   }
 
@@ -126,8 +136,22 @@ class Placer {
 
 }  // namespace
 
+int64_t PlannedChain::TicksOn(int rank, int64_t ticks) const {
+  if (speeds.empty() || speeds[rank] == 1) return ticks;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(ticks) / speeds[rank] - 1e-6));
+}
+
 absl::Status CheckChain(const PlannedChain& chain) {
-  if (chain.layers.empty() || chain.ranks < 1 || chain.memory < 0 || chain.input < 0 || chain.latency < 0) {
+  const auto of_ranks = [&](size_t size) { return size == 0 || size == static_cast<size_t>(chain.ranks); };
+  const auto is_speed = [](double speed) { return speed >= kLeastSpeed && speed <= 1 / kLeastSpeed; };
+  if (!of_ranks(chain.speeds.size()) || !of_ranks(chain.node.size()) ||
+      !std::all_of(chain.speeds.begin(), chain.speeds.end(), is_speed)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "each of %d ranks has a speed of %g to %g and a node; there are %d speeds, and nodes for %d ranks",
+        chain.ranks, kLeastSpeed, 1 / kLeastSpeed, chain.speeds.size(), chain.node.size()));
+  }
+  if (chain.layers.empty() || chain.ranks < 1 || chain.memory < 0 || chain.input < 0 || chain.latency < 0 ||
+      chain.latency_between < 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a plan needs layers and ranks, and no number below 0; there are %d layers and %d ranks",
         chain.layers.size(), chain.ranks));
@@ -135,7 +159,7 @@ absl::Status CheckChain(const PlannedChain& chain) {
   for (int l = 0; l < chain.size(); ++l) {
     const ChainLayer& layer = chain.layers[l];
     const int64_t least = std::min({layer.forward, layer.backward, layer.kept, layer.resident, layer.output,
-                                    layer.transfer, layer.sync});
+                                    layer.transfer, layer.transfer_between, layer.sync});
     if (least < 0) {
       return absl::InvalidArgumentError(absl::StrFormat("layer %d has a time or a size below 0", l));
     }

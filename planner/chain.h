@@ -1,6 +1,6 @@
-// Describes a model and its machine to the planner: a chain of layers with their times and bytes, equal ranks
-// with a memory, and the links between them; and makes the problem of a periodic pattern from it once it is
-// said which rank has which layer.
+// Describes a model and its machine to the planner: a chain of layers with their times and bytes, ranks with
+// a memory and a speed, and the links between them, which may be slower between nodes; and makes the problem
+// of a periodic pattern from it once it is said which rank has which layer.
 //
 // A micro-batch goes forward through the layers 0 to L-1 and backward from L-1 to 0. Any set of layers may be
 // on one rank. Between layers on different ranks a transfer occupies a link, forward and backward.
@@ -30,10 +30,12 @@ struct ChainLayer {
   int64_t resident = 0;               // bytes that the layer has on its rank at all times
   int64_t output = 0;                 // bytes of its output, and of that output's gradient
   int64_t transfer = 0;               // ticks that the output, or its gradient, occupies a link
+  int64_t transfer_between = 0;       // likewise of a link between two nodes
   int64_t sync = 0;                   // ticks that its weights would occupy a link, for replicated stages
 };
 
-// Says what a transfer between two ranks occupies.
+// Says what a transfer between two ranks occupies. Ranks of two nodes use the link, or the ports, of the
+// nodes.
 enum class LinkKind : uint8_t {
   kPairFull,  // a link for each ordered pair of ranks
   kPairHalf,  // one link for each pair, for both directions
@@ -48,9 +50,21 @@ struct PlannedChain {
   int ranks = 1;
   int64_t memory = kUnlimitedBytes;  // of each rank
   LinkKind links = LinkKind::kPairFull;
-  int64_t latency = 0;  // ticks from the end of a transfer to its arrival
+  int64_t latency = 0;          // ticks from the end of a transfer to its arrival
+  int64_t latency_between = 0;  // likewise between two nodes
   MemoryCount count = MemoryCount::kKeptActivations;
+  std::vector<double> speeds = {};  // by rank: what ticks are divided by; empty where all are 1
+  std::vector<int> node = {};       // by rank; empty where all are on one node
 
+  // Returns the ticks of a job on the rank.
+  int64_t TicksOn(int rank, int64_t ticks) const;
+  // Returns the ticks of a layer's forward and backward on the rank.
+  int64_t WorkOn(int rank, int layer) const {
+    return TicksOn(rank, layers[layer].forward) + TicksOn(rank, layers[layer].backward);
+  }
+  bool SameNode(int a, int b) const { return node.empty() || node[a] == node[b]; }
+  // Returns true if exchanging the ranks changes no plan.
+  bool AreAlike(int a, int b) const { return (speeds.empty() || speeds[a] == speeds[b]) && SameNode(a, b); }
   int size() const { return static_cast<int>(layers.size()); }
 };
 

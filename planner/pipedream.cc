@@ -30,6 +30,7 @@ class CutTable {
     for (int p = 0; p <= ranks_; ++p) At(0, p).period = 0;
     for (int end = 1; end <= layers_; ++end) {
       for (int p = 1; p <= ranks_; ++p) {
+        if (!replicated_) At(end, p) = At(end, p - 1);  // where ranks differ, one may better have no stage
         for (int begin = 0; begin < end; ++begin) TryStage(begin, end, p);
       }
     }
@@ -42,24 +43,30 @@ class CutTable {
   struct Best {
     double period = kNever;
     int begin = 0, replicas = 1;
+    int rank = 0;  // its first
   };
   Best& At(int end, int ranks) { return best_[end * (ranks_ + 1) + ranks]; }
 
-  double CutTicks(int begin) const {
+  // Returns what the transfers before a stage on `rank` take, whose input comes from rank `from`.
+  double CutTicks(int begin, int from, int rank) const {
     if (begin == 0) return 0;
-    const auto ticks = static_cast<double>(chain_.layers[begin - 1].transfer);
+    const ChainLayer& layer = chain_.layers[begin - 1];
+    const auto ticks =
+        static_cast<double>(chain_.SameNode(from, rank) ? layer.transfer : layer.transfer_between);
     return chain_.links == LinkKind::kPairHalf ? 2 * ticks : ticks;
   }
 
   void TryStage(int begin, int end, int ranks) {
     if (chain_.memory != kUnlimitedBytes && resident_[end] - resident_[begin] > chain_.memory) return;
+    const double speed = replicated_ || chain_.speeds.empty() ? 1 : chain_.speeds[ranks - 1];
     for (int m = 1; m <= (replicated_ ? ranks : 1); ++m) {
       const double sync =
           4.0 * (m - 1) / (static_cast<double>(m) * m) * static_cast<double>(sync_[end] - sync_[begin]);
-      const double stage = static_cast<double>(work_[end] - work_[begin]) / m + sync;
-      const double period = std::max({At(begin, ranks - m).period, CutTicks(begin) / m, stage});
+      const double stage = static_cast<double>(work_[end] - work_[begin]) / m / speed + sync;
+      const Best& before = At(begin, ranks - m);
+      const double period = std::max({before.period, CutTicks(begin, before.rank, ranks - m) / m, stage});
       Best& best = At(end, ranks);
-      if (period < best.period) best = {period, begin, m};
+      if (period < best.period) best = {period, begin, m, ranks - m};
     }
   }
 
@@ -69,9 +76,9 @@ class CutTable {
     int used = 0;
     for (int end = layers_, ranks = ranks_; end > 0;) {
       const Best& best = At(end, ranks);
-      plan.stages.insert(plan.stages.begin(), {end - best.begin, best.replicas});
+      plan.stages.insert(plan.stages.begin(), {end - best.begin, best.replicas, best.rank});
       end = best.begin;
-      ranks -= best.replicas;
+      ranks = best.rank;
       used += best.replicas;
     }
     const int first = plan.stages.front().replicas;
@@ -94,9 +101,9 @@ std::optional<ContiguousPlan> FindContiguousPlan(const PlannedChain& chain, bool
 
 Placement PlacementOf(const ContiguousPlan& plan) {
   Placement placement;
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    Require(plan.stages[stage].replicas == 1, "a placement has one rank for each stage");
-    placement.insert(placement.end(), plan.stages[stage].layers, static_cast<int>(stage));
+  for (const ContiguousStage& stage : plan.stages) {
+    Require(stage.replicas == 1, "a placement has one rank for each stage");
+    placement.insert(placement.end(), stage.layers, stage.rank);
   }
   return placement;
 }

@@ -6,7 +6,9 @@
 // with sync(m) = 4 (m - 1) / m^2 times what the stage's weights occupy a link. A cut counts the transfers of
 // a layer's output and of its gradient: both on one link if it is of both directions. It is the baseline that
 // everybody knows: memory only bounds what a stage always has (`resident`), activations are found out later,
-// and the stages run 1F1B. Pure. O(layers^2 * ranks^2).
+// and the stages run 1F1B. Without replicas, a stage is on a
+// rank of its own, in order of the ranks, and takes the time that this rank takes; with them, all ranks count
+// as equally fast. Pure. O(layers^2 * ranks^2).
 #ifndef WEFT_PLANNER_PIPEDREAM_H_
 #define WEFT_PLANNER_PIPEDREAM_H_
 
@@ -20,6 +22,7 @@ namespace weft {
 struct ContiguousStage {
   int layers = 0;
   int replicas = 1;
+  int rank = 0;  // its first one; others follow
 };
 
 struct ContiguousPlan {

@@ -1,6 +1,8 @@
 #include "planner/placement_search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -11,20 +13,44 @@
 namespace weft {
 namespace {
 
+bool FitsResident(const PlannedChain& chain, int64_t bytes) {
+  return chain.memory == kUnlimitedBytes || bytes <= chain.memory;
+}
+
+// Tells whether a layer may open the rank: among unused ranks that are alike, the first one stands for all.
+bool IsFirstOfItsKind(const PlannedChain& chain, const std::vector<int>& layers_on, int rank) {
+  for (int other = 0; other < rank; ++other) {
+    if (layers_on[other] == 0 && chain.AreAlike(other, rank)) return false;
+  }
+  return true;
+}
+
 // Lists the placements whose ranks have less to do than `below`, and whose resident bytes fit.
 class PlacementList {
  public:
   PlacementList(const PlannedChain& chain, const PlacementSearchOptions& options, int64_t below)
-      : chain_(chain), options_(options), below_(below), load_(chain.ranks, 0), resident_(chain.ranks, 0) {
-    Extend(0, 0);
+      : chain_(chain),
+        options_(options),
+        below_(below),
+        load_(chain.ranks, 0),
+        resident_(chain.ranks, 0),
+        layers_on_(chain.ranks, 0) {
+    Extend(0);
   }
 
   bool complete() const { return complete_; }
   std::vector<Placement>& placements() { return placements_; }
 
  private:
-  // Puts the layer, and all behind it, on each of the ranks that have layers, or on the next one.
-  void Extend(int layer, int used) {
+  bool MayTake(int rank, int layer, int64_t work) const {
+    if (layers_on_[rank] == 0 && !IsFirstOfItsKind(chain_, layers_on_, rank)) return false;
+    if (options_.contiguous && layers_on_[rank] > 0 && placement_.back() != rank) return false;
+    return load_[rank] + work < below_ &&
+           FitsResident(chain_, resident_[rank] + chain_.layers[layer].resident);
+  }
+
+  // Puts the layer, and all behind it, on each of the ranks that may take it.
+  void Extend(int layer) {
     if (!complete_) return;
     if (layer == chain_.size()) {
       placements_.push_back(placement_);
@@ -36,17 +62,16 @@ class PlacementList {
       complete_ = false;
       return;
     }
-    const int64_t work = options_.batches * (chain_.layers[layer].forward + chain_.layers[layer].backward);
-    const int first = options_.contiguous ? std::max(0, used - 1) : 0;
-    for (int rank = first; rank < std::min(used + 1, chain_.ranks); ++rank) {
-      const bool fits = chain_.memory == kUnlimitedBytes ||
-                        resident_[rank] + chain_.layers[layer].resident <= chain_.memory;
-      if (load_[rank] + work >= below_ || !fits) continue;
+    for (int rank = 0; rank < chain_.ranks; ++rank) {
+      const int64_t work = options_.batches * chain_.WorkOn(rank, layer);
+      if (!MayTake(rank, layer, work)) continue;
       load_[rank] += work;
       resident_[rank] += chain_.layers[layer].resident;
+      ++layers_on_[rank];
       placement_.push_back(rank);
-      Extend(layer + 1, std::max(used, rank + 1));
+      Extend(layer + 1);
       placement_.pop_back();
+      --layers_on_[rank];
       load_[rank] -= work;
       resident_[rank] -= chain_.layers[layer].resident;
     }
@@ -57,21 +82,35 @@ class PlacementList {
   const int64_t below_;
   Placement placement_;
   std::vector<int64_t> load_, resident_;
+  std::vector<int> layers_on_;
   std::vector<Placement> placements_;
   int64_t visited_ = 0;
   bool complete_ = true;
 };
 
-// Returns the placement with its ranks numbered in the order in which the layers meet them.
-Placement Renumbered(const Placement& placement) {
-  std::vector<int> number(*std::max_element(placement.begin(), placement.end()) + 1, -1);
-  int next = 0;
+// Returns the placement with ranks that are alike in the order in which the layers meet them.
+Placement Renumbered(const PlannedChain& chain, const Placement& placement) {
+  std::vector<int> number(chain.ranks, -1), taken(chain.ranks, 0);
   Placement same;
   for (const int rank : placement) {
-    if (number[rank] < 0) number[rank] = next++;
+    for (int other = 0; number[rank] < 0; ++other) {
+      if (taken[other] != 0 || !chain.AreAlike(other, rank)) continue;
+      number[rank] = other;
+      taken[other] = 1;
+    }
     same.push_back(number[rank]);
   }
   return same;
+}
+
+bool IsContiguous(const Placement& placement) {
+  std::set<int> left;
+  for (size_t l = 1; l < placement.size(); ++l) {
+    if (placement[l] == placement[l - 1]) continue;
+    left.insert(placement[l - 1]);
+    if (left.contains(placement[l])) return false;
+  }
+  return true;
 }
 
 // Returns the placement that packs the longest layers first, each where it leaves the least room in
@@ -86,17 +125,50 @@ std::optional<Placement> PackedByWork(const PlannedChain& chain, int64_t capacit
   for (const int l : layers) {
     int best = -1;
     for (int rank = 0; rank < chain.ranks; ++rank) {
-      const bool fits =
-          chain.memory == kUnlimitedBytes || resident[rank] + chain.layers[l].resident <= chain.memory;
-      if (load[rank] + work(l) > capacity || !fits) continue;
+      if (load[rank] + chain.WorkOn(rank, l) > capacity ||
+          !FitsResident(chain, resident[rank] + chain.layers[l].resident)) {
+        continue;
+      }
       if (best < 0 || load[rank] > load[best]) best = rank;
     }
     if (best < 0) return std::nullopt;
-    load[best] += work(l);
+    load[best] += chain.WorkOn(best, l);
     resident[best] += chain.layers[l].resident;
     placement[l] = best;
   }
-  return Renumbered(placement);
+  return Renumbered(chain, placement);
+}
+
+// Returns the bytes that the ranks lack together to work on one micro-batch at a time.
+int64_t LackedBytes(const PlannedChain& chain, const Placement& placement) {
+  const ChainPattern placed = PlaceChain(chain, placement, 1);
+  int64_t lacked = 0;
+  for (const int64_t bytes : LeastMemory(placed.problem)) {
+    if (chain.memory != kUnlimitedBytes) lacked += std::max<int64_t>(0, bytes - chain.memory);
+  }
+  return lacked;
+}
+
+// Visits the placements that are one move away, until `visit` returns true: a layer on another rank, or two
+// layers that change places.
+template <typename Visit>
+bool VisitNeighbours(const Placement& from, int ranks, const Visit& visit) {
+  Placement to = from;
+  for (size_t a = 0; a < from.size(); ++a) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (rank == from[a]) continue;
+      to[a] = rank;
+      if (visit(to)) return true;
+    }
+    to[a] = from[a];
+    for (size_t b = a + 1; b < from.size(); ++b) {
+      if (from[a] == from[b]) continue;
+      std::swap(to[a], to[b]);
+      if (visit(to)) return true;
+      std::swap(to[a], to[b]);
+    }
+  }
+  return false;
 }
 
 class PlacementSearch {
@@ -107,12 +179,15 @@ class PlacementSearch {
   PlacementSearchResult Run() {
     BoundAll();
     const auto contiguous = FindContiguousPlan(chain_, /*replicated=*/false);
-    if (contiguous.has_value()) Try(PlacementOf(*contiguous));
+    if (contiguous.has_value()) Try(Renumbered(chain_, PlacementOf(*contiguous)));
     if (options_.contiguous) {
-      if (contiguous.has_value()) RaiseBound(static_cast<int64_t>(contiguous->period) * options_.batches);
+      const bool alike = chain_.speeds.empty() && chain_.node.empty();
+      if (contiguous.has_value() && alike)
+        RaiseBound(static_cast<int64_t>(contiguous->period) * options_.batches);
     } else {
       TryPacked();
     }
+    if (!result_.proven()) Improve(/*by_two=*/false);  // the better the best, the fewer are listed
     if (!result_.proven()) TryAll();
     return std::move(result_);
   }
@@ -121,23 +196,32 @@ class PlacementSearch {
   int64_t best_period() const { return result_.best.has_value() ? result_.best->pattern.period : kNoPeriod; }
   void RaiseBound(int64_t period) { result_.lower_bound = std::max(result_.lower_bound, period); }
 
-  // No rank may have less than its share of the work, and some rank has the longest layer.
+  // The ranks together do all of the work, and one of them the longest layer.
   void BoundAll() {
     int64_t sum = 0, longest = 1;
+    double speed = 0, fastest = 0;
+    for (int rank = 0; rank < chain_.ranks; ++rank) {
+      speed += chain_.speeds.empty() ? 1 : chain_.speeds[rank];
+      fastest = std::max(fastest, chain_.speeds.empty() ? 1 : chain_.speeds[rank]);
+    }
     for (const ChainLayer& layer : chain_.layers) {
       sum += options_.batches * (layer.forward + layer.backward);
       longest = std::max(longest, options_.batches * (layer.forward + layer.backward));
     }
-    RaiseBound(std::max((sum + chain_.ranks - 1) / chain_.ranks, longest));
+    constexpr double kRounding = 1e-6;  // of sums of speeds
+    RaiseBound(static_cast<int64_t>(std::ceil(static_cast<double>(sum) / speed - kRounding)));
+    RaiseBound(static_cast<int64_t>(std::ceil(static_cast<double>(longest) / fastest - kRounding)));
   }
 
   // Looks for a better pattern with this placement. Returns a bound on its period; at most the best one.
-  int64_t Try(const Placement& placement) {
-    if (!tried_.insert(placement).second) return kNoPeriod;
+  int64_t Try(const Placement& placement) { return Try(placement, options_.limits); }
+  int64_t Try(const Placement& placement, const SearchLimits& limits) {
+    int64_t& bound = bound_of_[placement];
+    if (bound >= best_period()) return bound;
     ChainPattern placed = PlaceChain(chain_, placement, options_.batches);
-    LeastPeriod found = FindLeastPeriod(placed.problem, options_.limits, best_period());
+    LeastPeriod found = FindLeastPeriod(placed.problem, limits, best_period());
     if (found.pattern.has_value()) result_.best = {placement, std::move(placed), *std::move(found.pattern)};
-    return found.lower_bound;
+    return bound = std::max(bound, found.lower_bound);
   }
 
   // Bisects the capacity with which the layers can be packed.
@@ -158,6 +242,10 @@ class PlacementSearch {
 
   void TryAll() {
     PlacementList list(chain_, options_, best_period());
+    if (!list.complete() || options_.limits.stop()) {
+      Improve(/*by_two=*/true);
+      return;
+    }
     std::vector<std::pair<int64_t, Placement>> bounded;
     for (Placement& placement : list.placements()) {
       const int64_t bound = LoadBound(PlaceChain(chain_, placement, options_.batches).problem);
@@ -169,44 +257,73 @@ class PlacementSearch {
       if (bound >= best_period()) break;
       open = std::min(open, options_.limits.stop() ? bound : Try(placement));
     }
-    if (list.complete()) {
-      RaiseBound(std::min(open, best_period()));
-    } else {
-      Improve();
-    }
+    RaiseBound(std::min(open, best_period()));
   }
 
-  // Moves single layers to other ranks, and exchanges two, as long as that helps.
-  void Improve() {
+  bool Allowed(const Placement& placement) const { return !options_.contiguous || IsContiguous(placement); }
+
+  // Follows the moves that need fewer bytes, until one micro-batch at a time fits.
+  void LookForOneThatFits(Placement from) {
+    int64_t lacked = LackedBytes(chain_, from);
+    while (lacked > 0 && !options_.limits.stop()) {
+      Placement best = from;
+      VisitNeighbours(from, chain_.ranks, [&](const Placement& to) {
+        const int64_t bytes = Allowed(to) ? LackedBytes(chain_, to) : lacked;
+        if (bytes < lacked) {
+          lacked = bytes;
+          best = to;
+        }
+        return options_.limits.stop();
+      });
+      if (best == from) return;
+      from = best;
+    }
+    if (lacked == 0) Try(Renumbered(chain_, from));
+  }
+
+  // Moves layers to other ranks, and exchanges two, as long as that helps; one such move at a time, or two.
+  void Improve(bool by_two) {
+    if (!result_.best.has_value()) {
+      Placement spread;
+      const int ranks = std::min(chain_.ranks, chain_.size());
+      for (int l = 0; l < chain_.size(); ++l) spread.push_back(l * ranks / chain_.size());
+      LookForOneThatFits(spread);
+    }
     for (bool better = result_.best.has_value(); better && !result_.proven() && !options_.limits.stop();) {
-      const int64_t before = best_period();
       const Placement from = result_.best->placement;
-      for (int a = 0; a < chain_.size() && best_period() == before; ++a) {
-        for (int rank = 0; rank < chain_.ranks && best_period() == before; ++rank) {
-          Placement to = from;
-          to[a] = rank;
-          TryChanged(to);
-        }
-        for (int b = a + 1; b < chain_.size() && best_period() == before; ++b) {
-          Placement to = from;
-          std::swap(to[a], to[b]);
-          TryChanged(to);
-        }
-      }
-      better = best_period() < before;
+      const auto try_changed = [&](const Placement& to) { return TryChanged(to); };
+      better = VisitNeighbours(from, chain_.ranks, try_changed);
+      if (better || !by_two) continue;
+      better = VisitNeighbours(from, chain_.ranks, [&](const Placement& via) {
+        return VisitNeighbours(via, chain_.ranks, try_changed);
+      });
     }
   }
 
-  void TryChanged(const Placement& changed) {
-    if (options_.limits.stop()) return;
-    const Placement placement = Renumbered(changed);
-    if (options_.contiguous && !std::is_sorted(placement.begin(), placement.end())) return;
-    if (LoadBound(PlaceChain(chain_, placement, options_.batches).problem) < best_period()) Try(placement);
+  // Returns true if the placement is better than the best one, or there is no time for more.
+  bool TryChanged(const Placement& changed) {
+    if (options_.limits.stop()) return true;
+    if (!Allowed(changed) || LoadOf(changed) >= best_period()) return false;
+    const Placement placement = Renumbered(chain_, changed);
+    if (bound_of_.contains(placement)) return false;
+    if (LoadBound(PlaceChain(chain_, placement, options_.batches).problem) >= best_period()) return false;
+    const int64_t before = best_period();
+    // Among many moves, one that takes long to decide is not worth its time.
+    constexpr int64_t kQuickNodes = 200;
+    Try(placement, {std::min(options_.limits.nodes, kQuickNodes), options_.limits.stop});
+    return best_period() < before;
+  }
+
+  // Returns the most that a rank has to do in a window; less than LoadBound, but quick.
+  int64_t LoadOf(const Placement& placement) const {
+    std::vector<int64_t> load(chain_.ranks, 0);
+    for (int l = 0; l < chain_.size(); ++l) load[placement[l]] += chain_.WorkOn(placement[l], l);
+    return options_.batches * *std::max_element(load.begin(), load.end());
   }
 
   const PlannedChain& chain_;
   const PlacementSearchOptions& options_;
-  std::set<Placement> tried_;
+  std::map<Placement, int64_t> bound_of_;  // of those that were tried: no pattern there is shorter
   PlacementSearchResult result_;
 };
 

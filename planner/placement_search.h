@@ -1,12 +1,14 @@
 // Finds where the layers of a chain go, and the pattern of least period there.
 //
-// Ranks are equal, so a placement is a partition of the layers: layers are put on ranks in order, and a new
-// rank is always the next one. Every placement has a bound, the most that one rank or one link has to do, and
-// the placements are tried in the order of their bounds, each for a pattern that is better than the best one
-// so far (least_period.h). The search begins with contiguous cuts (pipedream.h) and with layers packed by
-// size, so that a good answer is there at once. It is exact where all placements below the best bound could
-// be listed and decided; else the bound that it returns says how far from it the answer may be, and the best
-// placement is changed layer by layer as long as that helps. Pure.
+// Among ranks that are alike, a placement is a partition of the layers: layers are put on ranks in order, and
+// a new rank is always the next one of its kind. Every placement has a bound, the most that one rank or one
+// link has to do, and the placements are tried in the order of their bounds, each for a pattern that is
+// better than the best one so far (least_period.h). The search begins with contiguous cuts (pipedream.h) and
+// with layers packed by size, so that a good answer is there at once. It is exact where all placements below
+// the best bound could be listed and decided; else the bound that it returns says how far from it the answer
+// may be, and the best placement is changed by one move or two, of a layer or of two that change places, as
+// long as that helps. Where no placement is known that fits, moves look for one that needs less memory first.
+// Pure.
 #ifndef WEFT_PLANNER_PLACEMENT_SEARCH_H_
 #define WEFT_PLANNER_PLACEMENT_SEARCH_H_
 

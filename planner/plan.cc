@@ -47,6 +47,7 @@ PlannedChain JoinedChain(const PlannedChain& chain, const std::vector<int>& stag
       stage.sync += layer.sync;
       stage.output = layer.output;
       stage.transfer = layer.transfer;
+      stage.transfer_between = layer.transfer_between;
     }
     joined.layers.push_back(stage);
   }

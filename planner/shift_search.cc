@@ -77,8 +77,9 @@ class ShiftSearch {
   int64_t Path(int u, int v) const { return path_[static_cast<size_t>(u) * n_ + v]; }
   int PairOf(int u, int v) const { return pair_of_[static_cast<size_t>(u) * n_ + v]; }
   int64_t DurationOf(int task) const { return problem_.tasks[task].duration; }
+  // Changes a value; until the search branches there is nothing to go back to.
   void Set(int64_t& place, int64_t value) {
-    trail_.push_back({&place, place});
+    if (branched_) trail_.push_back({&place, place});
     place = value;
   }
   void UndoTo(size_t mark) {
@@ -123,6 +124,7 @@ class ShiftSearch {
   std::vector<End> ends_;                    // of AddPath
   std::vector<int> open_pairs_, open_rows_;  // to tighten
   std::vector<char> pair_is_open_, row_is_open_;
+  bool branched_ = false;
   int64_t nodes_ = 0, tightened_ = 0;
   bool stopped_ = false;
 };
@@ -387,6 +389,7 @@ Verdict ShiftSearch::Descend() {
   if (stopped_) return Verdict::kUnknown;
   const Branch branch = Choose();
   if (branch.pair < 0) return Verdict::kFound;
+  branched_ = true;
   for (const bool more : {branch.more_first, !branch.more_first}) {
     const size_t mark = trail_.size();
     const Verdict verdict = Decide(branch, more) ? Descend() : Refused();

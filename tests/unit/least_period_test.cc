@@ -6,7 +6,9 @@
 
 #include "gtest/gtest.h"
 #include "planner/pattern_check.h"
+#include "planner/pipedream.h"
 #include "planner/placement_search.h"
+#include "planner/smallest_peak.h"
 #include "tests/unit/planner_instances.h"
 
 namespace weft {
@@ -128,6 +130,29 @@ TEST(LeastPeriod, NodesRunOut_LeavesAPatternAndAnHonestBound) {
   EXPECT_GE(result.best->pattern.period, 8 * kUnit);
 }
 
+TEST(LeastPeriod, NodesRunOutOnRandomChains_NeverProveTooMuch) {
+  uint64_t state = 11;
+  const auto draw = [&](int from, int to) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return from + static_cast<int>((state >> 33) % (to - from + 1));
+  };
+  for (int round = 0; round < 40; ++round) {
+    std::vector<int> times, kept;
+    for (int l = 0; l < 4; ++l) {
+      times.push_back(draw(1, 6));
+      kept.push_back(draw(1, 4));
+    }
+    PlannedChain chain = KeptChain(times, kept, 2);
+    chain.memory = LeastMemoryThatFits(chain, {}) + draw(0, 3);
+    const int64_t best = FindPlacement(chain, {}).best->pattern.period;
+    for (const int64_t nodes : {1, 2, 4}) {
+      PlacementSearchOptions options;
+      options.limits.nodes = nodes;
+      EXPECT_LE(FindPlacement(chain, options).lower_bound, best) << "round " << round << ", nodes " << nodes;
+    }
+  }
+}
+
 TEST(LeastPeriod, Stopped_KeepsTheContiguousPattern) {
   PlacementSearchOptions options;
   options.limits.stop = [] { return true; };
@@ -141,6 +166,84 @@ TEST(LeastMemory, ThatFits_IsWhereThePublishedTablesBegin) {
   EXPECT_EQ(LeastMemoryThatFits(CountedChain({1, 2, 1}, {2, 3, 2}, {}, 0, 2, 0), {}), 10);
   EXPECT_EQ(LeastMemoryThatFits(CountedChain({1, 2, 1}, {1, 1, 1}, {1, 2, 1}, 0, 2, 0), {}), 13);
   EXPECT_EQ(LeastMemoryThatFits(CountedChain({1, 1}, {1, 1}, {}, 1, 2, kUnit), {}), 4);
+}
+
+TEST(LeastPeriod, RankOfHalfTheSpeed_HasHalfTheLayers) {
+  PlannedChain chain = KeptChain({1, 1, 1}, {1, 1, 1}, 2);
+  chain.speeds = {0.5, 1};
+  EXPECT_EQ(LeastOf(chain), 4);
+  const PlacementSearchResult result = FindPlacement(chain, {});
+  EXPECT_EQ(std::count(result.best->placement.begin(), result.best->placement.end(), 0), 1);
+  EXPECT_EQ(FindContiguousPlan(chain, /*replicated=*/false)->period, 4 * kUnit);
+  chain.speeds = {0.1, 1};
+  EXPECT_EQ(LeastOf(chain), 6);  // all on the fast one
+}
+
+TEST(LeastPeriod, SlowLinkBetweenNodes_IsCrossedNowhereOrByTheLeast) {
+  PlannedChain chain = KeptChain({2, 2, 2, 2}, {1, 1, 1, 1}, 3);
+  chain.node = {0, 1, 1};
+  for (ChainLayer& layer : chain.layers) layer.transfer_between = 12 * kUnit;
+  EXPECT_EQ(LeastOf(chain), 8);  // on the two ranks of a node; 6 needs three ranks
+  chain.layers[0].transfer_between = kUnit;
+  EXPECT_EQ(LeastOf(chain), 8);
+  chain.layers[0].forward = 3 * kUnit;
+  EXPECT_EQ(LeastOf(chain), 8);  // the first layer alone on its node
+}
+
+TEST(LeastPeriod, WithoutAList_FindsWhatExactSearchFinds) {
+  uint64_t state = 3;
+  const auto draw = [&](int from, int to) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return from + static_cast<int>((state >> 33) % (to - from + 1));
+  };
+  double gaps = 0;
+  constexpr int kChains = 25;
+  for (int round = 0; round < kChains; ++round) {
+    std::vector<int> times, kept;
+    for (int l = 0; l < 6; ++l) {
+      times.push_back(draw(1, 9));
+      kept.push_back(draw(1, 5));
+    }
+    PlannedChain chain = KeptChain(times, kept, draw(2, 3));
+    for (ChainLayer& layer : chain.layers) layer.resident = draw(0, 5);
+    chain.memory = LeastMemoryThatFits(chain, {}) + draw(0, 4);
+    const PlacementSearchResult exact = FindPlacement(chain, {});
+    ASSERT_TRUE(exact.proven()) << round;
+    PlacementSearchOptions options;
+    options.listed = 0;
+    const PlacementSearchResult found = FindPlacement(chain, options);
+    ASSERT_TRUE(found.best.has_value()) << round;
+    EXPECT_TRUE(CheckPattern(found.best->placed.problem, found.best->pattern).ok());
+    EXPECT_GE(found.best->pattern.period, exact.best->pattern.period);
+    EXPECT_LE(found.lower_bound, exact.best->pattern.period);
+    gaps +=
+        static_cast<double>(found.best->pattern.period) / static_cast<double>(exact.best->pattern.period) - 1;
+  }
+  EXPECT_LE(gaps / kChains, 0.01);
+}
+
+TEST(FindSmallestPeak, PublishedChains_NeedTheirPublishedMemory) {
+  const auto least = [](const PlannedChain& chain, const Placement& placement, int64_t period) {
+    const PatternProblem problem = PlaceChain(chain, placement, 1).problem;
+    const SmallestPeak found = FindSmallestPeak(problem, period);
+    EXPECT_TRUE(found.proven());
+    EXPECT_TRUE(CheckPattern(problem, *found.pattern).ok());
+    return found.bytes;
+  };
+  const PlannedChain four = KeptChain({3, 2, 2, 2}, {1, 2, 2, 4}, 4);
+  EXPECT_EQ(least(four, {0, 1, 2, 3}, 8 * kUnit), 4);
+  EXPECT_EQ(least(four, {0, 1, 2, 3}, 8 * kUnit - 1), 6);
+  EXPECT_EQ(least(four, {0, 1, 2, 3}, 6 * kUnit), 6);
+  const PlannedChain three = KeptChain({1, 2, 1}, {2, 3, 2}, 2);
+  EXPECT_EQ(least(three, {0, 1, 0}, 5 * kUnit), 6);
+  EXPECT_EQ(least(three, {0, 1, 0}, 4 * kUnit), 8);
+}
+
+TEST(FindSmallestPeak, PeriodTooShortOrTooLittleAllowed_FindsNone) {
+  const PatternProblem problem = PlaceChain(KeptChain({1, 2, 1}, {2, 3, 2}, 2), {0, 1, 0}, 1).problem;
+  EXPECT_FALSE(FindSmallestPeak(problem, 4 * kUnit - 1).pattern.has_value());
+  EXPECT_FALSE(FindSmallestPeak(problem, 4 * kUnit, {}, 7).pattern.has_value());
+  EXPECT_EQ(FindSmallestPeak(problem, 4 * kUnit, {}, 7).lower_bound, 8);
 }
 
 // Every start within a window of the one before it, in turn: the last word on small problems.
