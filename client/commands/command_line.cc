@@ -352,7 +352,8 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
 }
 
 CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
-  CLI::App* sub = app.add_subcommand("plan", "Find the placement and the order of least period that fit");
+  CLI::App* sub =
+      app.add_subcommand("plan", "Find the schedule that takes a step in the least time and fits");
   sub->add_option("FILE", o.file, "A run file (.yaml), or a profile of layers (.json)")
       ->required()
       ->type_name("");
@@ -372,12 +373,20 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
             "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X",
             "Latency of each transfer (default: the profile's, else 0)");
-  sub->add_option("--microbatches", o.microbatches, "For a profile: micro-batches of the step to predict")
+  AddNetwork(*sub, &o.network);
+  sub->add_option("--microbatches", o.microbatches,
+                  "For a profile: micro-batches of a step; without it, patterns alone are planned")
       ->check(CLI::Range(1, kMaxSize))
       ->type_name("B");
+  sub->add_option_function<std::vector<std::string>>(
+         "--vary", [&o](const std::vector<std::string>&) { o.vary_microbatches = true; },
+         "microbatches: try other numbers of them than the run file's")
+      ->check(CLI::IsMember({"microbatches"}))
+      ->type_name("WORD");
   sub->add_option(
          "--schedule", o.schedule,
-         "auto (default), or periodic[,k=K][,contiguous]: a window of K micro-batches; only stages of "
+         "auto (default): every family, and planned patterns; a family, as 1f1b or lpp,groups=2,ranks=2; or "
+         "periodic[,k=K][,contiguous]: a pattern with a window of K micro-batches; only stages of "
          "neighbouring layers, one a rank")
       ->type_name("NAME");
   sub->add_option("--time-limit", o.time_limit, "Seconds to search (default 10); then the best found counts")
@@ -444,6 +453,10 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   sub->add_option("--metrics", o.metrics,
                   "Serve metrics for Prometheus here; worker process i serves its own at port + 1 + i")
       ->type_name("HOST:PORT");
+  sub->add_option("--plan", o.plan,
+                  "Train by this plan (weft plan -o yaml), in place of the run file's schedule, stages and "
+                  "micro-batches")
+      ->type_name("FILE");
   sub->add_flag("--reference", o.reference,
                 "Train as one plain loop in one process; every schedule ends with the same bits")
       ->excludes(processes)
@@ -606,6 +619,8 @@ CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
          "Folder of the results, which coordinator and workers see under the same path (default: NAME-RUN "
          "below the coordinator's --output-root)")
       ->type_name("DIR");
+  sub->add_option("--plan", o.plan, "The schedule, stages and micro-batches, as in weft train")
+      ->type_name("FILE");
   sub->add_flag("--overwrite", o.overwrite,
                 "Replace the run that the folder holds, once this one has results of its own");
   sub->add_option("--until", o.until,

@@ -94,7 +94,9 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
   const Profile counted = CountedProfile(run, 1e9);
   const auto times = TypicalTimes(measured.trace, layers.size());
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
-  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"layers", OrderedJson::array()}};
+  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
+  if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
+  json["layers"] = OrderedJson::array();
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool reported = i < measured.trace.activation_bytes.size();
     const double activation_bytes =
@@ -112,7 +114,10 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
 }
 
 ExitCode RunProfile(const ProfileOptions& options) {
-  auto run = ReadRunFile(options.file);
+  const auto asked = ReadAutoSchedule(options.file);
+  if (!asked.ok()) return Fail(kExitBadConfiguration, asked.status().message());
+  const nlohmann::json alone = PlanOnOneRank();  // layers are measured one by one
+  auto run = ReadRunFile(options.file, RunFileData::kReadable, asked->has_value() ? &alone : nullptr);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   run->validate = {};  // it would be measured too
   if (const absl::Status device = options.device.Check(); !device.ok()) {

@@ -25,6 +25,7 @@
 #include "client/commands/train_command.h"
 #include "client/console/progress.h"
 #include "client/files/run_file.h"
+#include "client/files/schedule_file.h"
 #include "client/runs/runs_client.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_view.h"
@@ -189,7 +190,10 @@ std::string RequestName() {
 }  // namespace
 
 ExitCode RunSubmit(const SubmitOptions& options) {
-  auto run_file = ReadScheduledRun(options.file, RunFileData::kElsewhere);
+  const absl::StatusOr<nlohmann::json> plan =
+      options.plan.empty() ? nlohmann::json() : ReadPlan(options.plan);
+  if (!plan.ok()) return weft::Fail(kExitBadConfiguration, plan.status().message());
+  auto run_file = ReadScheduledRun(options.file, RunFileData::kElsewhere, plan->is_null() ? nullptr : &*plan);
   if (!run_file.ok()) return weft::Fail(kExitBadConfiguration, run_file.status().message());
   if (options.record_hashes) run_file->spec.record_hashes = true;
   TrainOptions part;

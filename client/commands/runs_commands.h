@@ -24,6 +24,7 @@ struct SubmitOptions {
   bool overwrite = false;
   int until = 0;               // as in TrainOptions
   std::string resume;          // likewise
+  std::string plan;            // likewise
   bool record_hashes = false;  // likewise
   bool detach = false;
 };

@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/commands/auto_plan.h"
 #include "client/files/run_file.h"
+#include "client/files/schedule_file.h"
 #include "client/training/local_training.h"
 #include "client/training/reference_training.h"
 #include "client/training/run_data.h"
@@ -66,6 +72,70 @@ absl::Status CheckNamed(const std::string& folder) {
   return audit.damages.empty() ? absl::OkStatus() : absl::DataLossError(audit.damages.front().message);
 }
 
+// A training as it was read, and what is left of its planning for the results.
+struct TrainedRun {
+  ScheduledRun run;
+  std::optional<AutoPlan> planned;
+};
+
+// Returns the plan that needs no planning: the one that was named, or that of the run to go on from; any one
+// for the plain loop. Null where there is none.
+absl::StatusOr<nlohmann::json> GivenPlan(const TrainOptions& options, bool is_auto) {
+  if (!options.plan.empty()) return ReadPlan(options.plan);
+  if (!is_auto) return nlohmann::json();
+  if (!options.resume.empty()) return PlanOfCheckpoint(options.resume);
+  return options.reference ? PlanOnOneRank() : nlohmann::json();
+}
+
+// Reads the run file, and plans it where it asks for that. `ready` is asked before anything takes long.
+absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
+                                        const std::function<absl::Status(const RunSpec&)>& ready) {
+  const auto asked = ReadAutoSchedule(options.file);
+  if (!asked.ok()) return asked.status();
+  const auto given = GivenPlan(options, asked->has_value());
+  if (!given.ok()) return given.status();
+  if (!given->is_null() || !asked->has_value()) {
+    auto run = ReadScheduledRun(options.file, RunFileData::kReadable, given->is_null() ? nullptr : &*given);
+    if (!run.ok()) return run.status();
+    if (absl::Status status = ready(run->spec); !status.ok()) return status;
+    return TrainedRun{*std::move(run), std::nullopt};
+  }
+  const nlohmann::json alone = PlanOnOneRank();
+  RunFileData data = RunFileData::kReadable;
+  auto plain = ReadRunFile(options.file, data, &alone);
+  if (!plain.ok()) return plain.status();
+  if (absl::Status status = ready(*plain); !status.ok()) return status;
+  const int ranks = (*asked)->ranks > 0     ? (*asked)->ranks
+                    : options.processes > 0 ? options.processes
+                                            : CoresOfProcess();
+  auto planned = PlanTraining(options.file, *plain, **asked, ranks, options.device);
+  if (!planned.ok()) return planned.status();
+  PrintMessage(absl::StrCat("schedule: auto chose ", planned->line));
+  auto run = ReadScheduledRun(options.file, data, &planned->keys);
+  if (!run.ok()) return run.status();
+  return TrainedRun{*std::move(run), *std::move(planned)};
+}
+
+// Leaves the plan with the results.
+absl::Status WritePlan(const AutoPlan& planned, const std::string& folder) {
+  for (const auto& [name, text] :
+       {std::pair("plan.yaml", &planned.plan), {"profile.json", &planned.profile}}) {
+    std::ofstream file(fs::path(folder) / name, std::ios::binary);
+    file << *text;
+    file.close();
+    if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot write ", folder, "/", name));
+  }
+  return absl::OkStatus();
+}
+
+ExitCode FailOnTraining(const absl::Status& status) {
+  if (absl::IsCancelled(status)) {
+    PrintMessage(status.message());
+    return kExitInterrupted;
+  }
+  return Fail(absl::IsResourceExhausted(status) ? kExitFailed : kExitBadConfiguration, status.message());
+}
+
 ExitCode FailOnFolder(const absl::Status& status) {
   return Fail(absl::IsResourceExhausted(status) ? kExitTryAgain : kExitBadConfiguration, status.message());
 }
@@ -92,21 +162,29 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
 }
 
 ExitCode RunTrain(const TrainOptions& options) {
-  auto run = ReadScheduledRun(options.file);
-  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  std::string shown;
+  FormerWork former;
+  ExitCode refused = kExitOk;
+  // What can be refused is refused before the data are read, and before layers are measured.
+  const auto ready = [&](const RunSpec& read) {
+    shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
+    former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
+    if (const absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok()) {
+      refused = FailOnFolder(free);
+      return free;
+    }
+    return CheckRunData(options.file, read);
+  };
+  auto training = ReadTraining(options, ready);
+  if (refused != kExitOk) return refused;
+  if (!training.ok()) return FailOnTraining(training.status());
+  ScheduledRun* const run = &training->run;
   RunSpec* const spec = &run->spec;
   spec->record_hashes = spec->record_hashes || options.record_hashes;
-  const std::string shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
-  const FormerWork former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
-  // This check comes before the data are read, which may take a while.
-  if (const absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok())
-    return FailOnFolder(free);
-  if (const absl::Status data = CheckRunData(options.file, *spec); !data.ok())
-    return Fail(kExitBadConfiguration, data.message());
   WarnOfWarmup(options.file, spec->train);
   auto output = OutputFolder::Open(Absolute(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
-  const absl::Status steps = ChooseSteps(options, &*run);
+  const absl::Status steps = ChooseSteps(options, run);
   if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {
@@ -132,6 +210,8 @@ ExitCode RunTrain(const TrainOptions& options) {
         absl::StrCat("going on from ", local.run.spec.resume.checkpoint, ", as it is called from now on"));
   if (prepared.ok()) prepared = CheckCheckpointNames((*output)->live());
   if (prepared.ok()) prepared = (*output)->Begin(RecordOf(local.run.spec, local.file, "running"));
+  if (prepared.ok() && training->planned.has_value())
+    prepared = WritePlan(*training->planned, (*output)->live());
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   // The reader of our output may leave; the workers must still be ended in order.
   signal(SIGPIPE, SIG_IGN);

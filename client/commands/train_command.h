@@ -17,6 +17,7 @@ struct TrainOptions {
   int spares = 0;       // further processes that wait to take the place of a lost one
   std::string out;      // "" means out/NAME, NAME the run's name
   std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
+  std::string plan;     // file of the plan to train by; "" for the run file's own schedule
   bool reference = false;
   int until = 0;  // number of the file's steps after which it stops; 0: make all
   DeviceFlags device;

@@ -66,7 +66,7 @@ std::string RunCosts::UnitOf() const {
 namespace {
 
 // Adds the second forward of stages that recompute to the begin of their backwards. A profile has it already,
-// if the profiled run recomputes.
+// unless it says that the profiled run retained.
 void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
   if (!CheckActivationsOfStages(run.schedule, run.stages()).ok()) return;  // refused with its schedule
   for (int s = 0; s < run.stages(); ++s) {
@@ -82,15 +82,15 @@ void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
 
 absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   SimulationOptions costs;
-  const absl::Status applied =
-      profile_.has_value()
-          ? ApplyProfile(*profile_, run.stages(), run.layers_of_stage, &costs)
-          : ApplyProfile(CountedProfile(run, options_.flops), run.stages(), run.layers_of_stage, &costs);
+  const Profile profile = !profile_.has_value()   ? CountedProfile(run, options_.flops)
+                          : profile_->samples > 0 ? WithSamples(*profile_, run.microbatch_samples())
+                                                  : *profile_;
+  const absl::Status applied = ApplyProfile(profile, run.stages(), run.layers_of_stage, &costs);
   if (!applied.ok()) {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
-  if (!profile_.has_value()) AddRecomputation(run, &costs);
+  if (!profile_.has_value() || profile_->activations == "retain") AddRecomputation(run, &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
@@ -106,11 +106,11 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (!of_run.ok()) return of_run.status();
   PreparedRun prepared;
   prepared.costs = *std::move(of_run);
-  const RunSpec under = WithMemory(run, prepared.costs.memory, costs.profiled());
+  const RunSpec under = WithMemory(run, prepared.costs.memory, costs.has_own_bytes());
   auto schedule = CheckedScheduleOf(under);
   if (!schedule.ok()) return schedule.status();
   prepared.schedule = *std::move(schedule);
-  if (costs.profiled()) return prepared;
+  if (costs.has_own_bytes()) return prepared;
   const RunMemory counted = CountRun(under, prepared.schedule);
   prepared.costs.memory = 0;  // the run's terms have the budget
   prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());

@@ -34,6 +34,8 @@ struct CostOptions {
   double bandwidth = 0;      // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;        // units of time; 0: the profile's, else none
   std::string network = {};  // file of the network; empty: links of equal ranks
+  // Bytes are those that the admission of the run counts, also where times are of a profile.
+  bool counted_bytes = false;
 };
 
 class RunCosts {
@@ -46,6 +48,8 @@ class RunCosts {
   std::string UnitOf() const;
   DrawnTime time() const { return UnitOf() == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
   bool profiled() const { return profile_.has_value(); }
+  // Returns true if the bytes are the profile's.
+  bool has_own_bytes() const { return profiled() && !options_.counted_bytes; }
   const CostOptions& options() const { return options_; }
 
   // Returns the times, bytes and links of the run's stages.

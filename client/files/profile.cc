@@ -21,6 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMax = 1e30;
+constexpr int kMaxSamples = 1 << 30;
 constexpr size_t kMaxProfileBytes = 64 << 20;
 
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
@@ -51,8 +52,10 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
 absl::StatusOr<Profile> ParseProfile(const Json& json) {
   absl::Status status;
   Profile profile;
-  FileSection file(json, "", {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency"},
-                   status);
+  FileSection file(
+      json, "",
+      {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples", "activations"},
+      status);
   if (status.ok() && file.Has("layers") == file.Has("stages")) {
     status = ErrorAt("", "must have a list of layers, or a list of stages");
   }
@@ -68,6 +71,8 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("overlapped", profile.overlapped, 0, kMax);
   file.Read("bandwidth", profile.bandwidth, 0, kMax);
   file.Read("latency", profile.latency, 0, kMax);
+  file.Read("samples", profile.samples, 1, kMaxSamples);
+  file.Read("activations", profile.activations);
   if (!status.ok()) return status;
   return profile;
 }
@@ -104,6 +109,8 @@ Profile CountedProfile(const RunSpec& run, double flops) {
   constexpr double kFloat = 4;
   const double samples = run.microbatch_samples();
   Profile profile;
+  profile.samples = run.microbatch_samples();
+  profile.activations = "retain";
   const auto element = static_cast<double>(ComputeBytes(run.precision));
   for (const LayerCount& layer : CountLayers(run.model, run.precision)) {
     ProfilePart part;
@@ -120,6 +127,20 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     profile.parts.push_back(part);
   }
   return profile;
+}
+
+Profile WithSamples(const Profile& profile, int samples) {
+  Profile scaled = profile;
+  const double factor = static_cast<double>(samples) / profile.samples;
+  scaled.samples = samples;
+  scaled.overlapped *= factor;
+  for (ProfilePart& part : scaled.parts) {
+    for (double* of_microbatch : {&part.forward, &part.backward, &part.backward_input, &part.backward_weight,
+                                  &part.activation_bytes, &part.output_bytes}) {
+      *of_microbatch *= factor;
+    }
+  }
+  return scaled;
 }
 
 absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,

@@ -5,9 +5,10 @@
 // one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
 // `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is narrowed); beside it,
 // optionally, the links' `bandwidth` in bytes per unit of time and `latency`, and `overlapped`, the time of a
-// forward and a backward as a pair. A backward that is not given is its halves together, or twice the
-// forward; halves that are not given are each half of it. Times of layers add up to those of a stage, and the
-// output of a stage is that of its last layer.
+// forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and
+// `activations`, the policy under which they were measured. A backward that is not given is its halves
+// together, or twice the forward; halves that are not given are each half of it. Times of layers add up to
+// those of a stage, and the output of a stage is that of its last layer.
 //
 // Failure: InvalidArgument with file, place and what is allowed.
 #ifndef WEFT_CLIENT_FILES_PROFILE_H_
@@ -32,6 +33,8 @@ struct Profile {
   bool of_stages = false;  // true for parts that are stages, false for layers
   std::string unit;        // unit of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
+  int samples = 0;          // of a micro-batch; 0 where it is not known
+  std::string activations;  // retain or recompute, of all layers; empty where it is not known
 };
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
@@ -39,6 +42,10 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path);
 // Makes a profile of the layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward
 // is twice a forward. Activations are those that a retaining forward keeps (LayerCount of model_layers.h).
 Profile CountedProfile(const RunSpec& run, double flops);
+
+// Returns the profile of micro-batches of so many samples: times and bytes of a micro-batch are in proportion
+// to them. Requires a profile that knows its own.
+Profile WithSamples(const Profile& profile, int samples);
 
 // Applies the parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into
 // `stages` parts so that the largest takes least time. Sets times, bytes and links of `options`.

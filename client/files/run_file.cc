@@ -16,12 +16,14 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/files/exported_folder.h"
 #include "client/files/predicted_run.h"
 #include "client/files/schedule_file.h"
 #include "client/files/yaml_file.h"
+#include "run/file_section.h"
 #include "run/run_schedule.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
@@ -33,6 +35,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr size_t kMaxRunFileBytes = 1 << 20;
+constexpr int kMaxAutoRanks = 128;
+constexpr double kMaxAutoSeconds = 3600;
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::error_code error;
@@ -147,8 +151,34 @@ absl::Status CheckHasRun(const Json& json) {
   return absl::OkStatus();
 }
 
+bool IsAuto(const Json& run) {
+  if (!run.is_object() || !run.contains("schedule")) return false;
+  const Json& schedule = run["schedule"];
+  return schedule == "auto" || (schedule.is_object() && schedule.contains("auto"));
+}
+
+// Puts the plan into the run; where the schedule is `auto` and there is none, that of the run's results.
+absl::Status PutPlan(const Json* plan, Json& run) {
+  if (plan != nullptr) {
+    TakePlan(*plan, run);
+    return absl::OkStatus();
+  }
+  if (!IsAuto(run)) return absl::OkStatus();
+  const std::string left =
+      absl::StrCat("out/", run["name"].is_string() ? run["name"].get<std::string>() : "", "/plan.yaml");
+  std::error_code error;
+  if (!fs::exists(left, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("auto is planned by weft train, which leaves ", left,
+                                                   " there, and by weft plan; other commands "
+                                                   "take such a plan as schedule: {file: plan.yaml}"));
+  }
+  const auto read = ReadPlan(left);
+  if (read.ok()) TakePlan(*read, run);
+  return read.status();
+}
+
 absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
-                                               RunFileData data) {
+                                               RunFileData data, const Json* plan) {
   auto yaml = ParseYaml(text);
   if (!yaml.ok()) {
     const absl::string_view message = yaml.status().message();
@@ -163,6 +193,10 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
   const auto at = [&](const std::string& place, absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
   };
+  if (json.is_object()) {
+    if (const absl::Status put = PutPlan(plan, json); !put.ok())
+      return at("schedule", absl::StrCat("schedule: ", put.message()));
+  }
   if (json.is_object() && json.contains("schedule")) {
     absl::Status read = EmbedPlan(fs::path(path).parent_path().string(), json);
     if (read.ok()) read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
@@ -210,17 +244,41 @@ absl::StatusOr<RunSpec> SpecOf(absl::StatusOr<ScheduledRun> run) {
 }  // namespace
 
 absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
-  return SpecOf(ParseScheduledRun(path, text, data));
+  return SpecOf(ParseScheduledRun(path, text, data, nullptr));
 }
 
-absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path, RunFileData data) {
+absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path, RunFileData data, const Json* plan) {
   auto text = ReadText(path);
   if (!text.ok()) return text.status();
-  return ParseScheduledRun(path, *text, data);
+  return ParseScheduledRun(path, *text, data, plan);
 }
 
-absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data) {
-  return SpecOf(ReadScheduledRun(path, data));
+absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data, const Json* plan) {
+  return SpecOf(ReadScheduledRun(path, data, plan));
 }
+
+absl::StatusOr<std::optional<AutoSchedule>> ReadAutoSchedule(const std::string& path) {
+  const auto text = ReadText(path);
+  const auto yaml = text.ok() ? ParseYaml(*text) : text.status();
+  if (!yaml.ok() || !IsAuto(yaml->json)) return std::nullopt;
+  AutoSchedule asked;
+  const Json& run = yaml->json;
+  asked.microbatches =
+      run.contains("train") && run["train"].is_object() && !run["train"].contains("microbatches");
+  if (!run["schedule"].is_object()) return asked;
+  absl::Status status;
+  const Json value = run["schedule"]["auto"].is_null() ? Json::object() : run["schedule"]["auto"];
+  FileSection beside(run["schedule"], "schedule", {"auto", "reduction"}, status);
+  if (status.ok()) {
+    FileSection section(value, "schedule.auto", {"ranks", "time_limit"}, status);
+    section.Read("ranks", asked.ranks, 1, kMaxAutoRanks);
+    section.Read("time_limit", asked.time_limit, 0.001, kMaxAutoSeconds);
+  }
+  if (status.ok()) return asked;
+  const std::string place(status.GetPayload(kPathPayload).value_or(absl::Cord()));
+  return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", status.message()));
+}
+
+Json PlanOnOneRank() { return {{"schedule", {{"lpp", {{"groups", 1}, {"ranks", 1}}}}}, {"stages", 1}}; }
 
 }  // namespace weft

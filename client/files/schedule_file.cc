@@ -100,11 +100,14 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   const bool planned = keyed && yaml->json.contains("stages") && yaml->json["stages"].is_array();
   const int stages =
       options.stages == 0 && planned ? static_cast<int>(yaml->json["stages"].size()) : options.stages;
-  if (stages == 0 || options.microbatches == 0) {
+  const bool sized = planned && yaml->json.contains("microbatches") && yaml->json["microbatches"].is_number();
+  const int microbatches =
+      options.microbatches == 0 && sized ? yaml->json["microbatches"].get<int>() : options.microbatches;
+  if (stages == 0 || microbatches == 0) {
     return absl::InvalidArgumentError(absl::StrCat(path, " has no sizes; give them, as in ",
                                                    planned ? "" : "--stages 4 ", "--microbatches 8"));
   }
-  auto schedule = MakeSchedule(spec, stages, options.microbatches);
+  auto schedule = MakeSchedule(spec, stages, microbatches);
   if (schedule.ok()) {
     schedule->terms.inputs = options.inputs;
     status = CheckSchedule(*schedule);
@@ -149,6 +152,25 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Json> ReadPlan(const std::string& path) {
+  const auto text = ReadTextFile(path, kMaxYamlBytes, "a plan");
+  if (!text.ok()) return text.status();
+  const auto yaml = ParseYaml(*text);
+  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
+  const Json& plan = yaml->json;
+  if (!plan.is_object() || !plan.contains("schedule") || !plan.contains("stages") ||
+      !plan["stages"].is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is no plan; it has the keys schedule and stages, as weft plan -o yaml writes them"));
+  }
+  Json keys = {{"stages", plan["stages"]}};
+  keys["schedule"] = plan["schedule"].is_string()
+                         ? Json{{plan["schedule"].get<std::string>(), Json::object()}}
+                         : plan["schedule"];
+  if (plan.contains("microbatches")) keys["microbatches"] = plan["microbatches"];
+  return keys;
+}
+
 absl::Status EmbedPlan(const std::string& folder, Json& run) {
   if (!run.is_object() || !run.contains("schedule")) return absl::OkStatus();
   const Json& schedule = run["schedule"];
@@ -156,28 +178,40 @@ absl::Status EmbedPlan(const std::string& folder, Json& run) {
     return absl::OkStatus();
   const std::string name = schedule["file"];
   if (!IsYaml(name)) return absl::OkStatus();
-  const auto text = ReadTextFile((fs::path(folder) / name).string(), kMaxYamlBytes, "a plan");
-  if (!text.ok()) return text.status();
-  const auto yaml = ParseYaml(*text);
-  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ":", yaml.status().message()));
-  const Json& plan = yaml->json;
-  if (!plan.is_object() || !plan.contains("schedule") || !plan.contains("stages") ||
-      !plan["stages"].is_array()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " is no plan; it has the keys schedule and stages, as weft plan -o yaml writes them"));
-  }
-  if (run.contains("stages") && !run["stages"].is_null() && run["stages"] != plan["stages"]) {
+  auto plan = ReadPlan((fs::path(folder) / name).string());
+  if (!plan.ok()) return plan.status();
+  if (run.contains("stages") && !run["stages"].is_null() && run["stages"] != (*plan)["stages"]) {
     return absl::InvalidArgumentError(absl::StrCat(name, " cuts the layers into stages of ",
-                                                   plan["stages"].dump(), ", and the run file says ",
+                                                   (*plan)["stages"].dump(), ", and the run file says ",
                                                    run["stages"].dump(), "; leave `stages` out"));
   }
-  run["stages"] = plan["stages"];
+  if (plan->contains("microbatches") && run.contains("train") && run["train"].is_object()) {
+    Json& own = run["train"]["microbatches"];
+    if (own.is_null()) own = (*plan)["microbatches"];
+    if (own != (*plan)["microbatches"]) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is for ", (*plan)["microbatches"].dump(),
+                                                     " micro-batches in a step, and the "
+                                                     "run file says ",
+                                                     own.dump(), "; leave `train.microbatches` out"));
+    }
+  }
+  run["stages"] = (*plan)["stages"];
   Json beside = schedule;  // keys of a schedule beside its name: rule, reduction, activations
   beside.erase("file");
-  run["schedule"] = plan["schedule"].is_string() ? Json{{plan["schedule"].get<std::string>(), Json::object()}}
-                                                 : plan["schedule"];
+  run["schedule"] = (*plan)["schedule"];
   if (run["schedule"].is_object()) run["schedule"].update(beside);
   return absl::OkStatus();
+}
+
+void TakePlan(const Json& plan, Json& run) {
+  Json reduction;
+  if (run.contains("schedule") && run["schedule"].is_object() && run["schedule"].contains("reduction"))
+    reduction = run["schedule"]["reduction"];
+  run["schedule"] = plan["schedule"];
+  if (!reduction.is_null() && run["schedule"].is_object()) run["schedule"]["reduction"] = reduction;
+  run["stages"] = plan["stages"];
+  if (plan.contains("microbatches") && run.contains("train") && run["train"].is_object())
+    run["train"]["microbatches"] = plan["microbatches"];
 }
 
 std::string PathOfProblem(const absl::Status& status, const std::string& path, const std::string& name) {

@@ -41,10 +41,17 @@ absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const Sche
 // same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.
 absl::Status EmbedActions(const std::string& folder, nlohmann::json& schedule);
 
-// Puts the schedule and the stages of a plan into a `run` whose schedule names its file, {file: plan.yaml}.
-// Relative paths are relative to `folder`. Other runs stay. InvalidArgument for a file that is no plan, or
-// whose stages are not those of the run.
+// Reads a plan: its keys `schedule`, `stages` and, where it chose them, `microbatches`. InvalidArgument for a
+// file that is none.
+absl::StatusOr<nlohmann::json> ReadPlan(const std::string& path);
+
+// Puts the keys of a plan into a `run` whose schedule names its file, {file: plan.yaml}. Relative paths are
+// relative to `folder`. Other runs stay. InvalidArgument for a file that is no plan, or whose stages or
+// micro-batches are not those of the run.
 absl::Status EmbedPlan(const std::string& folder, nlohmann::json& run);
+
+// Puts the keys of a plan in the place of what the run says itself; of its schedule, `reduction` stays.
+void TakePlan(const nlohmann::json& plan, nlohmann::json& run);
 
 // Returns where in a file the fault of its schedule stands: the path of the formula or parameter that the
 // status blames, or `path` itself, which is the schedule's.

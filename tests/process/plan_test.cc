@@ -1,5 +1,7 @@
 // `weft plan`: its answers and refusals on the command line, and that a run file trains with a plan to the
 // bits of the plain loop.
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <string>
@@ -73,13 +75,130 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
     EXPECT_THAT(refused.out, testing::Not(HasSubstr("period")));
   };
   expect({profile_, "--workers", "4", "--memory", "3"}, kNothingFits, "4 B (4 bytes) would do");
-  expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kUsage, "'1f1b' cannot be planned");
+  expect({profile_, "--workers", "4", "--schedule", "1f1c"}, kUsage, "--schedule: ");
+  expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
+         "'periodic,k=0' is not of the form");
+  expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kBadConfiguration, "--microbatches");
+  folder_.Write("network.yaml", "bandwidth: -1\n");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "bandwidth");
+  folder_.Write("network.yaml", "speeds: [1, 0.5]\n");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "ranks");
   expect({profile_, "--workers", "4", "--bandwidth", "-1"}, kUsage, "\"-1\" is not a number");
   expect({profile_}, kUsage, "--workers");
   expect({folder_ / "missing.json", "--workers", "4"}, kBadConfiguration, "cannot read");
   const std::string run = WriteSmallRun(folder_, {});
   expect({run, "--workers", "2", "--profile", profile_}, kBadConfiguration, "4 layers, and the model of");
-  expect({run, "--workers", "2", "--memory", "1KB"}, kNothingFits, "nothing fits");
+  expect({run, "--workers", "2", "--memory", "1KB"}, kNothingFits, "would do");
+  expect({run, "--workers", "2", "--memory", "1KB", "--schedule", "1f1b"}, kNothingFits, "would do");
+}
+
+TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
+  const std::string run = WriteSmallRun(folder_, {});
+  Json profile = {{"layers", Json::array()}};
+  for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"weight_bytes", 4}});
+  std::ofstream(profile_) << profile.dump();
+  const CommandResult refused = Plan({run, "--workers", "2", "--profile", profile_});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("is of another model: its layer 0 has 4 bytes of weights"));
+}
+
+TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const CommandResult compared = Command::Run({"weft", "compare", run, "--ranks", "2", "-o", "json"});
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  double best = 0;
+  for (const Json& row : Json::parse(compared.out)["schedules"]) {
+    if (row["fits"] == true && row["staleness"] == 0 && (best == 0 || row["step_time"] < best))
+      best = row["step_time"];
+  }
+  const CommandResult planned = Plan({run, "--workers", "2", "-o", "json"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json plan = Json::parse(planned.out);
+  EXPECT_LE(plan["step"], best * (1 + 1e-9));
+  EXPECT_GE(plan["step"], plan["step_lower_bound"]);
+  EXPECT_FALSE(plan["others"].empty());
+  const CommandResult one = Plan({run, "--workers", "2", "--schedule", "1f1b", "-o", "json"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(Json::parse(one.out)["schedule"], "1f1b");
+  EXPECT_GE(Json::parse(one.out)["step"], plan["step"]);
+}
+
+TEST_F(PlanCommand, RankOfHalfTheSpeed_GetsLessWork) {
+  folder_.Write("network.yaml", "speeds: [0.5, 1]\n");
+  Json profile = {{"layers", Json::array()}};
+  for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"backward", 1}});
+  std::ofstream(profile_) << profile.dump();
+  const CommandResult pattern =
+      Plan({profile_, "--workers", "2", "--network", folder_ / "network.yaml", "-o", "json"});
+  ASSERT_EQ(pattern.code, 0) << pattern.err;
+  EXPECT_EQ(Json::parse(pattern.out)["period"], 8);  // 4 layers on the fast one, 2 on the other
+  EXPECT_EQ(Json::parse(pattern.out)["optimal"], true);
+  const CommandResult family = Plan({profile_, "--workers", "2", "--network", folder_ / "network.yaml",
+                                     "--schedule", "1f1b", "--microbatches", "16", "-o", "json"});
+  ASSERT_EQ(family.code, 0) << family.err;
+  EXPECT_EQ(Json::parse(family.out)["stages"], Json({2, 4}));
+}
+
+TEST_F(PlanCommand, LittleMemory_IsKeptByASlowerStep) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {run, "--workers", "2", "--schedule", "gpipe", "-o", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult planned = Plan(words);
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return Json::parse(planned.out);
+  };
+  const auto most = [](const Json& plan) {
+    double bytes = 0;
+    for (const double of_rank : plan["peak_bytes"]) bytes = std::max(bytes, of_rank);
+    return bytes;
+  };
+  const Json free = plan({});
+  EXPECT_EQ(free["activations"], "retain");
+  const double memory = 0.85 * most(free);
+  const Json tight = plan({"--memory", std::to_string(static_cast<int64_t>(memory))});
+  EXPECT_LE(most(tight), memory);
+  EXPECT_GE(tight["step"], free["step"]);
+  EXPECT_EQ(tight["schedule"], "gpipe");
+}
+
+TEST_F(PlanCommand, PlanForOtherLayers_IsRefusedByTrain) {
+  const std::string run = WriteSmallRun(folder_, {});
+  folder_.Write("plan.yaml", "schedule: 1f1b\nstages: [3, 2]\n");
+  const CommandResult refused =
+      Command::Run({"weft", "train", run, "--plan", folder_ / "plan.yaml", "--out", folder_ / "out"});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("stages"));
+  folder_.Write("plan.yaml", "schedule: 1f1b\n");
+  const CommandResult none =
+      Command::Run({"weft", "train", run, "--plan", folder_ / "plan.yaml", "--out", folder_ / "out"});
+  EXPECT_EQ(none.code, kBadConfiguration);
+  EXPECT_THAT(none.err, HasSubstr("is no plan"));
+}
+
+TEST_F(PlanCommand, ScheduleAuto_MeasuresPlansTrainsAndLeavesThePlan) {
+  const std::string run =
+      WriteSmallRun(folder_, {{"schedule", "{auto: {ranks: 2, time_limit: 1}}"}, {"stages", ""}});
+  const std::string out = folder_ / "out";
+  const CommandResult train = Command::Run({"weft", "train", run, "--out", out, "--until", "2"}, 180);
+  ASSERT_EQ(train.code, 0) << train.err;
+  EXPECT_THAT(train.err, HasSubstr("schedule: auto chose "));
+  EXPECT_THAT(train.err, HasSubstr(" a step"));
+  const CommandResult simulated =
+      Command::Run({"weft", "simulate", out + "/plan.yaml", "--microbatches", "4", "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  EXPECT_EQ(Json::parse(simulated.out)["ranks"], 2);
+  const CommandResult resumed =
+      Command::Run({"weft", "train", run, "--resume", out, "--out", folder_ / "rest"}, 180);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, testing::Not(HasSubstr("auto chose")));
+  const CommandResult plain = Command::Run(
+      {"weft", "train", run, "--plan", out + "/plan.yaml", "--reference", "--out", folder_ / "plain"}, 180);
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(ReadTensors(folder_ / "rest/checkpoint"), ReadTensors(folder_ / "plain/checkpoint"));
+  const CommandResult submitted = Command::Run({"weft", "compare", run});
+  EXPECT_EQ(submitted.code, kBadConfiguration);
+  EXPECT_THAT(submitted.err, HasSubstr("auto is planned by weft train"));
 }
 
 TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {

@@ -1,5 +1,5 @@
 // Plans as files: what a profile becomes, and that the schedule of a plan does what the plan says.
-#include "client/files/plan_file.h"
+#include "client/planning/plan_file.h"
 
 #include <fstream>
 #include <string>
@@ -45,11 +45,13 @@ PlanReport MustPlan(const Profile& profile, int ranks, double memory, int batche
   options.batches = batches;
   PlanReport report;
   report.source = "layers.json";
-  report.layers = ticked->chain.size();
-  report.plan = *FindPlan(ticked->chain, options);
+  report.ranks = ranks;
+  report.pattern = FindPlan(ticked->chain, options);
+  report.choice.schedule = ScheduleOfPlan(*report.pattern);
+  report.choice.layers_of_stage = report.pattern->stage_layers;
   report.pipedream = *FindContiguousPlan(ticked->chain, true);
   report.ticks_per_unit = ticked->ticks_per_unit;
-  report.peak_bytes.assign(report.plan.peak_bytes.begin(), report.plan.peak_bytes.end());
+  report.peak_bytes.assign(report.pattern->peak_bytes.begin(), report.pattern->peak_bytes.end());
   return report;
 }
 
@@ -92,8 +94,8 @@ TEST(PlanFile, TwoMicrobatchesAWindow_AreSix) {
 
 TEST(PlanFile, NeighboursOnARank_AreOneStage) {
   const PlanReport report = MustPlan(ProfileFrom({{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}), 2, 0);
-  EXPECT_THAT(report.plan.stage_layers, ElementsAre(2, 2));
-  EXPECT_THAT(report.plan.rank_of_stage, ElementsAre(0, 1));
+  EXPECT_THAT(report.pattern->stage_layers, ElementsAre(2, 2));
+  EXPECT_THAT(report.pattern->rank_of_stage, ElementsAre(0, 1));
 }
 
 TEST(PlanFile, LayersThatTakeNoTimeBackwards_GiveASchedule) {
@@ -101,8 +103,8 @@ TEST(PlanFile, LayersThatTakeNoTimeBackwards_GiveASchedule) {
   const Profile profile = ProfileFrom({{1, 0, 0, 2}, {1, 0, 0, 2}, {5, 0, 0, 3}, {5, 0, 0, 1}, {5, 0, 0, 1}});
   const PlanReport report = MustPlan(profile, 4, 3);
   EXPECT_EQ(PlanJson(report)["period"], 6.0);
-  const double longer = MustRun(profile, report.plan, 60).makespan;
-  EXPECT_NEAR((longer - MustRun(profile, report.plan, 30).makespan) / 30, 6, 1e-9);
+  const double longer = MustRun(profile, *report.pattern, 60).makespan;
+  EXPECT_NEAR((longer - MustRun(profile, *report.pattern, 30).makespan) / 30, 6, 1e-9);
 }
 
 TEST(PlanFile, RandomProfiles_RunWithThePeriodAndTheBytesOfThePlan) {
@@ -119,7 +121,7 @@ TEST(PlanFile, RandomProfiles_RunWithThePeriodAndTheBytesOfThePlan) {
     const Profile profile = ProfileFrom(parts);
     const int batches = draw(1, 2);
     const PlanReport report = MustPlan(profile, draw(1, 3), 30, batches);
-    const Plan& plan = report.plan;
+    const Plan& plan = *report.pattern;
     const SimulationResult shorter = MustRun(profile, plan, 40), longer = MustRun(profile, plan, 80);
     const double period = (longer.makespan - shorter.makespan) / 40;
     const double planned = static_cast<double>(plan.pattern.period) / report.ticks_per_unit / batches;

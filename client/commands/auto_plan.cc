@@ -1,0 +1,60 @@
+#include "client/commands/auto_plan.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands/measured_run.h"
+#include "client/commands/profile_command.h"
+#include "client/files/schedule_file.h"
+#include "client/planning/make_plan.h"
+#include "client/training/scratch_folder.h"
+#include "client/training/stop_signals.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kProfiledSteps = 6;
+
+}  // namespace
+
+absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& run, const AutoSchedule& asked,
+                                      int ranks, const DeviceFlags& device) {
+  const auto scratch = ScratchFolder::Make();
+  if (!scratch.ok()) return scratch.status();
+  RunSpec profiling = ProfilingRun(run, kProfiledSteps);
+  profiling.validate = {};
+  StopSignals signals;
+  const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
+  if (!measured.ok()) return measured.status();
+  AutoPlan planned;
+  planned.profile = ProfileOf(profiling, *measured).dump(2) + "\n";
+  PlanSourceOptions options;
+  options.file = file;
+  options.profile = **scratch / "profile.json";
+  std::ofstream(options.profile) << planned.profile;
+  const auto source = PlanSourceOf(options, run);
+  if (!source.ok()) return source.status();
+  const auto wanted = ParseWantedPlan("auto");
+  if (!wanted.ok()) return wanted.status();
+  const auto report = MakePlan(*source, *wanted, {ranks, asked.time_limit, asked.microbatches});
+  if (!report.ok()) return report.status();
+  planned.keys = PlanKeys(*report);
+  planned.line = PlanLine(*report);
+  planned.plan = PlanYaml(*report);
+  return planned;
+}
+
+absl::StatusOr<nlohmann::json> PlanOfCheckpoint(const std::string& folder) {
+  std::error_code error;
+  fs::path at = fs::absolute(folder).lexically_normal();
+  for (int above = 0; above < 3; ++above, at = at.parent_path()) {
+    if (fs::exists(at / "plan.yaml", error)) return ReadPlan((at / "plan.yaml").string());
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      folder, ": no training with a plan left this; a run goes on with its own cut, so give --plan"));
+}
+
+}  // namespace weft

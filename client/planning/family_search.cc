@@ -1,0 +1,202 @@
+#include "client/planning/family_search.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/files/predicted_run.h"
+#include "run/model_layers.h"
+#include "run/schedule_spec.h"
+#include "run/stage_cut.h"
+#include "schedules/families/candidates.h"
+
+namespace weft {
+namespace {
+
+constexpr int kImproved = 6;   // schedules whose cut and activations are improved
+constexpr int kMultiples = 4;  // of the least number of stages
+constexpr double kBetter = 1 - 1e-9;
+
+bool IsFaster(const PredictedChoice& a, const PredictedChoice& b) {
+  return a.prediction.step < b.prediction.step;
+}
+
+// Returns what the choice is called: choices of one name differ in their sizes, cut and activations.
+std::string NameOf(const PlanChoice& choice) {
+  ScheduleSpec spec = choice.schedule;
+  spec.activations = ScheduleSpec().activations;
+  return ToText(spec);
+}
+
+class FamilySearch {
+ public:
+  FamilySearch(const FamilySearchOptions& options, const PredictPlan& predict)
+      : options_(options), predict_(predict), layers_(static_cast<int>(options.work.size())) {}
+
+  absl::StatusOr<FamilySearchResult> Run() {
+    for (const int microbatches : options_.microbatches) {
+      const auto sized = SchedulesFor(microbatches);
+      if (!sized.ok()) return sized.status();
+      for (const std::string& activations : options_.activations) {
+        for (const SizedCandidate& candidate : *sized) TrySizes(candidate, microbatches, activations);
+      }
+    }
+    for (auto& [name, found] : found_) result_.best.push_back(std::move(found));
+    std::stable_sort(result_.best.begin(), result_.best.end(), IsFaster);
+    const size_t improved = std::min<size_t>(kImproved, result_.best.size());
+    for (size_t i = 0; i < improved; ++i) Improve(&result_.best[i]);
+    std::stable_sort(result_.best.begin(), result_.best.end(), IsFaster);
+    if (!result_.best.empty()) result_.lacking_memory.clear();
+    return std::move(result_);
+  }
+
+ private:
+  // Returns the schedules that can be had on the ranks, with the stages that they need at least.
+  absl::StatusOr<std::vector<SizedCandidate>> SchedulesFor(int microbatches) const {
+    std::vector<SizedCandidate> all;
+    if (options_.schedule.empty()) {
+      all = CandidatesOnRanks(options_.ranks, microbatches, layers_);
+    } else {
+      const auto spec = ParseScheduleText(options_.schedule);
+      if (!spec.ok()) return spec.status();
+      if (spec->parameters.empty() && spec->rule == ScheduleSpec().rule) {
+        for (const SizedCandidate& sized : CandidatesOnRanks(options_.ranks, microbatches, layers_)) {
+          if (sized.candidate.name == spec->name) all.push_back(sized);
+        }
+      }
+      const Candidate named = {spec->name, spec->parameters, spec->rule};
+      if (all.empty()) all.push_back(OnRanks(named, options_.ranks, microbatches, layers_));
+    }
+    std::vector<SizedCandidate> sized;
+    for (const SizedCandidate& candidate : all) {
+      if (!candidate.reason.empty()) continue;
+      sized.push_back(candidate);
+      if (!options_.slow_links) continue;
+      for (const Candidate& deeper : DeeperCandidates(candidate.candidate, microbatches))
+        sized.push_back({deeper, candidate.stages, ""});
+    }
+    const bool alone = !options_.schedule.empty() && options_.microbatches.size() == 1;
+    if (!sized.empty() || !alone || all.empty()) return sized;
+    return absl::InvalidArgumentError(absl::StrCat("--schedule: ", options_.schedule, " ", all[0].reason));
+  }
+
+  void TrySizes(const SizedCandidate& sized, int microbatches, const std::string& activations) {
+    for (int multiple = 1; multiple <= kMultiples; ++multiple) {
+      const int stages = multiple * sized.stages;
+      if (stages > layers_ || Stopped()) return;
+      PlanChoice choice;
+      choice.schedule.name = sized.candidate.name;
+      choice.schedule.parameters = sized.candidate.parameters;
+      choice.schedule.rule = sized.candidate.rule;
+      choice.schedule.reduction = options_.reduction;
+      choice.schedule.activations = activations;
+      choice.layers_of_stage = CutByWork(options_.work, stages);
+      choice.microbatches = microbatches;
+      Try(choice);
+    }
+  }
+
+  bool Stopped() {
+    result_.stopped = result_.stopped || options_.stop();
+    return result_.stopped;
+  }
+
+  // Keeps the choice if it is the best of its name.
+  void Try(const PlanChoice& choice) {
+    auto prediction = Predict(choice);
+    if (!prediction.ok()) {
+      const bool memory = IsAboutMemory(prediction.status());
+      if (memory) result_.lacking_memory.push_back(choice);
+      if (result_.reason.ok() || memory) result_.reason = prediction.status();
+      return;
+    }
+    PredictedChoice predicted = {choice, *std::move(prediction)};
+    const auto [place, added] = found_.emplace(NameOf(choice), predicted);
+    if (!added && IsFaster(predicted, place->second)) place->second = std::move(predicted);
+  }
+
+  absl::StatusOr<PlanPrediction> Predict(const PlanChoice& choice) {
+    ++result_.predicted;
+    auto prediction = predict_(choice);
+    if (!prediction.ok()) return prediction;
+    if (prediction->ranks != options_.ranks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("takes ", prediction->ranks, " ranks, not ", options_.ranks));
+    }
+    if (prediction->staleness > 0 && options_.schedule.empty())
+      return absl::InvalidArgumentError("reads old weights");
+    return prediction;
+  }
+
+  // Takes the changed choice if it is faster.
+  bool TakeIfFaster(const PlanChoice& changed, PredictedChoice* best) {
+    if (Stopped()) return false;
+    auto prediction = Predict(changed);
+    if (!prediction.ok() || prediction->step >= best->prediction.step * kBetter) return false;
+    *best = {changed, *std::move(prediction)};
+    return true;
+  }
+
+  // Moves one layer over a cut.
+  bool MoveLayer(PredictedChoice* best) {
+    for (int s = 0; s + 1 < best->choice.stages(); ++s) {
+      for (const int by : {1, -1}) {
+        PlanChoice changed = best->choice;
+        changed.layers_of_stage[s] += by;
+        changed.layers_of_stage[s + 1] -= by;
+        if (changed.layers_of_stage[s] < 1 || changed.layers_of_stage[s + 1] < 1) continue;
+        if (TakeIfFaster(changed, best)) return true;
+      }
+    }
+    return false;
+  }
+
+  // Gives one stage another policy for its activations.
+  bool ChangeActivations(PredictedChoice* best) {
+    std::vector<std::string> of_stages = SplitActivations(best->choice.schedule);
+    if (of_stages.size() == 1) of_stages.assign(best->choice.stages(), of_stages[0]);
+    for (std::string& of_stage : of_stages) {
+      const std::string before = of_stage;
+      for (const std::string& policy : options_.activations) {
+        if (policy == before) continue;
+        of_stage = policy;
+        PlanChoice changed = best->choice;
+        const bool same =
+            std::all_of(of_stages.begin(), of_stages.end(), [&](auto& p) { return p == policy; });
+        changed.schedule.activations = same ? policy : absl::StrJoin(of_stages, "/");
+        if (TakeIfFaster(changed, best)) return true;
+      }
+      of_stage = before;
+    }
+    return false;
+  }
+
+  void Improve(PredictedChoice* best) {
+    while (MoveLayer(best) || (options_.activations.size() > 1 && ChangeActivations(best))) {
+    }
+  }
+
+  const FamilySearchOptions& options_;
+  const PredictPlan& predict_;
+  const int layers_;
+  std::map<std::string, PredictedChoice> found_;  // the best by name
+  FamilySearchResult result_;
+};
+
+}  // namespace
+
+absl::StatusOr<FamilySearchResult> SearchFamilies(const FamilySearchOptions& options,
+                                                  const PredictPlan& predict) {
+  return FamilySearch(options, predict).Run();
+}
+
+std::vector<int> CutByWork(const std::vector<double>& work, int stages) {
+  std::vector<LayerCount> layers(work.size());
+  for (size_t l = 0; l < work.size(); ++l) layers[l].forward_flops = work[l];
+  return CutStages(layers, stages);
+}
+
+}  // namespace weft

@@ -1,0 +1,52 @@
+// Searches the families of schedules for the one that takes a step in the least time, on a number of ranks
+// and within their memory: which family with which parameters, how many stages and micro-batches, where the
+// layers are cut, and which stages recompute.
+//
+// Every family is predicted in every size, with one policy for the activations of all stages and layers cut
+// into near-equal parts. Then the best few are changed by one layer that moves over a cut, or one stage that
+// changes its policy, as long as that helps: predictions know speeds, links and memory, so the cut comes to
+// suit them. Both parts end when they are told to stop, with the best so far.
+//
+// Families that read old weights train otherwise; they are left out unless they are asked for. Pure.
+#ifndef WEFT_CLIENT_PLANNING_FAMILY_SEARCH_H_
+#define WEFT_CLIENT_PLANNING_FAMILY_SEARCH_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/planning/plan_choice.h"
+
+namespace weft {
+
+struct FamilySearchOptions {
+  int ranks = 1;
+  std::vector<double> work;                           // by layer: time of a forward and a backward
+  std::vector<int> microbatches = {1};                // that are tried
+  std::vector<std::string> activations = {"retain"};  // policies that a stage may have
+  std::string reduction = "ordered";
+  std::string schedule;     // only this one: a family's name, or one with parameters; empty for all
+  bool slow_links = false;  // transfers take time: forms with more micro-batches in flight are tried, too
+  std::function<bool()> stop = [] { return false; };
+};
+
+struct FamilySearchResult {
+  std::vector<PredictedChoice> best;  // the best of each schedule, fastest first
+  int predicted = 0;                  // choices
+  bool stopped = false;               // before all was tried
+  // Where nothing is best: why the choice that came closest cannot be had, and the choice if memory would do.
+  absl::Status reason;
+  std::vector<PlanChoice> lacking_memory;
+};
+
+// InvalidArgument for a schedule that is none, or cannot be had on so many ranks.
+absl::StatusOr<FamilySearchResult> SearchFamilies(const FamilySearchOptions& options,
+                                                  const PredictPlan& predict);
+
+// Cuts the layers into so many stages of near-equal work.
+std::vector<int> CutByWork(const std::vector<double>& work, int stages);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PLANNING_FAMILY_SEARCH_H_

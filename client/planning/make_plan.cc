@@ -1,0 +1,292 @@
+#include "client/planning/make_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/monotonic_clock.h"
+#include "client/planning/family_search.h"
+#include "run/run_memory.h"
+#include "schedules/byte_text.h"
+
+namespace weft {
+namespace {
+
+constexpr int kMaxBatches = 16;
+constexpr int kMaxTasks = 512;  // layers of all micro-batches of a window
+constexpr int kOthers = 5;      // of the schedules that were not chosen
+
+bool KnowsPatterns(const PlanSource& source, int batches) { return source.layers() * batches <= kMaxTasks; }
+
+// Plans one run or profile, and keeps the best.
+class PlanMaker {
+ public:
+  PlanMaker(const PlanSource& source, const WantedPlan& wanted, const PlanLimits& limits)
+      : source_(source),
+        wanted_(wanted),
+        limits_(limits),
+        predict_(PredictorOf(source)),
+        begin_(MonotonicNow()),
+        families_(wanted.families && source.microbatches > 0) {}
+
+  absl::StatusOr<PlanReport> Make() {
+    const auto baseline = ChainOf(source_.profile, limits_.ranks, 0, Network());
+    if (!baseline.ok()) return baseline.status();
+    if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
+    if (families_) {
+      if (absl::Status searched = SearchAllFamilies(); !searched.ok()) return searched;
+    }
+    if (!report_.has_value()) return NothingFits(*baseline);
+    report_->source = source_.options.file;
+    report_->profile_hash = source_.profile_hash;
+    report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
+    report_->ranks = limits_.ranks;
+    report_->stopped = stopped_;
+    report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
+    report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
+    if (report_->microbatches > 0)
+      report_->step_bound = LeastStep(source_, limits_.ranks, report_->microbatches);
+    return *std::move(report_);
+  }
+
+ private:
+  const NetworkFile* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
+
+  // Returns what stops a search after a part of the time.
+  std::function<bool()> StopAfter(double part) const {
+    const int64_t end = begin_ + static_cast<int64_t>(part * limits_.seconds * 1e9);
+    return [end] { return MonotonicNow() >= end; };
+  }
+
+  // Each policy for activations and each window has its share of the time; patterns have half of it where
+  // there are families.
+  absl::Status SearchPatterns() {
+    const std::vector<std::string> policies = source_.Policies();
+    const double all = families_ ? 0.5 : 1;
+    const auto count = static_cast<double>(policies.size() * wanted_.batches.size());
+    double done = 0;
+    for (const std::string& policy : policies) {
+      for (const int batches : wanted_.batches) {
+        const double from = all * done / count, to = all * ++done / count;
+        if (!KnowsPatterns(source_, batches)) continue;
+        if (absl::Status searched = SearchPattern(policy, batches, from, to); !searched.ok()) return searched;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Plans, predicts, and plans anew with less memory where the prediction counts more than the planner.
+  absl::Status SearchPattern(const std::string& policy, int batches, double from, double to) {
+    constexpr int kRounds = 4;
+    double room = source_.memory, part = from;
+    const Profile profile = source_.ProfileUnder(policy);
+    for (int round = 0; round < kRounds && (source_.memory == 0 || room > 0); ++round) {
+      const auto ticked = ChainOf(profile, limits_.ranks, room, Network());
+      if (!ticked.ok()) return ticked.status();
+      PlacementSearchOptions options;
+      options.batches = batches;
+      options.contiguous = wanted_.contiguous;
+      part = source_.run.has_value() && source_.memory > 0 ? (part + to) / 2 : to;
+      options.limits.stop = StopAfter(part);
+      std::optional<Plan> plan = FindPlan(ticked->chain, options);
+      stopped_ = stopped_ || options.limits.stop();
+      if (!plan.has_value()) return absl::OkStatus();
+      PlanReport found = ReportOf(*std::move(plan), policy, ticked->ticks_per_unit);
+      if (found.microbatches == 0) {
+        Offer(std::move(found));
+        return absl::OkStatus();
+      }
+      const auto prediction = PredictWithoutLimit(found.choice);
+      if (!prediction.ok()) return prediction.status();
+      const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
+      if (source_.memory > 0 && most > source_.memory) {
+        room -= most - source_.memory;
+        continue;
+      }
+      TakePrediction(*prediction, &found);
+      Offer(std::move(found));
+      return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  PlanReport ReportOf(Plan plan, const std::string& policy, double ticks_per_unit) const {
+    PlanReport report;
+    report.choice.schedule = ScheduleOfPlan(plan);
+    report.choice.schedule.activations = policy;
+    if (source_.run.has_value()) report.choice.schedule.reduction = source_.run->schedule.reduction;
+    report.choice.layers_of_stage = plan.stage_layers;
+    report.choice.microbatches = std::max(1, source_.microbatches);
+    report.microbatches = source_.microbatches;
+    report.ticks_per_unit = ticks_per_unit;
+    report.peak_bytes.assign(plan.peak_bytes.begin(), plan.peak_bytes.end());
+    report.step = static_cast<double>(plan.pattern.period) / ticks_per_unit;
+    for (const int64_t bytes : plan.placed.problem.resident)
+      report.held_bytes.push_back(static_cast<double>(bytes));
+    report.pattern = std::move(plan);
+    return report;
+  }
+
+  // A pattern bounds its activations by its order, so it runs to its end without a budget, too.
+  absl::StatusOr<PlanPrediction> PredictWithoutLimit(const PlanChoice& choice) const {
+    if (source_.memory == 0) return predict_(choice);
+    PlanSource unlimited = source_;
+    unlimited.memory = 0;
+    if (unlimited.run.has_value()) {
+      CostOptions costs = unlimited.costs->options();
+      costs.memory = 0;
+      auto made = RunCosts::Make(costs);
+      if (!made.ok()) return made.status();
+      unlimited.costs = *std::move(made);
+    }
+    return PredictorOf(unlimited)(choice);
+  }
+
+  static void TakePrediction(const PlanPrediction& prediction, PlanReport* report) {
+    report->step = prediction.step;
+    report->held_bytes = prediction.held_bytes;
+    report->peak_bytes = prediction.peak_bytes;
+  }
+
+  // Compares windows of one size with each other, and steps with steps.
+  static double TimeOf(const PlanReport& report) {
+    return report.microbatches > 0 ? report.step : report.step / report.pattern->batches;
+  }
+
+  // Keeps the better of the report and the best so far; the other is named beside it.
+  void Offer(PlanReport found) {
+    if (!report_.has_value()) {
+      report_ = std::move(found);
+      return;
+    }
+    if (TimeOf(found) < TimeOf(*report_) * (1 - 1e-9)) std::swap(*report_, found);
+    if (found.microbatches == 0) return;
+    PlanPrediction prediction;
+    prediction.step = found.step;
+    report_->others.insert(report_->others.end(), found.others.begin(), found.others.end());
+    report_->others.push_back({found.choice, std::move(prediction)});
+    std::stable_sort(report_->others.begin(), report_->others.end(),
+                     [](const auto& a, const auto& b) { return a.prediction.step < b.prediction.step; });
+    if (report_->others.size() > kOthers) report_->others.resize(kOthers);
+  }
+
+  std::vector<int> MicrobatchesToTry() const {
+    const int own = source_.microbatches;
+    std::vector<int> all = {own};
+    if (!limits_.vary_microbatches || !source_.run.has_value()) return all;
+    for (int count = (own + 3) / 4; count <= 4 * own; ++count) {
+      if (count != own && source_.run->train.batch % count == 0) all.push_back(count);
+    }
+    return all;
+  }
+
+  absl::Status SearchAllFamilies() {
+    FamilySearchOptions options;
+    options.ranks = limits_.ranks;
+    for (const ProfilePart& part : source_.profile.parts)
+      options.work.push_back(part.forward + part.backward);
+    options.microbatches = MicrobatchesToTry();
+    options.activations = source_.Policies();
+    if (source_.run.has_value()) options.reduction = source_.run->schedule.reduction;
+    options.schedule = wanted_.family;
+    options.slow_links = source_.slow_links();
+    options.stop = StopAfter(1);
+    auto found = SearchFamilies(options, predict_);
+    if (!found.ok()) return found.status();
+    stopped_ = stopped_ || found->stopped;
+    lacking_memory_ = std::move(found->lacking_memory);
+    reason_ = found->reason;
+    for (size_t i = 0; i < found->best.size() && i <= kOthers; ++i) {
+      PlanReport report;
+      report.choice = found->best[i].choice;
+      report.microbatches = report.choice.microbatches;
+      TakePrediction(found->best[i].prediction, &report);
+      Offer(std::move(report));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status NothingFits(const TickedChain& unlimited) const {
+    if (source_.memory == 0 && !reason_.ok()) return absl::InvalidArgumentError(reason_.message());
+    const std::string what =
+        absl::StrFormat("nothing fits %s on each of %d ranks", FormatBytes(source_.memory), limits_.ranks);
+    std::optional<double> least;
+    if (!wanted_.batches.empty()) {
+      PlacementSearchOptions options;
+      options.listed = 20'000;
+      least = static_cast<double>(LeastMemoryThatFits(unlimited.chain, options));
+    }
+    for (size_t i = 0; i < lacking_memory_.size() && i < 4 && source_.run.has_value(); ++i) {
+      RunSpec run = *source_.run;
+      run.schedule = lacking_memory_[i].schedule;
+      run.layers_of_stage = lacking_memory_[i].layers_of_stage;
+      run.train.microbatches = lacking_memory_[i].microbatches;
+      const auto fits = MemoryThatFits(run, *source_.costs);
+      if (fits.has_value() && (!least.has_value() || *fits < *least || wanted_.batches.empty())) least = fits;
+    }
+    if (!least.has_value()) return absl::ResourceExhaustedError(absl::StrCat(what, ": ", reason_.message()));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s; %s (%.0f bytes) would do", what, FormatBytes(*least), *least));
+  }
+
+  const PlanSource& source_;
+  const WantedPlan& wanted_;
+  const PlanLimits& limits_;
+  const PredictPlan predict_;
+  const int64_t begin_;
+  const bool families_;
+  bool stopped_ = false;
+  std::optional<PlanReport> report_;  // the best so far
+  std::vector<PlanChoice> lacking_memory_;
+  absl::Status reason_;
+};
+
+}  // namespace
+
+absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text) {
+  if (text == "auto") return WantedPlan{{1, 2}, false, true, ""};
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  if (parts[0] != "periodic") {
+    const auto family = ParseScheduleText(text);
+    if (family.ok()) return WantedPlan{{}, false, true, text};
+    return absl::InvalidArgumentError(absl::StrCat("--schedule: ", family.status().message()));
+  }
+  WantedPlan wanted{{1}, false, false, ""};
+  bool known = true;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i] == "contiguous") {
+      wanted.contiguous = true;
+    } else {
+      known = known && absl::StartsWith(parts[i], "k=") &&
+              absl::SimpleAtoi(parts[i].substr(2), &wanted.batches[0]) && wanted.batches[0] >= 1 &&
+              wanted.batches[0] <= kMaxBatches;
+    }
+  }
+  if (known) return wanted;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--schedule: '%s' is not of the form periodic[,k=1..%d][,contiguous]", text, kMaxBatches));
+}
+
+absl::StatusOr<PlanReport> MakePlan(const PlanSource& source, const WantedPlan& wanted,
+                                    const PlanLimits& limits) {
+  const int most = wanted.batches.empty() ? 0 : wanted.batches.back();
+  if (!KnowsPatterns(source, most) && (!wanted.families || source.microbatches == 0)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has %d layers in a window, and at most %d can be planned; profile larger layers, or give "
+        "--schedule periodic",
+        source.options.file, source.layers() * most, kMaxTasks));
+  }
+  if (wanted.batches.empty() && source.microbatches == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("how long a step of ", wanted.family,
+                                                   " takes depends on its micro-batches; give their "
+                                                   "number with --microbatches"));
+  }
+  return PlanMaker(source, wanted, limits).Make();
+}
+
+}  // namespace weft

@@ -1,0 +1,43 @@
+// Plans a run or a profile: the planned pattern or the family of schedules that takes a step in the least
+// predicted time and fits (docs/guide/plan.md).
+//
+// Patterns are found by the planner's exact search (planner/), families by predicting them (family_search.h);
+// both are predicted by the simulator, which decides between them. Reads the clock for the time limit.
+#ifndef WEFT_CLIENT_PLANNING_MAKE_PLAN_H_
+#define WEFT_CLIENT_PLANNING_MAKE_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/planning/plan_file.h"
+#include "client/planning/plan_source.h"
+
+namespace weft {
+
+// What --schedule asks for.
+struct WantedPlan {
+  std::vector<int> batches;  // patterns with windows of so many micro-batches; empty for no patterns
+  bool contiguous = false;   // of these, only stages of neighbouring layers, one a rank
+  bool families = false;     // also the families of schedules
+  std::string family;        // only this one; empty for all
+};
+
+// Takes auto, periodic[,k=K][,contiguous], or a family as `weft simulate` takes it. InvalidArgument, which
+// begins with the flag.
+absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text);
+
+struct PlanLimits {
+  int ranks = 1;
+  double seconds = 10;             // of search; then the best found counts
+  bool vary_microbatches = false;  // divisors of the batch, from a quarter to four times the run's
+};
+
+// Returns ResourceExhausted, with the least memory that would do, where nothing fits; InvalidArgument for
+// what cannot be planned.
+absl::StatusOr<PlanReport> MakePlan(const PlanSource& source, const WantedPlan& wanted,
+                                    const PlanLimits& limits);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PLANNING_MAKE_PLAN_H_

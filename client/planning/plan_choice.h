@@ -1,0 +1,40 @@
+// Holds what a plan decides, and what is predicted of it, as values. How a choice is predicted depends on
+// what is planned, a run or a profile alone; searches take that as a function. Pure.
+#ifndef WEFT_CLIENT_PLANNING_PLAN_CHOICE_H_
+#define WEFT_CLIENT_PLANNING_PLAN_CHOICE_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct PlanChoice {
+  ScheduleSpec schedule;             // with the activations of its stages
+  std::vector<int> layers_of_stage;  // the cut
+  int microbatches = 1;
+
+  int stages() const { return static_cast<int>(layers_of_stage.size()); }
+};
+
+struct PlanPrediction {
+  double step = 0;  // time of a step in steady state
+  int ranks = 0;
+  int staleness = 0;               // most updates by which the weights that it reads are old
+  std::vector<double> held_bytes;  // by rank: weights and what goes with them
+  std::vector<double> peak_bytes;  // by rank: with the activations
+};
+
+// A failure says why the choice cannot be had; IsAboutMemory tells whether more memory would help.
+using PredictPlan = std::function<absl::StatusOr<PlanPrediction>(const PlanChoice&)>;
+
+struct PredictedChoice {
+  PlanChoice choice;
+  PlanPrediction prediction;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PLANNING_PLAN_CHOICE_H_

@@ -1,0 +1,361 @@
+#include "client/planning/plan_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "run/schedule_spec.h"
+#include "schedules/byte_text.h"
+#include "schedules/drawing/drawing.h"
+#include "schedules/families/families.h"
+
+namespace weft {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Periods are sums of times over a number of windows: 840 ticks divide by every number up to eight.
+constexpr double kTicksOfFraction = 840;
+constexpr double kMaxTicks = 1e12;        // of all layers together
+constexpr double kTicksOfMeasured = 1e6;  // of the longest layer
+constexpr int kMaxDenominator = 1000;
+
+// Returns the ticks of a unit of time under which all times are whole numbers, or as near as it takes.
+double TicksPerUnit(const std::vector<double>& times) {
+  const double longest = *std::max_element(times.begin(), times.end());
+  const double sum = std::accumulate(times.begin(), times.end(), 0.0);
+  if (longest <= 0) return 1;
+  for (int denominator = 1; denominator <= kMaxDenominator; ++denominator) {
+    const double ticks = denominator * kTicksOfFraction;
+    if (sum * ticks > kMaxTicks) break;
+    const bool whole = std::all_of(times.begin(), times.end(), [&](double time) {
+      return std::abs(time * denominator - std::round(time * denominator)) <= 1e-9 * std::max(1.0, time);
+    });
+    if (whole) return ticks;
+  }
+  return kTicksOfMeasured / longest;
+}
+
+// A layer that keeps bytes occupies its rank at least for a tick.
+int64_t TicksOf(double time, double ticks_per_unit, bool keeps) {
+  const auto ticks = static_cast<int64_t>(std::ceil(time * ticks_per_unit - 1e-6));
+  return std::max<int64_t>(ticks, keeps ? 1 : 0);
+}
+
+int64_t BytesOf(double bytes) { return static_cast<int64_t>(std::ceil(std::min(bytes, 4e18))); }
+
+std::vector<double> TimesOf(const Profile& profile) {
+  std::vector<double> times;
+  for (const ProfilePart& part : profile.parts) times.insert(times.end(), {part.forward, part.backward});
+  if (profile.bandwidth <= 0) return times;
+  for (const ProfilePart& part : profile.parts) times.push_back(part.output_bytes / profile.bandwidth);
+  return times;
+}
+
+absl::Status AddNetwork(const Network& network, TickedChain* ticked) {
+  PlannedChain& chain = ticked->chain;
+  if (absl::Status sound = CheckNetwork(network, chain.ranks); !sound.ok()) return sound;
+  chain.speeds = network.speeds;
+  switch (network.links) {
+    case LinkSharing::kPairFull:
+      chain.links = LinkKind::kPairFull;
+      break;
+    case LinkSharing::kPairHalf:
+      chain.links = LinkKind::kPairHalf;
+      break;
+    case LinkSharing::kPort:
+      chain.links = LinkKind::kPort;
+      break;
+  }
+  for (size_t node = 0; node < network.nodes.size(); ++node)
+    chain.node.insert(chain.node.end(), network.nodes[node], static_cast<int>(node));
+  chain.latency_between = TicksOf(network.latency_between, ticked->ticks_per_unit, false);
+  for (ChainLayer& layer : chain.layers) {
+    layer.transfer_between = 0;
+    if (network.bandwidth_between <= 0) continue;
+    layer.transfer_between =
+        TicksOf(static_cast<double>(layer.output) / network.bandwidth_between, ticked->ticks_per_unit, false);
+  }
+  return absl::OkStatus();
+}
+
+// Returns the starts of the pattern's jobs with a factor that keeps jobs apart which take no time, in the
+// order of the chain.
+struct WrittenPattern {
+  int64_t window;
+  std::vector<int64_t> forward, backward;
+};
+
+WrittenPattern Written(const Plan& plan) {
+  const PatternProblem& problem = plan.placed.problem;
+  const bool instant = std::any_of(problem.tasks.begin(), problem.tasks.end(),
+                                   [](const PatternTask& task) { return task.duration == 0; });
+  const int64_t factor = instant ? static_cast<int64_t>(problem.tasks.size()) : 1;
+  WrittenPattern written = {plan.pattern.period * factor, {}, {}};
+  const auto start = [&](int task) { return plan.pattern.starts[task] * factor + (instant ? task : 0); };
+  for (const int task : plan.placed.forward) written.forward.push_back(start(task));
+  for (const int task : plan.placed.backward) written.backward.push_back(start(task));
+  const int64_t least = *std::min_element(written.forward.begin(), written.forward.end());
+  int64_t divisor = written.window;
+  for (auto* starts : {&written.forward, &written.backward}) {
+    for (int64_t& at : *starts) divisor = std::gcd(divisor, at -= least);
+  }
+  written.window /= divisor;
+  for (auto* starts : {&written.forward, &written.backward}) {
+    for (int64_t& at : *starts) at /= divisor;
+  }
+  return written;
+}
+
+// Returns the time of a micro-batch, and a bound on it: of a pattern in steady state, else of the step.
+double PeriodOf(const PlanReport& report) {
+  if (!report.pattern.has_value()) return report.step / report.choice.microbatches;
+  return static_cast<double>(report.pattern->pattern.period) / report.ticks_per_unit /
+         report.pattern->batches;
+}
+
+double LeastPeriodOf(const PlanReport& report) {
+  if (!report.pattern.has_value()) return report.step_bound / report.choice.microbatches;
+  return static_cast<double>(report.pattern->lower_bound) / report.ticks_per_unit / report.pattern->batches;
+}
+
+bool IsProven(const PlanReport& report) {
+  if (report.pattern.has_value()) return report.pattern->proven();
+  return report.step <= report.step_bound * (1 + 1e-9);
+}
+
+double GapOf(double value, double bound) { return bound > 0 ? std::max(0.0, (value - bound) / bound) : 0; }
+
+std::string UnitText(const PlanReport& report) {
+  if (report.unit.empty()) return "";
+  return absl::StrCat(absl::EndsWith(report.unit, "FLOPs") ? " units of " : " ", report.unit);
+}
+
+// Returns a time in its unit: seconds with a fitting prefix.
+std::string TimeText(const PlanReport& report, double time) {
+  return report.unit == "s" ? FormatSeconds(time) : absl::StrFormat("%.6g%s", time, UnitText(report));
+}
+
+std::string JoinedBytes(const std::vector<double>& bytes) {
+  return absl::StrJoin(bytes, ", ",
+                       [](std::string* out, double b) { absl::StrAppendFormat(out, "%.0f", std::ceil(b)); });
+}
+
+// Returns the layers of each rank, as far as stages have one rank.
+std::vector<std::string> LayersOfRanks(const PlanReport& report) {
+  std::vector<std::vector<std::string>> of_rank(report.ranks);
+  int first = 0;
+  for (int stage = 0; stage < report.choice.stages(); ++stage) {
+    const int last = first + report.choice.layers_of_stage[stage] - 1;
+    if (report.pattern.has_value()) {
+      of_rank[report.pattern->rank_of_stage[stage]].push_back(first == last ? absl::StrCat(first)
+                                                                            : absl::StrCat(first, "-", last));
+    }
+    first = last + 1;
+  }
+  std::vector<std::string> texts;
+  for (const auto& layers : of_rank) texts.push_back(absl::StrJoin(layers, ", "));
+  return texts;
+}
+
+}  // namespace
+
+absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
+                                    const NetworkFile* network) {
+  TickedChain ticked;
+  ticked.ticks_per_unit = TicksPerUnit(TimesOf(profile));
+  PlannedChain& chain = ticked.chain;
+  chain.ranks = ranks;
+  if (memory > 0) chain.memory = static_cast<int64_t>(std::min(memory, 4e18));
+  chain.latency = TicksOf(profile.latency, ticked.ticks_per_unit, false);
+  for (const ProfilePart& part : profile.parts) {
+    ChainLayer layer;
+    layer.kept = BytesOf(part.activation_bytes);
+    layer.resident = BytesOf(part.weight_bytes + part.state_bytes);
+    layer.forward = TicksOf(part.forward, ticked.ticks_per_unit, layer.kept > 0);
+    layer.backward = TicksOf(part.backward, ticked.ticks_per_unit, layer.kept > 0);
+    layer.output = BytesOf(part.output_bytes);
+    if (profile.bandwidth > 0) {
+      layer.transfer = TicksOf(part.output_bytes / profile.bandwidth, ticked.ticks_per_unit, false);
+      layer.sync = TicksOf(part.weight_bytes / profile.bandwidth, ticked.ticks_per_unit, false);
+    }
+    chain.layers.push_back(layer);
+  }
+  if (network != nullptr) {
+    if (absl::Status added = AddNetwork(network->network, &ticked); !added.ok()) return added;
+  }
+  if (absl::Status sound = CheckChain(chain); !sound.ok()) return sound;
+  return ticked;
+}
+
+ScheduleSpec ScheduleOfPlan(const Plan& plan) {
+  const WrittenPattern written = Written(plan);
+  ScheduleSpec schedule;
+  schedule.name = "periodic";
+  schedule.parameters = {{"placement", absl::StrJoin(plan.rank_of_stage, "+")},
+                         {"window", absl::StrCat(written.window)},
+                         {"forward", absl::StrJoin(written.forward, "+")},
+                         {"backward", absl::StrJoin(written.backward, "+")}};
+  return schedule;
+}
+
+nlohmann::json PlanKeys(const PlanReport& report) {
+  const ScheduleSpec& schedule = report.choice.schedule;
+  nlohmann::json keys = {{"schedule", ToJson(schedule)}, {"stages", report.choice.layers_of_stage}};
+  if (report.microbatches > 0) keys["microbatches"] = report.choice.microbatches;
+  return keys;
+}
+
+OrderedJson PlanJson(const PlanReport& report) {
+  OrderedJson stages = OrderedJson::array(), replicas = OrderedJson::array();
+  for (const ContiguousStage& stage : report.pipedream.stages) {
+    stages.push_back(stage.layers);
+    replicas.push_back(stage.replicas);
+  }
+  const ScheduleSpec& schedule = report.choice.schedule;
+  const double period = PeriodOf(report), bound = LeastPeriodOf(report);
+  OrderedJson json = {{"schedule", report.pattern.has_value() ? schedule.name : ToText(schedule)},
+                      {"period", period},
+                      {"lower_bound", bound},
+                      {"gap", GapOf(period, bound)},
+                      {"optimal", IsProven(report)},
+                      {"stages", report.choice.layers_of_stage},
+                      {"ranks", report.ranks},
+                      {"held_bytes", report.held_bytes},
+                      {"peak_bytes", report.peak_bytes},
+                      {"step", report.step},
+                      {"fits", true},
+                      {"activations", schedule.activations},
+                      {"unit", report.unit.empty() ? OrderedJson() : OrderedJson(report.unit)},
+                      {"run", PlanKeys(report)},
+                      {"pipedream",
+                       {{"period", report.pipedream_period},
+                        {"stages", stages},
+                        {"replicas", replicas},
+                        {"batches_in_flight", report.pipedream.batches_in_flight}}},
+                      {"source", report.source}};
+  if (report.pattern.has_value()) {
+    json["k"] = report.pattern->batches;
+    json["rank_of_stage"] = report.pattern->rank_of_stage;
+    OrderedJson pattern = OrderedJson::object();
+    for (const auto& [name, value] : schedule.parameters) pattern[name] = value;
+    json["pattern"] = {{"periodic", pattern}};
+  }
+  if (!report.profile_hash.empty()) json["profile_hash"] = report.profile_hash;
+  if (report.microbatches > 0) {
+    json["microbatches"] = report.microbatches;
+    json["step_lower_bound"] = report.step_bound;
+    json["step_gap"] = GapOf(report.step, report.step_bound);
+    json["stopped"] = report.stopped;
+    json["others"] = OrderedJson::array();
+    for (const PredictedChoice& other : report.others) {
+      json["others"].push_back({{"schedule", ToText(other.choice.schedule)},
+                                {"stages", other.choice.layers_of_stage},
+                                {"microbatches", other.choice.microbatches},
+                                {"step", other.prediction.step}});
+    }
+  }
+  return json;
+}
+
+std::string PlanYaml(const PlanReport& report) {
+  std::string text = absl::StrCat("# ", PlanLine(report), "\nschedule:\n");
+  const ScheduleSpec& schedule = report.choice.schedule;
+  absl::StrAppend(&text, "  ", schedule.name, ":", schedule.parameters.empty() ? " {}\n" : "\n");
+  for (const auto& [name, value] : schedule.parameters)
+    absl::StrAppend(&text, "    ", name, ": \"", value, "\"\n");
+  if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
+  const std::vector<std::string> activations = SplitActivations(schedule);
+  if (activations.size() > 1) {
+    absl::StrAppend(&text, "  activations: [", absl::StrJoin(activations, ", "), "]\n");
+  } else if (activations[0] != ScheduleSpec().activations) {
+    absl::StrAppend(&text, "  activations: ", activations[0], "\n");
+  }
+  absl::StrAppend(&text, "stages: [", absl::StrJoin(report.choice.layers_of_stage, ", "), "]\n");
+  if (report.microbatches > 0) absl::StrAppend(&text, "microbatches: ", report.choice.microbatches, "\n");
+  absl::StrAppend(&text, "plan:\n  source: ", OrderedJson(report.source).dump(), "\n");
+  if (!report.profile_hash.empty()) absl::StrAppend(&text, "  profile_hash: \"", report.profile_hash, "\"\n");
+  absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
+  if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", OrderedJson(report.unit).dump(), "\n");
+  absl::StrAppendFormat(&text, "  lower_bound: %.9g\n",
+                        report.microbatches > 0 ? report.step_bound : LeastPeriodOf(report));
+  absl::StrAppend(&text, "  held_bytes: [", JoinedBytes(report.held_bytes), "]\n", "  peak_bytes: [",
+                  JoinedBytes(report.peak_bytes), "]\n");
+  return text;
+}
+
+std::string PlanLine(const PlanReport& report) {
+  const ScheduleSpec& schedule = report.choice.schedule;
+  std::string text = report.pattern.has_value()
+                         ? absl::StrFormat("a planned pattern of %d stages", report.choice.stages())
+                         : absl::StrFormat("%s with %d stages", ToText(schedule), report.choice.stages());
+  absl::StrAppendFormat(&text, " on %d ranks", report.ranks);
+  if (report.microbatches > 0) {
+    absl::StrAppendFormat(&text, " and %d micro-batches: %s a step", report.microbatches,
+                          TimeText(report, report.step));
+    if (report.step_bound > 0)
+      absl::StrAppendFormat(&text, ", at most %.1f %% from the best",
+                            100 * GapOf(report.step, report.step_bound));
+    if (!report.others.empty()) {
+      absl::StrAppend(&text, "; next is ", ToText(report.others[0].choice.schedule), " with ",
+                      TimeText(report, report.others[0].prediction.step));
+    }
+  } else {
+    absl::StrAppend(&text, ": ", TimeText(report, PeriodOf(report)), " a micro-batch, not below ",
+                    TimeText(report, LeastPeriodOf(report)));
+  }
+  const double most = *std::max_element(report.peak_bytes.begin(), report.peak_bytes.end());
+  return absl::StrCat(text, "; ", FormatBytes(most), " on the fullest rank");
+}
+
+std::string PlanTable(const PlanReport& report) {
+  const double period = PeriodOf(report), bound = LeastPeriodOf(report);
+  std::string text;
+  if (report.pattern.has_value()) {
+    text = absl::StrFormat("period       %s a micro-batch, %d in a window\n", TimeText(report, period),
+                           report.pattern->batches);
+    absl::StrAppendFormat(&text, "lower bound  %s: %s\n", TimeText(report, bound),
+                          IsProven(report) ? "the pattern is the best one"
+                                           : absl::StrFormat("the pattern is at most %.1f %% from the best",
+                                                             100 * GapOf(period, bound)));
+  } else {
+    text = absl::StrFormat("schedule     %s\n", ToText(report.choice.schedule));
+  }
+  if (report.microbatches > 0) {
+    absl::StrAppendFormat(&text, "step         %s of %d micro-batches, simulated",
+                          TimeText(report, report.step), report.microbatches);
+    if (report.step_bound > 0) {
+      absl::StrAppendFormat(&text, "; no step is below %s (%.1f %%)", TimeText(report, report.step_bound),
+                            100 * GapOf(report.step, report.step_bound));
+    }
+    text += report.stopped ? "; the time was over before all was tried\n" : "\n";
+    for (size_t i = 0; i < report.others.size() && i < 3; ++i) {
+      absl::StrAppendFormat(&text, "%-13s%s with %s\n", i == 0 ? "next" : "",
+                            TimeText(report, report.others[i].prediction.step),
+                            ToText(report.others[i].choice.schedule));
+    }
+  }
+  absl::StrAppendFormat(
+      &text, "PipeDream    %s with contiguous stages of %s layers\n",
+      TimeText(report, report.pipedream_period),
+      absl::StrJoin(report.pipedream.stages, ", ", [](std::string* out, const ContiguousStage& stage) {
+        absl::StrAppend(out, stage.layers);
+        if (stage.replicas > 1) absl::StrAppend(out, " (on ", stage.replicas, " ranks)");
+      }));
+  absl::StrAppend(&text, "stages       of ", absl::StrJoin(report.choice.layers_of_stage, ", "),
+                  " layers\n\n");
+  const std::vector<std::string> layers = LayersOfRanks(report);
+  absl::StrAppend(&text, "rank  peak      ", report.pattern.has_value() ? "  layers\n" : "\n");
+  for (int rank = 0; rank < report.ranks; ++rank) {
+    absl::StrAppendFormat(&text, "%4d  %-10s", rank, FormatBytes(report.peak_bytes[rank]));
+    absl::StrAppend(&text, layers[rank].empty() ? "" : "  ", layers[rank], "\n");
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+// Turns a profile into the planner's chain, a pattern into the schedule that runs it, and a plan into the
+// file that says it.
+//
+// The planner counts in ticks. A tick is chosen so that times which are simple fractions of each other, as
+// people write them, stay exact; measured times are rounded up to a millionth of the longest layer. A plan
+// file is YAML with keys of a run file: `schedule`, `stages`, and `microbatches` where it chose them for a
+// run. So it can take their place in one (schedule: {file: plan.yaml}, or --plan), and be simulated. Its key
+// `plan` says for what it was made and what is predicted.
+#ifndef WEFT_CLIENT_PLANNING_PLAN_FILE_H_
+#define WEFT_CLIENT_PLANNING_PLAN_FILE_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/files/network_file.h"
+#include "client/files/profile.h"
+#include "client/planning/plan_choice.h"
+#include "nlohmann/json_fwd.hpp"
+#include "planner/chain.h"
+#include "planner/pipedream.h"
+#include "planner/plan.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+// A chain with the length of its ticks.
+struct TickedChain {
+  PlannedChain chain;
+  double ticks_per_unit = 1;  // of the profile's time
+
+  double TimeOf(double ticks) const { return ticks / ticks_per_unit; }
+};
+
+// `memory` is of each rank, 0 for no limit; `network` may be null. InvalidArgument for a profile whose layers
+// cannot be planned, or a network of other ranks.
+absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
+                                    const NetworkFile* network = nullptr);
+
+// Returns `periodic` with the plan's pattern.
+ScheduleSpec ScheduleOfPlan(const Plan& plan);
+
+// A plan and its prediction, in the units of its profile.
+struct PlanReport {
+  std::string source;        // the file that was planned for, or its profile
+  std::string profile_hash;  // of the profile that was measured; empty where FLOPs were counted
+  std::string unit;          // of times; empty for any
+  int ranks = 1;
+  PlanChoice choice;
+  std::optional<Plan> pattern;                 // if the choice is a planned pattern
+  double ticks_per_unit = 1;                   // of the pattern
+  double step = 0;                             // predicted time of a step
+  double step_bound = 0;                       // no step is shorter; 0 where that is not known
+  int microbatches = 0;                        // of that step; 0 for a window that neither fills nor drains
+  std::vector<double> held_bytes, peak_bytes;  // by rank
+  ContiguousPlan pipedream;                    // the baseline
+  double pipedream_period = 0;
+  std::vector<PredictedChoice> others;  // the best of the other schedules, fastest first
+  bool stopped = false;                 // the time was over before all was tried
+};
+
+nlohmann::ordered_json PlanJson(const PlanReport& report);
+std::string PlanYaml(const PlanReport& report);
+// Returns what the file says in the place of these keys of a run: `schedule`, `stages` and `microbatches`.
+nlohmann::json PlanKeys(const PlanReport& report);
+std::string PlanTable(const PlanReport& report);
+// Says in one line what was chosen and why.
+std::string PlanLine(const PlanReport& report);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PLANNING_PLAN_FILE_H_

@@ -1,0 +1,229 @@
+#include "client/planning/plan_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/fnv1a.h"
+#include "client/files/run_file.h"
+#include "client/files/schedule_file.h"
+#include "client/files/text_file.h"
+#include "nlohmann/json.hpp"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
+#include "run/stage_cut.h"
+#include "schedules/check/check.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxHashedBytes = 64 << 20;
+
+// Compares what a measurement cannot change: the number of layers, and the bytes of their weights.
+absl::Status CheckSameModel(const PlanSourceOptions& options, const Profile& profile,
+                            const Profile& counted) {
+  const auto other = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.profile, " ", what, "; measure it with weft profile ", options.file));
+  };
+  if (profile.of_stages || profile.parts.size() != counted.parts.size()) {
+    return other(absl::StrFormat("has %d %s, and the model of %s has %d layers", profile.parts.size(),
+                                 profile.of_stages ? "stages" : "layers", options.file,
+                                 counted.parts.size()));
+  }
+  for (size_t l = 0; l < profile.parts.size(); ++l) {
+    const double bytes = profile.parts[l].weight_bytes;
+    if (bytes == 0 || bytes == counted.parts[l].weight_bytes) continue;
+    return other(
+        absl::StrFormat("is of another model: its layer %d has %.0f bytes of weights, and that of %s "
+                        "has %.0f",
+                        l, bytes, options.file, counted.parts[l].weight_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* hash) {
+  auto profile = ReadProfile(path);
+  if (!profile.ok()) return profile;
+  const auto text = ReadTextFile(path, kMaxHashedBytes, "a profile");
+  if (!text.ok()) return text.status();
+  *hash = absl::StrFormat("%016x", Fnv1a().Add(*text).hash());
+  return profile;
+}
+
+absl::Status ReadMachine(const PlanSourceOptions& options, PlanSource* source) {
+  if (!options.network.empty()) {
+    auto network = ReadNetworkFile(options.network);
+    if (!network.ok()) return network.status();
+    source->network = *std::move(network);
+    if (source->network->bandwidth > 0) source->profile.bandwidth = source->network->bandwidth;
+    if (source->network->latency > 0) source->profile.latency = source->network->latency;
+  }
+  if (options.memory > 0) source->memory = options.memory;
+  if (options.bandwidth > 0) source->profile.bandwidth = options.bandwidth;
+  if (options.latency > 0) source->profile.latency = options.latency;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, SimulationOptions costs,
+                                         const std::vector<double>& held) {
+  costs.steps = kPredictedSteps;
+  const auto result = Simulate(Graph(schedule), costs);
+  if (!result.ok()) return result.status();
+  PlanPrediction prediction;
+  prediction.step = result->period;
+  prediction.ranks = schedule.scheme.ranks;
+  prediction.staleness = schedule.scheme.MaxStaleness();
+  for (size_t rank = 0; rank < result->ranks.size(); ++rank) {
+    const RankStats& stats = result->ranks[rank];
+    prediction.held_bytes.push_back(held.empty() ? stats.held_bytes : held[rank]);
+    prediction.peak_bytes.push_back(prediction.held_bytes.back() + stats.peak_activation_bytes);
+  }
+  return prediction;
+}
+
+absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanChoice& choice) {
+  RunSpec run = *source.run;
+  run.schedule = choice.schedule;
+  run.layers_of_stage = choice.layers_of_stage;
+  run.train.microbatches = choice.microbatches;
+  const auto prepared = PrepareRun(run, *source.costs);
+  if (!prepared.ok()) return prepared.status();
+  return Simulated(prepared->schedule, prepared->costs, prepared->held);
+}
+
+absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice) {
+  const auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
+  if (!schedule.ok()) return schedule.status();
+  if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
+  SimulationOptions costs;
+  const absl::Status applied =
+      ApplyProfile(source.profile, choice.stages(),
+                   source.profile.of_stages ? std::vector<int>() : choice.layers_of_stage, &costs);
+  if (!applied.ok()) return applied;
+  costs.hidden = 0;
+  costs.memory = source.memory;
+  if (source.network.has_value()) costs.network = source.network->network;
+  auto prediction = Simulated(*schedule, costs, {});
+  if (!prediction.ok() || source.memory == 0) return prediction;
+  const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
+  if (most <= source.memory) return prediction;
+  return absl::FailedPreconditionError(absl::StrFormat("a rank has %.0f bytes at its peak", most));
+}
+
+}  // namespace
+
+bool PlanSource::slow_links() const {
+  return profile.bandwidth > 0 || profile.latency > 0 ||
+         (network.has_value() && network->network.bandwidth_between > 0);
+}
+
+std::vector<std::string> PlanSource::Policies() const {
+  if (!run.has_value()) return {"retain"};
+  const std::string& own = run->schedule.activations;
+  // Of a profile it has to be known under which policy it was made; and without a limit, retaining is
+  // fastest.
+  const bool known = options.profile.empty() || profile.activations == "retain";
+  if (memory > 0 && known) return {"retain", "recompute"};
+  const bool uniform = own.find('/') == std::string::npos;
+  return {uniform ? own : "retain"};
+}
+
+Profile PlanSource::ProfileUnder(const std::string& activations) const {
+  Profile under = profile;
+  if (!run.has_value()) return under;
+  RunSpec single = *run;
+  single.layers_of_stage.assign(profile.parts.size(), 1);
+  single.schedule.activations = activations;
+  for (int l = 0; l < layers(); ++l) {
+    ProfilePart& part = under.parts[l];
+    part.activation_bytes = static_cast<double>(CountStage(single, l).activation_bytes);
+    if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
+  }
+  return under;
+}
+
+absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpec run) {
+  PlanSource source;
+  source.options = options;
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  if (!StageInputs(layers, std::vector<int>(layers.size(), 1)).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.file, ": the stages of its model are no chain; only chains can be planned"));
+  }
+  if (options.microbatches > 0 && options.microbatches != run.train.microbatches) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has %d micro-batches in a step; --microbatches is for profiles, and --vary "
+                        "microbatches tries other numbers",
+                        options.file, run.train.microbatches));
+  }
+  source.profile = CountedProfile(run, options.flops);
+  if (!options.profile.empty()) {
+    auto profile = ReadHashedProfile(options.profile, &source.profile_hash);
+    if (!profile.ok()) return profile.status();
+    if (absl::Status same = CheckSameModel(options, *profile, source.profile); !same.ok()) return same;
+    source.profile = profile->samples > 0 ? WithSamples(*profile, run.microbatch_samples()) : *profile;
+  }
+  source.memory = static_cast<double>(run.memory);
+  source.microbatches = run.train.microbatches;
+  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  run.memory = 0;  // what fits is the planner's to find
+  source.run = std::move(run);
+  CostOptions costs = {options.profile,   options.flops,   source.memory,
+                       options.bandwidth, options.latency, options.network};
+  costs.counted_bytes = true;
+  auto made = RunCosts::Make(costs);
+  if (!made.ok()) return made.status();
+  source.costs = *std::move(made);
+  return source;
+}
+
+absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
+  if (IsRunFile(options.file)) {
+    const auto asked = ReadAutoSchedule(options.file);
+    if (!asked.ok()) return asked.status();
+    const nlohmann::json alone = PlanOnOneRank();  // the planner looks for the schedule
+    auto run = ReadRunFile(options.file, RunFileData::kIgnored, asked->has_value() ? &alone : nullptr);
+    if (!run.ok()) return run.status();
+    return PlanSourceOf(options, *std::move(run));
+  }
+  if (!options.profile.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.file, " is a profile itself; leave --profile out"));
+  }
+  PlanSource source;
+  source.options = options;
+  auto profile = ReadHashedProfile(options.file, &source.profile_hash);
+  if (!profile.ok()) return profile.status();
+  source.profile = *std::move(profile);
+  source.microbatches = options.microbatches;
+  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  return source;
+}
+
+PredictPlan PredictorOf(const PlanSource& source) {
+  if (source.run.has_value()) {
+    return [&source](const PlanChoice& choice) { return PredictRun(source, choice); };
+  }
+  return [&source](const PlanChoice& choice) { return PredictProfile(source, choice); };
+}
+
+double LeastStep(const PlanSource& source, int ranks, int microbatches) {
+  if (source.profile.overlapped > 0 || microbatches == 0) return 0;
+  std::vector<double> speeds(ranks, 1);
+  if (source.network.has_value() && !source.network->network.speeds.empty())
+    speeds = source.network->network.speeds;
+  if (static_cast<int>(speeds.size()) != ranks) return 0;
+  double work = 0;  // of a step
+  for (const ProfilePart& part : source.profile.parts) work += part.forward + part.backward;
+  work *= source.run.has_value() ? source.microbatches : microbatches;
+  const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  return std::max(work / all, work / microbatches / *std::max_element(speeds.begin(), speeds.end()));
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// Reads what a plan is made for: a run file, whose model is counted or measured by a profile, or a profile
+// alone; with the machine that the flags describe.
+//
+// A profile that goes with a run has to be of its model: as many layers, with the same bytes of weights.
+//
+// Failure: InvalidArgument with one sentence that names the file, for a file that cannot be read, is of
+// another model, or has no chain of layers.
+#ifndef WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
+#define WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/files/network_file.h"
+#include "client/files/predicted_run.h"
+#include "client/files/profile.h"
+#include "client/planning/plan_choice.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct PlanSourceOptions {
+  std::string file;                   // a run file (.yaml), or a profile (.json)
+  std::string profile;                // for a run file: measured times; empty: counted FLOPs
+  double flops = 1e9;                 // FLOPs per unit of time, for counted FLOPs
+  double memory = 0;                  // bytes of each rank; 0: the run's, else no limit
+  double bandwidth = 0, latency = 0;  // of each link; 0: the profile's, else infinite and none
+  std::string network;                // file; empty for equal ranks and links
+  int microbatches = 0;               // of a step; 0: the run's; for a profile, none
+};
+
+struct PlanSource {
+  PlanSourceOptions options;
+  std::optional<RunSpec> run;  // without its budget; absent for a profile alone
+  std::optional<RunCosts> costs;
+  Profile profile;  // of the layers, with the links' bandwidth and latency
+  std::optional<NetworkFile> network;
+  double memory = 0;
+  int microbatches = 0;
+  std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
+
+  int layers() const { return static_cast<int>(profile.parts.size()); }
+  bool slow_links() const;
+  // Returns the policies for activations whose times and bytes are known.
+  std::vector<std::string> Policies() const;
+  // Returns the layers' costs under a policy for all of them.
+  Profile ProfileUnder(const std::string& activations) const;
+};
+
+absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options);
+
+// Returns the source for a run that has been read, whose file is `options.file`.
+absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpec run);
+
+// Returns how choices are predicted: a run's bytes are those that its admission counts. The source must
+// outlive it.
+PredictPlan PredictorOf(const PlanSource& source);
+
+// Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
+// of all ranks, and one micro-batch on the fastest. 0 where it is not known.
+double LeastStep(const PlanSource& source, int ranks, int microbatches);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_

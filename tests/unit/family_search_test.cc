@@ -1,0 +1,125 @@
+// The search over families, with predictions that are formulas: what it tries, keeps and improves.
+#include "client/planning/family_search.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A step takes as long as the stage with most layers; each stage that recomputes costs a little more, and one
+// that retains costs memory.
+class FamilySearchTest : public testing::Test {
+ protected:
+  FamilySearchTest() {
+    options_.ranks = 4;
+    options_.work.assign(8, 1);
+    options_.microbatches = {8};
+  }
+
+  absl::StatusOr<PlanPrediction> Predict(const PlanChoice& choice) {
+    PlanPrediction prediction;
+    prediction.ranks = 4;
+    prediction.step = *std::max_element(choice.layers_of_stage.begin(), choice.layers_of_stage.end());
+    prediction.step += choice.schedule.name == "1f1b" ? 0 : 1;
+    std::vector<std::string> policies = absl::StrSplit(choice.schedule.activations, '/');
+    policies.resize(choice.stages(), policies[0]);
+    const auto retaining = std::count(policies.begin(), policies.end(), "retain");
+    prediction.step += 0.01 * static_cast<double>(choice.stages() - retaining);
+    if (retaining > most_retaining_) return absl::FailedPreconditionError("too many stages retain");
+    prediction.peak_bytes.assign(4, static_cast<double>(retaining));
+    return prediction;
+  }
+
+  FamilySearchResult Search() {
+    const auto found = SearchFamilies(options_, [this](const PlanChoice& choice) { return Predict(choice); });
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.value_or(FamilySearchResult());
+  }
+
+  FamilySearchOptions options_;
+  int most_retaining_ = 100;
+};
+
+TEST_F(FamilySearchTest, EveryFamily_IsOrderedByItsStep) {
+  const FamilySearchResult found = Search();
+  ASSERT_GE(found.best.size(), 5u);
+  EXPECT_EQ(found.best[0].choice.schedule.name, "1f1b");
+  for (size_t i = 1; i < found.best.size(); ++i)
+    EXPECT_LE(found.best[i - 1].prediction.step, found.best[i].prediction.step);
+  EXPECT_FALSE(found.stopped);
+}
+
+TEST_F(FamilySearchTest, UnequalRanks_MoveTheCut) {
+  options_.schedule = "1f1b";
+  const auto slow_first = [](const PlanChoice& choice) -> absl::StatusOr<PlanPrediction> {
+    if (choice.stages() != 4) return absl::InvalidArgumentError("four stages");
+    PlanPrediction prediction;
+    prediction.ranks = 4;
+    const double rest = *std::max_element(choice.layers_of_stage.begin() + 1, choice.layers_of_stage.end());
+    prediction.step = std::max(3.0 * choice.layers_of_stage[0], rest);
+    return prediction;
+  };
+  const auto found = SearchFamilies(options_, slow_first);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->best[0].choice.layers_of_stage[0], 1);
+  EXPECT_EQ(found->best[0].prediction.step, 3);
+}
+
+TEST_F(FamilySearchTest, MemoryForOneStage_LeavesOneThatRetains) {
+  most_retaining_ = 1;
+  options_.schedule = "1f1b";
+  options_.activations = {"retain", "recompute"};
+  const FamilySearchResult found = Search();
+  ASSERT_FALSE(found.best.empty());
+  const std::vector<std::string> policies = absl::StrSplit(found.best[0].choice.schedule.activations, '/');
+  EXPECT_EQ(std::count(policies.begin(), policies.end(), "retain"), 1);
+  EXPECT_EQ(std::count(policies.begin(), policies.end(), "recompute"), found.best[0].choice.stages() - 1);
+}
+
+TEST_F(FamilySearchTest, TooLittleMemory_NamesWhatLacksIt) {
+  most_retaining_ = 0;
+  const FamilySearchResult found = Search();
+  EXPECT_TRUE(found.best.empty());
+  EXPECT_FALSE(found.lacking_memory.empty());
+  EXPECT_THAT(std::string(found.reason.message()), HasSubstr("too many stages retain"));
+}
+
+TEST_F(FamilySearchTest, OldWeights_AreTakenOnlyByName) {
+  const auto old = [](const PlanChoice& choice) -> absl::StatusOr<PlanPrediction> {
+    PlanPrediction prediction;
+    prediction.ranks = 4;
+    prediction.step = 1;
+    prediction.staleness = 1;
+    return prediction;
+  };
+  EXPECT_TRUE(SearchFamilies(options_, old)->best.empty());
+  options_.schedule = "pipedream_2bw";
+  EXPECT_FALSE(SearchFamilies(options_, old)->best.empty());
+}
+
+TEST_F(FamilySearchTest, UnknownOrUnfitSchedule_IsRefused) {
+  options_.schedule = "1f1c";
+  EXPECT_FALSE(SearchFamilies(options_, [this](const PlanChoice& c) { return Predict(c); }).ok());
+  options_.schedule = "lpp,groups=3,ranks=3";
+  const auto refused = SearchFamilies(options_, [this](const PlanChoice& c) { return Predict(c); });
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("lpp,groups=3,ranks=3 "));
+}
+
+TEST_F(FamilySearchTest, Stopped_SaysSo) {
+  options_.stop = [] { return true; };
+  EXPECT_TRUE(Search().stopped);
+}
+
+}  // namespace
+}  // namespace weft
