@@ -107,7 +107,8 @@ TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
   const CommandResult compared = Command::Run({"weft", "compare", run, "--ranks", "2", "-o", "json"});
   ASSERT_EQ(compared.code, 0) << compared.err;
   double best = 0;
-  for (const Json& row : Json::parse(compared.out)["schedules"]) {
+  const Json rows = Json::parse(compared.out);
+  for (const Json& row : rows["schedules"]) {
     if (row["fits"] == true && row["staleness"] == 0 && (best == 0 || row["step_time"] < best))
       best = row["step_time"];
   }
@@ -115,7 +116,7 @@ TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
   ASSERT_EQ(planned.code, 0) << planned.err;
   const Json plan = Json::parse(planned.out);
   EXPECT_LE(plan["step"], best * (1 + 1e-9));
-  EXPECT_GE(plan["step"], plan["step_lower_bound"]);
+  EXPECT_GE(plan["step"], plan["step_lower_bound"].get<double>() * (1 - 1e-9));
   EXPECT_FALSE(plan["others"].empty());
   const CommandResult one = Plan({run, "--workers", "2", "--schedule", "1f1b", "-o", "json"});
   ASSERT_EQ(one.code, 0) << one.err;
