@@ -605,6 +605,14 @@ void AddRunNumber(CLI::App& sub, uint64_t& run) {
       ->type_name("");
 }
 
+// Adds whether, and how long, a command waits for what it has ordered.
+void AddWaiting(CLI::App& sub, bool& detach, double& timeout) {
+  sub.add_flag("--detach", detach, "Order it and leave");
+  sub.add_option("--timeout", timeout, "Longest time to wait (default: no limit); then exit code 124")
+      ->check(CLI::Range(0.001, 1e9))
+      ->type_name("S");
+}
+
 CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "submit", "Submit a training to a coordinator, and watch it", o.coordinator);
@@ -686,6 +694,45 @@ CLI::App* AddCancel(CLI::App& app, CancelOptions& o) {
   sub->footer(Footer({{"weft cancel 3", "stop run 3"},
                       {"weft cancel 3 --save", "save a checkpoint, then stop it"},
                       {"weft cancel 3 --reason 'the learning rate is wrong'", "and say why"}}));
+  return sub;
+}
+
+CLI::App* AddMove(CLI::App& app, MoveOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "move", "Move ranks of a run to a worker, without losing a step", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--rank", o.ranks, "Rank that moves; several: 0,2, or the flag again")
+      ->required()
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(0, kMaxFlagRanks - 1))
+      ->type_name("R");
+  sub->add_option("--to", o.to, "The worker that takes them, by its name or the number of its process")
+      ->required()
+      ->type_name("WORKER");
+  sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  AddWaiting(*sub, o.detach, o.timeout);
+  sub->footer(
+      Footer({{"weft move 3 --rank 1 --to gpu-7", "rank 1 of run 3 goes to the worker gpu-7"},
+              {"weft move 3 --rank 0,1 --to 4", "two ranks go to process 4, as weft workers counts"}},
+             "The worker is free, or has ranks of the run. The run stops behind the next step whose\n"
+             "state is kept, and begins again with the ranks there and all others where they are. A\n"
+             "worker that has no ranks left is free. The exit code is 0 only if the ranks are there."));
+  return sub;
+}
+
+CLI::App* AddDrain(CLI::App& app, DrainOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "drain", "Let a worker leave when its run goes on elsewhere", o.coordinator);
+  sub->add_option("WORKER", o.worker, "The worker's name, or the number of its process")
+      ->required()
+      ->type_name("");
+  sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  AddWaiting(*sub, o.detach, o.timeout);
+  sub->footer(
+      Footer({{"weft drain gpu-7", "before its machine is shut down"},
+              {"weft drain 4 --timeout 600", "process 4; for ten minutes at most"}},
+             "The same as SIGTERM to the worker: its run makes no step twice, and the process ends."));
   return sub;
 }
 
@@ -898,6 +945,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   DescribeOptions describe;
   WaitOptions wait;
   CancelOptions cancel;
+  MoveOptions move;
+  DrainOptions drain;
   DiffOptions diff;
   std::string shell;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
@@ -916,6 +965,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });
   commands.emplace_back(AddWait(app, wait), [&] { return wait; });
   commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
+  commands.emplace_back(AddMove(app, move), [&] { return move; });
+  commands.emplace_back(AddDrain(app, drain), [&] { return drain; });
   const CLI::App* const completion = AddCompletion(app, shell);
   AddCommonFlags(app);
   try {

@@ -18,6 +18,7 @@
 #include "client/commands/diff_command.h"
 #include "client/commands/eval_command.h"
 #include "client/commands/generate_command.h"
+#include "client/commands/move_commands.h"
 #include "client/commands/plan_command.h"
 #include "client/commands/profile_command.h"
 #include "client/commands/runs_commands.h"
@@ -27,9 +28,10 @@
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
-                             EvalOptions, GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions,
-                             WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, DiffOptions>;
+using Command =
+    std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
+                 GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions, WorkersOptions,
+                 DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions, DiffOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

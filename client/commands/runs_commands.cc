@@ -3,8 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -34,29 +32,10 @@
 namespace weft {
 namespace {
 
-// The time for which a coordinator that has answered before may be out of reach; the same as for workers.
-constexpr int64_t kPatienceNs = 30'000'000'000;
 constexpr int kRecordTries = 200;
 constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
 
-int64_t WallNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
-
-// Connects to the coordinator. A wrong address is a mistake in the arguments.
-absl::StatusOr<std::unique_ptr<RunsClient>> Connect(const CoordinatorOptions& options) {
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  return RunsClient::Create(options.address);
-}
-
-// Prints the present state of the run, in the form of the options.
-ExitCode Print(const CoordinatorOptions& options, const RunInfo& run) {
-  return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
-}
 
 // Leaves at Ctrl-C while watching a run: the watching ends, the run does not.
 void LeaveOnInterrupt(int) {
@@ -64,25 +43,6 @@ void LeaveOnInterrupt(int) {
   if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(kExitInterrupted);
   _exit(kExitInterrupted);
 }
-
-// Ends a Watch of the client after some time, unless it ended before.
-class WatchTimeout {
- public:
-  WatchTimeout(RunsClient& client, double seconds) {
-    if (seconds <= 0) return;
-    thread_ = StartThread([this, &client, seconds] {
-      if (!over_.WaitWithTimeout(absl::ToInt64Nanoseconds(absl::Seconds(seconds)))) client.Stop();
-    });
-  }
-  ~WatchTimeout() {
-    over_.Notify();
-    if (thread_.joinable()) thread_.join();
-  }
-
- private:
-  Notification over_;
-  std::thread thread_;
-};
 
 // Asks for the reports of a run's ranks, twice a second, as long as it lives: events report steps only.
 class RankReports {
@@ -135,7 +95,7 @@ class Watcher {
     const auto run = client.Get(id_);
     // The next command that looks into the folder finds all of it, if it is on this machine.
     for (int i = 0; run.ok() && i < kRecordTries && OutputInUse(run->output); ++i) absl::SleepFor(kRecordTry);
-    const ExitCode printed = Print(options, run.ok() ? *run : run_);
+    const ExitCode printed = PrintRun(options, run.ok() ? *run : run_);
     if (printed != kExitOk) return printed;
     return run_.state == RunState::kFinished ? kExitOk : kExitFailed;
   }
@@ -201,7 +161,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   part.resume = options.resume;
   if (const absl::Status steps = ChooseSteps(part, &*run_file); !steps.ok())
     return weft::Fail(kExitBadConfiguration, steps.message());
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   SubmitRequest request;
   request.spec = ToJson(run_file->spec).dump();
@@ -228,7 +188,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
 }
 
 ExitCode RunList(const ListOptions& options) {
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const auto runs = (*client)->List();
   if (!runs.ok()) return Fail(runs.status());
@@ -239,7 +199,7 @@ ExitCode RunList(const ListOptions& options) {
 }
 
 ExitCode RunWorkers(const WorkersOptions& options) {
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const auto workers = (*client)->ListWorkers();
   if (!workers.ok()) return Fail(workers.status());
@@ -250,25 +210,25 @@ ExitCode RunWorkers(const WorkersOptions& options) {
 }
 
 ExitCode RunDescribe(const DescribeOptions& options) {
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const auto run = (*client)->Get(options.run);
-  return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
+  return run.ok() ? PrintRun(options.coordinator, *run) : Fail(run.status());
 }
 
 ExitCode RunWait(const WaitOptions& options) {
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   signal(SIGINT, LeaveOnInterrupt);
   return Watcher(options.run, /*known=*/false).Watch(**client, options.coordinator, options.timeout);
 }
 
 ExitCode RunCancel(const CancelOptions& options) {
-  auto client = Connect(options.coordinator);
+  auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const std::string reason = options.reason.empty() ? "asked for by weft cancel" : options.reason;
   const auto run = (*client)->Cancel(options.run, reason, options.save);
-  return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
+  return run.ok() ? PrintRun(options.coordinator, *run) : Fail(run.status());
 }
 
 }  // namespace weft

@@ -6,15 +6,10 @@
 #include <cstdint>
 #include <string>
 
-#include "base/net/address.h"
+#include "client/commands/coordinator_access.h"
 #include "client/console/console.h"
 
 namespace weft {
-
-struct CoordinatorOptions {
-  std::string address = kDefaultCoordinator;  // unix:PATH or HOST:PORT
-  bool json = false;
-};
 
 struct SubmitOptions {
   CoordinatorOptions coordinator;

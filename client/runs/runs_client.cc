@@ -85,6 +85,29 @@ class GrpcRunsClient final : public RunsClient {
     return wire::Decode(out);
   }
 
+  absl::StatusOr<std::pair<RunInfo, WorkerInfo>> Move(const MoveRequest& request) override {
+    v1::MoveRequest in;
+    v1::MoveResponse out;
+    wire::Encode(request, &in);
+    const absl::Status s = Call([&](auto* context) { return stub_->Move(context, in, &out); });
+    if (!s.ok()) return s;
+    absl::StatusOr<RunInfo> run = wire::Decode(out.run());
+    if (!run.ok()) return run.status();
+    absl::StatusOr<WorkerInfo> worker = wire::Decode(out.worker());
+    if (!worker.ok()) return worker.status();
+    return std::pair(*std::move(run), *std::move(worker));
+  }
+
+  absl::StatusOr<WorkerInfo> Drain(const std::string& worker, const std::string& reason) override {
+    v1::DrainRequest in;
+    v1::Worker out;
+    in.set_worker(worker);
+    in.set_reason(reason);
+    const absl::Status s = Call([&](auto* context) { return stub_->Drain(context, in, &out); });
+    if (!s.ok()) return s;
+    return wire::Decode(out);
+  }
+
   absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) override {
     grpc::ClientContext context;
     if (!Begin(&context)) return absl::CancelledError("the client was stopped");

@@ -1,4 +1,5 @@
-// Calls the run API from C++: submits a training to a coordinator, looks at it, watches it, cancels it.
+// Calls the run API from C++: submits a training to a coordinator, looks at it, watches it, moves its ranks,
+// cancels it.
 //
 // Threads: every method may be called from any thread; each blocks until its answer or its deadline, Watch
 // until the run ends. To cancel a Watch from another thread, return false from its callback at the next
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +42,12 @@ class RunsClient {
   virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
   // Cancels the run, with `save` once a checkpoint is saved, and returns it as it then is.
   virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason, bool save) = 0;
+
+  // Orders ranks of a run to a worker. Returns the run as it then is, and the worker; the ranks move a little
+  // later (proto/weft/v1/runs.proto).
+  virtual absl::StatusOr<std::pair<RunInfo, WorkerInfo>> Move(const MoveRequest& request) = 0;
+  // Has a worker leave, by name or number of its process, and returns it as it was.
+  virtual absl::StatusOr<WorkerInfo> Drain(const std::string& worker, const std::string& reason) = 0;
 
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
   // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).

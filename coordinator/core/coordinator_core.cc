@@ -3,9 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft {
+namespace {
+
+absl::Status UnknownWorker(const std::string& name) {
+  return absl::NotFoundError(
+      absl::StrCat("no worker \"", absl::CHexEscape(name), "\" is connected; weft workers lists them"));
+}
+
+}  // namespace
 
 CoordinatorCore::CoordinatorCore(CoreOptions options)
     : options_(options),
@@ -70,6 +79,43 @@ void CoordinatorCore::On(CancelRun& e) {
   out_.effects.replies.push_back({e.reply, absl::OkStatus(), e.run});
 }
 
+void CoordinatorCore::On(MoveRanks& e) { out_.effects.replies.push_back({e.reply, Move(e), e.run}); }
+
+absl::Status CoordinatorCore::Move(const MoveRanks& order) {
+  Run* run = runs_.Find(order.run);
+  if (run == nullptr) return absl::NotFoundError(absl::StrCat("no run ", order.run));
+  if (absl::Status may_move = run->CheckMove(order.ranks); !may_move.ok()) return may_move;
+  Worker* to = sessions_.workers().FindNamed(order.worker);
+  if (to == nullptr) return UnknownWorker(order.worker);
+  if (to->leaving) return absl::FailedPreconditionError(absl::StrCat(to->Label(), " is about to leave"));
+  if (!to->free() && !(to->serves() && to->run == run->id() && !to->broken))
+    return absl::AbortedError(absl::StrCat(
+        to->Label(), to->broken ? " cannot be reached now" : absl::StrCat(" serves run ", to->run),
+        "; try again"));
+  const std::string reason = order.reason.empty() ? "" : absl::StrCat(": ", order.reason);
+  const absl::Status moves =
+      run->Move(out_, order.ranks, to->session, absl::StrCat("ranks move to ", to->Label(), reason));
+  if (!moves.ok()) return moves;
+  for (const SessionId session : run->placement().processes()) {
+    if (Worker* w = sessions_.workers().Find(session)) w->failed_last = false;  // somebody vouches for it
+  }
+  Settle(*run);
+  return absl::OkStatus();
+}
+
+void CoordinatorCore::On(DrainWorker& e) {
+  Worker* worker = sessions_.workers().FindNamed(e.worker);
+  out_.effects.replies.push_back(
+      {e.reply, worker == nullptr ? UnknownWorker(e.worker) : absl::OkStatus(), 0});
+  if (worker != nullptr && !worker->leaving) Drain(*worker, e.reason.empty() ? "it was told to" : e.reason);
+}
+
+absl::StatusOr<WorkerInfo> CoordinatorCore::GetWorker(int64_t now, const std::string& worker) const {
+  const Worker* found = sessions_.workers().FindNamed(worker);
+  if (found == nullptr) return UnknownWorker(worker);
+  return WorkerSessions::Describe(*found, now);
+}
+
 void CoordinatorCore::On(StopAll& e) {
   runs_.Close();
   const std::vector<uint64_t> live = runs_.live();
@@ -78,7 +124,8 @@ void CoordinatorCore::On(StopAll& e) {
     run.Fail(absl::StrCat("the coordinator was stopped: ", e.reason));
     Settle(run);
   }
-  for (const SessionId session : sessions_.Ids()) out_.Send(session, Shutdown{e.reason});
+  const std::string reason = e.reason.empty() ? "it gave no reason" : e.reason;
+  for (const SessionId session : sessions_.Ids()) out_.Send(session, Shutdown{reason});
 }
 
 void CoordinatorCore::StartWaiting() {
@@ -102,7 +149,7 @@ void CoordinatorCore::ExpandRuns() {
     if (smaller == nullptr && run->MayExpand(out_.now)) smaller = run;
   }
   if (smaller == nullptr) return;
-  const std::vector<Worker*> free = sessions_.workers().Free();
+  const std::vector<Worker*> free = queue_.FreeFor(*smaller);
   if (free.empty()) return;
   smaller->Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));
 }
@@ -140,7 +187,10 @@ void CoordinatorCore::EndRun(Run& run) {
 
 void CoordinatorCore::On(SessionMessage& e) {
   Worker* w = sessions_.workers().Find(e.session);
-  if (w == nullptr) return;  // the core had closed it, and the shell did not know yet
+  if (w == nullptr) {  // the core had closed it, and the shell did not know yet
+    ++out_.counts.fenced;
+    return;
+  }
   ++out_.counts.messages_received;
   w->heard_ns = out_.now;
   if (!w->greeted && !std::holds_alternative<Hello>(e.message)) {
@@ -282,12 +332,12 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Settle(*run);
 }
 
-// The run of a worker that wants to end goes on elsewhere first.
-void CoordinatorCore::OnMessage(Worker& worker, Leaving& m) {
+// The run of a worker that is to end goes on elsewhere first.
+void CoordinatorCore::Drain(Worker& worker, const std::string& reason) {
   WorkerSessions::Leave(out_, worker);
   Run* run = worker.serves() ? runs_.Find(worker.run) : nullptr;
   if (run == nullptr) return;
-  run->Relocate(out_, absl::StrCat(worker.Label(), " leaves: ", m.reason));
+  run->Relocate(out_, absl::StrCat(worker.Label(), " leaves: ", reason));
   Settle(*run);
 }
 

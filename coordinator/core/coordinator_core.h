@@ -69,12 +69,16 @@ class CoordinatorCore {
   absl::StatusOr<RunInfo> GetRun(uint64_t run) const { return runs_.Info(run); }
   std::vector<RunInfo> ListRuns() const { return runs_.List(); }  // without reports
   std::vector<WorkerInfo> ListWorkers(int64_t now) const { return sessions_.List(now); }
+  // Returns the worker of that name, or whose process has that number.
+  absl::StatusOr<WorkerInfo> GetWorker(int64_t now, const std::string& worker) const;
   Probe probe() const;
 
  private:
   void On(SubmitRun& e);
   void On(RestoreRun& e);
   void On(CancelRun& e);
+  void On(MoveRanks& e);
+  void On(DrainWorker& e);
   void On(SessionOpened& e) { sessions_.Open(out_.now, e.session); }
   void On(SessionMessage& e);
   void On(SessionBroken& e) { sessions_.Break(out_, e.session, e.reason); }
@@ -87,7 +91,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Hello& m);
   void OnMessage(Worker& worker, Prepared& m);
   void OnMessage(Worker& worker, Failed& m);
-  void OnMessage(Worker& worker, Leaving& m);
+  void OnMessage(Worker& worker, Leaving& m) { Drain(worker, m.reason); }
   void OnMessage(Worker& worker, CopiesHeld& m);
   void OnMessage(Worker& worker, Reattach& m);
   void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
@@ -104,6 +108,8 @@ class CoordinatorCore {
   void NoteFresh(const Worker& worker);
   // Returns the run that the worker serves if it is `id`, else null, and counts the message as fenced.
   Run* ServedRun(const Worker& worker, uint64_t id);
+  absl::Status Move(const MoveRanks& order);
+  void Drain(Worker& worker, const std::string& reason);
   // Ends the run if it wishes to. The run may be forgotten after this.
   void Settle(Run& run) {
     if (run.ending().has_value()) EndRun(run);

@@ -48,6 +48,21 @@ struct CancelRun {
   std::string reason;
   bool save = false;
 };
+// Orders ranks of a run to a worker, by its name or the number of its process. Answered by a Reply;
+// runs.proto lists the errors. The ranks move when the run can begin again without losing a step.
+struct MoveRanks {
+  uint64_t reply = 0;
+  uint64_t run = 0;
+  std::vector<Rank> ranks;
+  std::string worker;
+  std::string reason = {};
+};
+// Has a worker leave, as if it had asked to. Answered by a Reply: NotFound for an unknown worker.
+struct DrainWorker {
+  uint64_t reply = 0;
+  std::string worker;  // as in MoveRanks
+  std::string reason = {};
+};
 struct SessionOpened {
   SessionId session = 0;
 };
@@ -86,8 +101,9 @@ struct RestoreRun {
   std::string failure = {};                       // reason why such a run cannot go on; it has no plan then
 };
 
-using Event = std::variant<SubmitRun, CancelRun, SessionOpened, SessionMessage, SessionBroken, SessionResumed,
-                           SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
+using Event =
+    std::variant<SubmitRun, CancelRun, MoveRanks, DrainWorker, SessionOpened, SessionMessage, SessionBroken,
+                 SessionResumed, SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
 
 // ---- out
 

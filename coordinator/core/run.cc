@@ -44,6 +44,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
 void Run::GoOn(StepEffects& out, RestoreRun& restored) {
   const RunFigures& figures = restored.stored.figures;
   attempts_.Restore({info_, figures.losses, figures.furthest, first_start_ns_});
+  const std::vector<int> placed = info_.member_of_rank;
   const RestoredState state = TakeUp(restored, submission_, &info_);
   has_begun_ = state.has_begun;
   AttemptRecord& attempt = restored.stored.attempt;
@@ -54,7 +55,8 @@ void Run::GoOn(StepEffects& out, RestoreRun& restored) {
   if (has_begun_) deadlines_.BeginGathering(out.now);
   if (has_begun_ && !returns) beginnings_.Tell(plan(), beginnings_.WithCheckpoint(plan()), info_.reason);
   if (returns) {
-    members_.Restore(attempt, plan().ranks());
+    const std::vector<SessionId> sessions(attempt.members.size());
+    members_.Restore(attempt, placed.empty() ? placement_.MemberOfRank(plan().ranks(), sessions) : placed);
     attempts_.TakeUp(attempt);
     return_ = std::make_unique<RunReturn>(std::move(attempt), figures, submission_.run_id(),
                                           out.now + options_.lease_ns, state.ending);
@@ -105,23 +107,25 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
         "each of its ", workers.size(), " processes would be sent the addresses of all, ", bytes >> 20,
         " MiB together; the limit is ", options_.peer_bytes >> 20, " MiB: use fewer processes"));
   }
-  std::set<SessionId> sessions;
+  std::vector<SessionId> sessions;
   for (const Worker* w : workers) {
     members_.Add({w->session, w->process, w->Label()});
     info_.members.push_back(w->Label());
-    sessions.insert(w->session);
+    sessions.push_back(w->session);
   }
+  const std::set<SessionId> keepers(sessions.begin(), sessions.end());
   deadlines_.EndGathering();
   Reduction choice = ChooseReduction(plan(), workers);
   const bool saves = !submission_.output().empty();
-  beginnings_.Begin(beginnings_.Next(plan(), saves, &sessions, choice.mode));
+  beginnings_.Begin(beginnings_.Next(plan(), saves, &keepers, choice.mode));
   const int32_t step = beginnings_.present().step;
   if (has_begun_ && step != info_.restart_step) beginnings_.Tell(plan(), beginnings_.present());
   std::shared_ptr<const RunPlan> its_plan = submission_.PlanFrom(step, choice.mode);
   info_.reduction = std::move(choice.sentence);
   attempts_.Assigned(out.now, its_plan->ranks());
   recovery_.Assigned(out.now);
-  members_.Lease(its_plan->ranks(), numbers);
+  members_.Lease(placement_.MemberOfRank(its_plan->ranks(), sessions), numbers);
+  info_.member_of_rank = members_.MemberOfRank();
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
   out.effects.records.attempts.push_back(Record(workers, choice.mode));
   const bool makes_copies = its_plan->redundancy > 0 && members_.size() > 1;
@@ -191,6 +195,7 @@ void Run::GoOnTogether(StepEffects& out) {
   if (attempt_->plan().redundancy > 0 && members_.size() > 1)
     copies_.Begin(attempt_->plan().graph, record.reduction, members_.epoch(), record.first_step);
   for (const RunMember& m : members_.all()) info_.members.push_back(m.label);
+  info_.member_of_rank = members_.MemberOfRank();
   deadlines_.EndGathering();
   info_.state = RunState::kRunning;
   if (!attempt_->stops()) info_.reason.clear();
@@ -284,7 +289,7 @@ void Run::EndSteps(StepEffects& out) {
   if (attempt_->queue().steps_done() > info_.steps_done) NoteNewSteps(out, attempt_->queue().steps_done());
   if (checkpoints() != nullptr) checkpoints()->SealSaved(out);
   if (attempt_->queue().all_done()) return BeginFinishing(out);
-  if (checkpoints() != nullptr && checkpoints()->stop_sealed()) EndStopped(out);
+  EndStopped();
 }
 
 void Run::NoteNewSteps(StepEffects& out, int32_t steps_done) {
@@ -385,14 +390,14 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
       } else {
         attempt_->NoteStopUnsaved();
       }
-      return EndStopped(out);
+      return attempt_->HasStopped(copies_) ? EndStopped() : Announce(out);
     case RunCheckpoints::Sealing::kFatal:
       return Fail(info_.checkpoint_failure);
     case RunCheckpoints::Sealing::kPassed:
       if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan().steps)
         attempts_.Checkpointed(m.step);
       Announce(out);
-      if (info_.state == RunState::kFinishing) BeginFinishing(out);
+      info_.state == RunState::kFinishing ? BeginFinishing(out) : EndStopped();
   }
 }
 
@@ -405,7 +410,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   beginnings_.Validated(m.step);
   Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
-  if (attempt_->relocates() && checkpoints()->stop_sealed()) EndStopped(out);
+  EndStopped();
 }
 
 void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
@@ -423,6 +428,7 @@ void Run::DropOldCopies(StepEffects& out) {
   for (const SessionId keeper : copies_.keepers_then())
     out.Send(keeper, DropCopies{info_.id, members_.epoch(), *complete});
   attempt_->MayGrantAll();
+  EndStopped();
 }
 
 void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote) {
@@ -483,6 +489,7 @@ void Run::DropAttempt() {
   attempt_.reset();
   return_.reset();
   info_.members.clear();
+  info_.member_of_rank.clear();
   members_.Clear();
 }
 
@@ -507,15 +514,36 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
 
 void Run::Relocate(StepEffects& out, const std::string& reason) {
   const bool has_work = info_.state == RunState::kPreparing || info_.state == RunState::kRunning;
-  if (!has_work || attempt_->stops() || blaming()) return;
-  if (!attempt_->CanStop()) return EndToRelocate(reason);
-  attempt_->Stop(reason, /*relocates=*/true);
+  if (!has_work || attempt_->ends() || blaming()) return;
+  // Copies leave with the processes that keep them: a checkpoint is safer.
+  const bool saves = attempt_->CanStop();
+  if (attempt_->stops() && !(saves && attempt_->stops_behind_copies())) return;
+  StopToRelocate(out, saves ? std::nullopt : StepOfCopies(), reason);
+}
+
+// Stops the attempt behind copies of the step, else behind a checkpoint, so that the run goes on elsewhere.
+void Run::StopToRelocate(StepEffects& out, std::optional<int32_t> step, const std::string& reason) {
+  if (step.has_value() && *step >= plan().steps) return;  // it ends by itself
+  if (!step.has_value() && !attempt_->CanStop()) return EndToRelocate(reason);
+  step.has_value() ? attempt_->StopBehindCopies(reason, *step) : attempt_->Stop(reason, /*relocates=*/true);
   Announce(out);
 }
 
+absl::Status Run::Move(StepEffects& out, const std::vector<Rank>& ranks, SessionId to,
+                       const std::string& reason) {
+  RunPlacement ordered;
+  if (!ordered.Order(members_, ranks, to)) return absl::OkStatus();
+  // What two processes keep for each other would leave with them.
+  const std::optional<int32_t> step = ordered.Leaving(members_) > 1 ? std::nullopt : StepOfCopies();
+  if (attempt_->HasSteps() && !attempt_->CanStop() && !step.has_value()) return WouldLoseWork(info_);
+  placement_ = std::move(ordered);
+  StopToRelocate(out, step, reason);
+  return absl::OkStatus();
+}
+
 bool Run::MayExpand(int64_t now) const {
-  return members_.size() < info_.processes && info_.state == RunState::kRunning && attempt_->CanStop() &&
-         !attempt_->stops() && !blaming() &&
+  return members_.size() < info_.processes && !placement_.ordered() && info_.state == RunState::kRunning &&
+         attempt_->CanStop() && !attempt_->stops() && !blaming() &&
          now - attempt_->running_since_ns() >= info_.restarts * options_.expand_ns;
 }
 
@@ -524,12 +552,12 @@ void Run::EndToRelocate(const std::string& reason) {
   End({RunState::kWaiting, reason});
 }
 
-// Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended.
-void Run::EndStopped(StepEffects& out) {
-  if (!attempt_->HasStopSteps()) return Announce(out);
+// Ends a run that was told to stop, once its attempt has.
+void Run::EndStopped() {
+  if (!attempt_->HasStopped(copies_)) return;
   if (!attempt_->relocates()) return Cancel(attempt_->stop_reason());
   // The next attempt would not make the validations.
-  if (!checkpoints()->validating()) EndToRelocate(attempt_->stop_reason());
+  if (checkpoints() == nullptr || !checkpoints()->validating()) EndToRelocate(attempt_->stop_reason());
 }
 
 // Finishes a run whose jobs are all done: first the checkpoint, then the end.
@@ -555,8 +583,10 @@ void Run::Close(StepEffects& out) {
   info_.ended_ns = out.now;
   info_.reports = attempts_.Reports();
   std::vector<std::string> members = std::move(info_.members);
+  std::vector<int32_t> member_of_rank = std::move(info_.member_of_rank);
   DropAttempt();
   info_.members = std::move(members);
+  info_.member_of_rank = std::move(member_of_rank);
   submission_.End();
   Announce(out);
 }

@@ -42,6 +42,8 @@
 #include "coordinator/core/run_deadlines.h"
 #include "coordinator/core/run_failures.h"
 #include "coordinator/core/run_members.h"
+#include "coordinator/core/run_placement.h"
+#include "coordinator/core/run_relocation.h"
 #include "coordinator/core/run_return.h"
 #include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
@@ -126,8 +128,19 @@ class Run {
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
   // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
-  // announced, so that no work is lost; at once where it saves none, or has not made a step. That is no loss.
+  // announced, or behind copies where it saves none, so that no work is lost; at once where it has neither,
+  // or has not made a step. That is no loss.
   void Relocate(StepEffects& out, const std::string& reason);
+  absl::Status CheckMove(const std::vector<Rank>& ranks) const {
+    return weft::CheckMove(info_, attempt_.get(), blaming(), ranks);
+  }
+  // Orders the ranks to a process, unless they are there: the run begins again behind copies, or as behind
+  // Relocate. Requires CheckMove. FailedPrecondition if work would be lost.
+  absl::Status Move(StepEffects& out, const std::vector<Rank>& ranks, SessionId to,
+                    const std::string& reason);
+  const RunPlacement& placement() const { return placement_; }
+  // Lets the run take any processes again: one of those that it was ordered to is not there.
+  void ForgetPlacement() { placement_.Forget(); }
   // Returns true if it goes on with fewer processes than it was submitted with, and may take in others
   // without losing work.
   bool MayExpand(int64_t now) const;
@@ -185,7 +198,11 @@ class Run {
   void EndSteps(StepEffects& out);
   void DropOldCopies(StepEffects& out);
   void NoteNewSteps(StepEffects& out, int32_t steps_done);
-  void EndStopped(StepEffects& out);
+  void EndStopped();
+  std::optional<int32_t> StepOfCopies() const {
+    return StepToStopBehindCopies(*attempt_, copies_, beginnings_, submission_);
+  }
+  void StopToRelocate(StepEffects& out, std::optional<int32_t> step, const std::string& reason);
   void EndToRelocate(const std::string& reason);
   void BeginFinishing(StepEffects& out);
   void TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported);
@@ -196,6 +213,7 @@ class Run {
   RunInfo info_;
   RunSubmission submission_;
   RunMembers members_;
+  RunPlacement placement_;
   RunAttempts attempts_;
   RunCopies copies_;
   RunBeginnings beginnings_;

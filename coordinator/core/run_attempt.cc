@@ -48,9 +48,24 @@ void RunAttempt::AssignTo(StepEffects& out, const std::vector<Peer>& peers, cons
 
 void RunAttempt::Stop(const std::string& reason, bool relocates) {
   const int32_t step = checkpoints_->Stop(queue_.granted_end());
+  copies_stop_.reset();
   relocates_ = relocates;
   if (!relocates) info_->stop_step = step;
   info_->reason = stop_reason_ = reason;
+}
+
+void RunAttempt::StopBehindCopies(const std::string& reason, int32_t step) {
+  copies_stop_ = step;
+  relocates_ = true;
+  info_->reason = stop_reason_ = reason;
+}
+
+bool RunAttempt::HasStopped(const RunCopies& copies) const {
+  if (!stops()) return false;
+  if (!stops_behind_copies())
+    return checkpoints_->stop_sealed() && queue_.steps_done() >= *checkpoints_->stop_step();
+  const bool saves = checkpoints_ != nullptr && checkpoints_->SavesUpTo(*copies_stop_);
+  return queue_.steps_done() >= *copies_stop_ && copies.HasComplete(*copies_stop_) && !saves;
 }
 
 void RunAttempt::Begin(StepEffects& out) {
@@ -155,6 +170,7 @@ std::vector<Job> RunAttempt::JobsInHand(const RunMember& member) const {
 }
 
 void RunAttempt::Grant(StepEffects& out, int32_t hold) {
+  hold = std::min(hold, copies_stop_.value_or(INT32_MAX));
   AnnounceSnapshots(out, hold);
   // Grants may have reached the next snapshot.
   do {

@@ -3,7 +3,8 @@
 //
 // An attempt that is told to stop goes on to the next checkpoint that can be announced, so that no work is
 // lost: then the run ends, or goes on elsewhere (`relocates`). It has stopped when that checkpoint is sealed
-// and every job of its steps has ended, so that each of its steps is reported.
+// and every job of its steps has ended, so that each of its steps is reported. A run that goes on elsewhere
+// may stop behind copies in memory instead (run_copies.h), when those of the step are complete.
 //
 // Run (run.h) makes one when it has processes, and drops it when the attempt is over; then nothing of it is
 // left. It decides nothing about the run's state: its owner calls Begin when all processes are prepared, and
@@ -16,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "coordinator/core/job_times.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
+#include "coordinator/core/run_copies.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/run_return.h"
 #include "coordinator/core/run_submission.h"
@@ -84,6 +87,10 @@ class RunAttempt {
   // Stops behind a checkpoint: for good, or so that the run goes on elsewhere. Requires CanStop, and that the
   // run runs. The newest call counts.
   void Stop(const std::string& reason, bool relocates);
+  // Stops in front of the step, behind copies of its state, so that the run goes on elsewhere. Requires that
+  // no job of that step or of a later one is granted.
+  void StopBehindCopies(const std::string& reason, int32_t step);
+  bool stops_behind_copies() const { return copies_stop_.has_value(); }
   // Notes that the checkpoint with which it was to stop could not be saved.
   void NoteStopUnsaved() { absl::StrAppend(&stop_reason_, "; ", info_->checkpoint_failure); }
   // Returns true once it was told to stop; `ends`: for good.
@@ -91,8 +98,8 @@ class RunAttempt {
   bool ends() const { return stops() && !relocates_; }
   bool relocates() const { return stops() && relocates_; }
   const std::string& stop_reason() const { return stop_reason_; }
-  // Returns true if every step before that checkpoint has ended. Requires stops().
-  bool HasStopSteps() const { return queue_.steps_done() >= *checkpoints_->stop_step(); }
+  // Returns true once it has stopped: nothing of its steps is left to do.
+  bool HasStopped(const RunCopies& copies) const;
 
   // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..), claimed 12 s ago and
   // ready 10 s ago", and so on for at most four, and the checkpoint and validation under way.
@@ -115,6 +122,7 @@ class RunAttempt {
   Settled told_;             // what the processes were told last
   std::string stop_reason_;  // reason why it stops, and why the checkpoint was not saved; "" if it does not
   bool relocates_ = false;   // true if it stops so that the run goes on elsewhere
+  std::optional<int32_t> copies_stop_;  // step in front of which it stops behind copies
 };
 
 }  // namespace weft

@@ -14,7 +14,8 @@ RunBeginnings::Beginning RunBeginnings::Next(const RunPlan& plan, bool saves,
                                              std::optional<ReductionMode> reduction) const {
   Beginning saved = WithCheckpoint(plan);
   if (plan.resumed_spec == nullptr) return saved;
-  std::optional<RunCopies::Beginning> kept = copies_.Newest(NewestToSkipTo(plan, saves), processes);
+  std::optional<RunCopies::Beginning> kept =
+      copies_.Newest(NewestToSkipTo(plan, saves, info_->steps_done), processes);
   const bool same_bits = kept.has_value() && reduction.value_or(kept->reduction) == kept->reduction;
   if (!same_bits || kept->step <= saved.step) return saved;
   const int32_t step = kept->step;
@@ -23,14 +24,14 @@ RunBeginnings::Beginning RunBeginnings::Next(const RunPlan& plan, bool saves,
 
 // Each step is reported, the initial weights are saved, and each multiple is validated, before an attempt
 // begins behind it: it does none of that again.
-int32_t RunBeginnings::NewestToSkipTo(const RunPlan& plan, bool saves) const {
+int32_t RunBeginnings::NewestToSkipTo(const RunPlan& plan, bool saves, int32_t steps_done) const {
   const bool saves_first = saves && plan.first_step == 0;
   if (saves_first && attempts_.checkpoint_step() < 0) return plan.first_step;
   const int32_t every = saves ? plan.checkpoint.validate_every : 0;
-  if (every == 0) return info_->steps_done;
+  if (every == 0) return steps_done;
   const int32_t least = std::max({validated_step_ + 1, plan.first_step, 1});
   const int32_t next = (least + every - 1) / every * every;  // the next to be validated
-  return std::min(info_->steps_done, next - 1);
+  return std::min(steps_done, next - 1);
 }
 
 bool RunBeginnings::ForgetDamaged(int32_t step) {

@@ -41,6 +41,12 @@ class RunBeginnings {
   // Returns where it begins without copies.
   Beginning WithCheckpoint(const RunPlan& plan) const;
 
+  // Returns true if an attempt may begin with copies of a step that the present one has yet to reach: nothing
+  // of the steps before it is left to do then.
+  bool MaySkipTo(const RunPlan& plan, bool saves, int32_t step) const {
+    return plan.resumed_spec != nullptr && NewestToSkipTo(plan, saves, step) >= step;
+  }
+
   // Tells in the info why the run begins again, and where. Without a cause it is the one before.
   void Tell(const RunPlan& plan, const Beginning& beginning, std::string cause = {});
 
@@ -53,7 +59,7 @@ class RunBeginnings {
   bool ForgetDamaged(int32_t step);
 
  private:
-  int32_t NewestToSkipTo(const RunPlan& plan, bool saves) const;
+  int32_t NewestToSkipTo(const RunPlan& plan, bool saves, int32_t steps_done) const;
 
   RunAttempts& attempts_;
   RunCopies& copies_;

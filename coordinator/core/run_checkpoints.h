@@ -83,6 +83,8 @@ class RunCheckpoints {
   enum class Validating { kFenced, kUnderWay, kDone };
   Validating Take(StepEffects& out, SessionId from, Validation& m);
 
+  // Returns true while a snapshot of that step or of one before is not done.
+  bool SavesUpTo(int32_t step) const { return !checkpoints_.idle() && checkpoints_.oldest() <= step; }
   // Returns true while a snapshot or a validation is not done.
   bool saving() const { return !checkpoints_.idle(); }
   bool validating() const { return checkpoints_.validating(); }

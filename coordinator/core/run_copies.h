@@ -13,6 +13,7 @@
 #ifndef WEFT_COORDINATOR_CORE_RUN_COPIES_H_
 #define WEFT_COORDINATOR_CORE_RUN_COPIES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -55,6 +56,11 @@ class RunCopies {
   const std::set<SessionId>& keepers_then() const { return keepers_then_; }
   // Returns the step from which on no job may be granted yet; INT32_MAX in an attempt that makes no copies.
   int32_t hold() const;
+  // Returns a step from which on nothing is granted if nothing is from `granted_end` on, and of which copies
+  // will be complete when it is reached. Requires under_way().
+  int32_t NextStop(int32_t granted_end) const { return std::max(granted_end, complete_ + 1); }
+  // Returns true if the attempt's copies of the step are complete.
+  bool HasComplete(int32_t step) const { return under_way() && complete_ >= step; }
   // Returns the newest step up to `most` of which the processes that may serve keep every part.
   std::optional<Beginning> Newest(int32_t most, const std::set<SessionId>* may_serve = nullptr) const;
 

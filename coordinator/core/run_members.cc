@@ -7,27 +7,23 @@
 
 namespace weft {
 
-void RunMembers::Lease(int ranks, FencingNumbers* numbers) {
-  PlaceRanks(ranks, ++numbers->epoch, numbers->next_token);
-  numbers->next_token += static_cast<uint64_t>(ranks);
+void RunMembers::Lease(const std::vector<int>& member_of_rank, FencingNumbers* numbers) {
+  PlaceRanks(member_of_rank, ++numbers->epoch, numbers->next_token);
+  numbers->next_token += member_of_rank.size();
 }
 
-void RunMembers::PlaceRanks(int ranks, uint64_t epoch, uint64_t first_token) {
+void RunMembers::PlaceRanks(const std::vector<int>& member_of_rank, uint64_t epoch, uint64_t first_token) {
   epoch_ = epoch;
-  const int64_t w = ranks, p = size();
-  ranks_.assign(w, RunRank{});
-  for (int64_t rank = 0; rank < w; ++rank) {
-    ranks_[rank].member = static_cast<int>(rank * p / w);
-    ranks_[rank].token = {epoch_, first_token + static_cast<uint64_t>(rank)};
-  }
+  ranks_.clear();
+  for (const int member : member_of_rank) ranks_.push_back({member, {epoch_, first_token++}, 0});
 }
 
-void RunMembers::Restore(const AttemptRecord& attempt, int ranks) {
+void RunMembers::Restore(const AttemptRecord& attempt, const std::vector<int>& member_of_rank) {
   for (const AttemptRecord::Member& m : attempt.members) {
     members_.push_back({0, m.process, m.label});
     members_.back().alive = false;
   }
-  PlaceRanks(ranks, attempt.epoch, attempt.first_token);
+  PlaceRanks(member_of_rank, attempt.epoch, attempt.first_token);
 }
 
 void RunMembers::Join(int member, SessionId session) {
@@ -74,6 +70,13 @@ std::vector<int32_t> RunMembers::ProcessOfRank() const {
   processes.reserve(ranks_.size());
   for (const RunRank& rank : ranks_) processes.push_back(members_[rank.member].process);
   return processes;
+}
+
+std::vector<int32_t> RunMembers::MemberOfRank() const {
+  std::vector<int32_t> members;
+  members.reserve(ranks_.size());
+  for (const RunRank& rank : ranks_) members.push_back(rank.member);
+  return members;
 }
 
 bool RunMembers::AllFinished() const {

@@ -1,7 +1,7 @@
 // Holds the processes of one run, its members, and the lease that each of its ranks has on one of them.
 //
-// Ranks lie on members in contiguous blocks, rank w on member w * P / W. A lease is a token; a message about
-// a rank counts only with the rank's present token, from the session of the rank's member.
+// A lease is a token; a message about a rank counts only with the rank's present token, from the session of
+// the rank's member. run_placement.h says on which member each rank lies.
 //
 // Invariants: members keep their number when their process is gone; tokens of a rank grow strictly over all
 // leases that one FencingNumbers has given. A value, pure; one thread.
@@ -38,10 +38,10 @@ struct FencingNumbers {
 class RunMembers {
  public:
   void Add(RunMember member) { members_.push_back(std::move(member)); }
-  // Begins an attempt: gives each of `ranks` ranks a lease.
-  void Lease(int ranks, FencingNumbers* numbers);
+  // Begins an attempt: gives each rank a lease, on the member of that number.
+  void Lease(const std::vector<int>& member_of_rank, FencingNumbers* numbers);
   // Takes up the processes and leases of an attempt as it was stored. None of the processes is back.
-  void Restore(const AttemptRecord& attempt, int ranks);
+  void Restore(const AttemptRecord& attempt, const std::vector<int>& member_of_rank);
   // Notes that a member is back, in that session, and prepared.
   void Join(int member, SessionId session);
   void Clear();
@@ -69,6 +69,7 @@ class RunMembers {
   }
   std::vector<RankLease> LeasesOf(int member) const;
   std::vector<int32_t> ProcessOfRank() const;
+  std::vector<int32_t> MemberOfRank() const;
 
   // Returns true if every member has done its part of the run, or is given up.
   bool AllFinished() const;
@@ -80,7 +81,7 @@ class RunMembers {
   std::string Stalls() const;
 
  private:
-  void PlaceRanks(int ranks, uint64_t epoch, uint64_t first_token);
+  void PlaceRanks(const std::vector<int>& member_of_rank, uint64_t epoch, uint64_t first_token);
 
   struct RunRank {
     int member = 0;

@@ -5,7 +5,9 @@
 // for workers, with a deadline, and runs behind it that need fewer may pass.
 //
 // Invariants: a run gets workers that are free only, by process number, those whose last run failed with them
-// last; every run that waits says for what. Refers to the runs and the workers. Pure; one thread.
+// last; a run whose ranks were ordered to processes gets these, and no other run gets them meanwhile
+// (run_placement.h); every run that waits says for what. Refers to the runs and the workers. Pure; one
+// thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
 
@@ -31,6 +33,8 @@ class RunQueue {
   // or ends it, before it asks again. Asked though nothing has changed since the last pass, it looks at no
   // run.
   std::optional<Admission> Next(StepEffects& out);
+  // Returns the workers that are free for the run, by process number, those whose last run failed behind.
+  std::vector<Worker*> FreeFor(const Run& run);
 
  private:
   // The state on which the queue depends.
@@ -45,9 +49,11 @@ class RunQueue {
     uint64_t holds_back = 0;  // first run that waits for its turn; 0 for none
   };
   State Now();
-  size_t Needed(const Run& run);
+  size_t Needed(const Run& run, size_t free);
   bool AwaitsLeaver(const Run& run);
-  void Wait(StepEffects& out, Run& run, size_t free);
+  bool HasOrdered(const Run& run);
+  static bool IsEnding(const Worker& w, const Run& run);
+  void Wait(StepEffects& out, Run& run, size_t free, size_t needed);
 
   RunTable& runs_;
   WorkerTable& workers_;

@@ -31,6 +31,7 @@ RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission
   SetLastStep(restored, info);
   info->reports.clear();
   info->members.clear();
+  info->member_of_rank.clear();
   const bool has_begun = info->state >= RunState::kPreparing || info->started_ns != 0 || info->restarts > 0 ||
                          restored.stored.figures.epoch != 0;
   const bool finishes = info->state == RunState::kFinishing;

@@ -125,6 +125,7 @@ std::vector<RunInfo> RunTable::List() const {
     list.push_back(run.info());
     list.back().reports.clear();
     list.back().members.clear();
+    list.back().member_of_rank.clear();
   }
   return list;
 }

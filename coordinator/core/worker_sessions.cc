@@ -142,7 +142,7 @@ void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
 
 void WorkerSessions::LetGo(StepEffects& out, const Worker& worker) {
   if (worker.leaving && worker.run == 0 && !worker.returning)
-    out.Send(worker.session, Shutdown{"it asked to leave"});
+    out.Send(worker.session, Shutdown{/*reason=*/""});
 }
 
 // ---- time
@@ -191,17 +191,20 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
 
 // ---- questions
 
+WorkerInfo WorkerSessions::Describe(const Worker& w, int64_t now) {
+  const char* const state = w.broken     ? "broken"
+                            : w.leaving  ? "leaving"
+                            : w.ending() ? "ending"
+                            : w.free()   ? "free"
+                                         : "busy";
+  return {w.process,      w.hello.worker, w.hello.host, w.hello.pid,
+          w.hello.device, state,          w.run,        now - w.heard_ns};
+}
+
 std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {
   std::vector<WorkerInfo> list;
   for (const auto& [session, w] : workers_.all()) {
-    if (!w.greeted) continue;
-    list.push_back({w.process, w.hello.worker, w.hello.host, w.hello.pid, w.hello.device,
-                    w.broken     ? "broken"
-                    : w.leaving  ? "leaving"
-                    : w.ending() ? "ending"
-                    : w.free()   ? "free"
-                                 : "busy",
-                    w.run, now - w.heard_ns});
+    if (w.greeted) list.push_back(Describe(w, now));
   }
   std::sort(list.begin(), list.end(),
             [](const WorkerInfo& a, const WorkerInfo& b) { return a.process < b.process; });

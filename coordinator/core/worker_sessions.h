@@ -76,6 +76,7 @@ class WorkerSessions {
   // late. Returns the reason if the worker is to be removed as lost.
   std::optional<std::string> Overdue(StepEffects& out, Worker& worker);
 
+  static WorkerInfo Describe(const Worker& w, int64_t now);
   std::vector<WorkerInfo> List(int64_t now) const;  // by process number
   void Count(Probe* probe) const;
 

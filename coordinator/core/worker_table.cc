@@ -4,14 +4,13 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/session/worker_info.h"
 
 namespace weft {
 
-std::string Worker::Label() const {
-  return absl::StrCat("process ", process, " (", hello.worker, ", pid ", hello.pid, " on host ", hello.host,
-                      ")");
-}
+std::string Worker::Label() const { return WorkerLabel(process, hello.worker, hello.pid, hello.host); }
 
 Worker& WorkerTable::Open(SessionId session, int64_t hello_deadline) {
   Worker& w = workers_[session];
@@ -42,6 +41,12 @@ Worker* WorkerTable::FindByProcess(int32_t process) {
     if (w.greeted && w.process == process) return &w;
   }
   return nullptr;
+}
+
+Worker* WorkerTable::FindNamed(const std::string& text) {
+  int32_t number = -1;
+  if (Worker* named = FindByName(text)) return named;
+  return absl::SimpleAtoi(text, &number) && number >= 0 ? FindByProcess(number) : nullptr;
 }
 
 Worker* WorkerTable::FindByPid(int64_t pid) {

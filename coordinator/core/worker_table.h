@@ -63,6 +63,11 @@ class WorkerTable {
   Worker* FindByName(const std::string& name);
   Worker* FindByProcess(int32_t process);
   Worker* FindByPid(int64_t pid);
+  // Returns the worker of that name, else the one whose process has the number; null for none.
+  Worker* FindNamed(const std::string& text);
+  const Worker* FindNamed(const std::string& text) const {
+    return const_cast<WorkerTable*>(this)->FindNamed(text);
+  }
   void Remove(SessionId session) { workers_.erase(session); }
 
   // Returns the wanted number if it is free, else AlreadyExists; for -1 the smallest that is free and for

@@ -88,19 +88,26 @@ std::string SideBySide(std::vector<std::string> header, std::vector<std::vector<
   return absl::StrCat(FormatTable(header, rows, style), "\n", FormatTable(second, second_rows, style));
 }
 
+// Returns "rank 3", "ranks 0 to 3", or "ranks 0, 2, 3".
+std::string RanksText(const std::vector<Rank>& ranks) {
+  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
+  if (ranks.back() - ranks.front() + 1 == static_cast<Rank>(ranks.size()))
+    return absl::StrCat("ranks ", ranks.front(), " to ", ranks.back());
+  return absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
+}
+
 // Returns one line for each process: its name, and its ranks.
 std::string MembersText(const RunInfo& run) {
   std::string out;
-  const auto members = static_cast<int64_t>(run.members.size());
-  for (int64_t p = 0; p < std::min<int64_t>(members, kRanksShown); ++p) {
-    const int64_t first = (p * run.ranks + members - 1) / members;
-    const int64_t last = ((p + 1) * run.ranks + members - 1) / members - 1;
-    absl::StrAppend(
-        &out, p == 0 ? "workers    " : "           ", run.members[p],
-        first == last ? absl::StrCat(": rank ", first) : absl::StrCat(": ranks ", first, " to ", last), "\n");
+  const size_t members = run.members.size();
+  std::vector<std::vector<Rank>> ranks(members);
+  for (size_t rank = 0; rank < run.member_of_rank.size(); ++rank)
+    ranks[run.member_of_rank[rank]].push_back(static_cast<Rank>(rank));
+  for (size_t m = 0; m < std::min(members, kRanksShown); ++m) {
+    absl::StrAppend(&out, m == 0 ? "workers    " : "           ", run.members[m],
+                    ranks[m].empty() ? "" : absl::StrCat(": ", RanksText(ranks[m])), "\n");
   }
-  if (members > static_cast<int64_t>(kRanksShown))
-    absl::StrAppend(&out, "           .. and ", members - kRanksShown, " more\n");
+  if (members > kRanksShown) absl::StrAppend(&out, "           .. and ", members - kRanksShown, " more\n");
   return out;
 }
 
@@ -198,6 +205,7 @@ Json RunJson(const RunInfo& run) {
   }
   json["members"] = Json::array();
   for (const std::string& member : run.members) json["members"].push_back(member);
+  json["member_of_rank"] = run.member_of_rank;
   json["rank_reports"] = Json::array();
   for (const RankReport& r : run.reports) {
     Json report = {{"rank", r.rank},

@@ -24,8 +24,10 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       last_step_(m->AddGauge("weft_last_step_timestamp_seconds",
                              "When the last step ended, since 1970; 0 before the first.")),
       steps_(m->AddCounter("weft_steps_total", "Steps that ended.")),
-      fenced_(m->AddCounter("weft_fenced_total",
-                            "Messages with a stale token or of a run that is over; they changed nothing.")),
+      fenced_(m->AddCounter(
+          "weft_fenced_total",
+          "Messages with a stale token, of a run that is over or of a session that has ended, and "
+          "sessions that came back after that; they changed nothing.")),
       duplicates_(m->AddCounter("weft_duplicate_completions_total",
                                 "Completions of jobs that were done before; they changed nothing.")),
       violations_(m->AddCounter("weft_protocol_violations_total",
@@ -76,7 +78,8 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
   }
 }
 
-void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed) {
+void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed,
+                                uint64_t sessions_refused) {
   if (now - exported_ < kInterval) {
     due_ = exported_ + kInterval;
     return;
@@ -85,6 +88,7 @@ void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64
   due_ = INT64_MAX;
   const Probe probe = core.probe();
   Export(probe, sessions_resumed);
+  fenced_.RaiseTo(static_cast<double>(probe.fenced + sessions_refused));
   if (probe.last_step_ns != 0) last_step_.Set(UnixSeconds(now, probe.last_step_ns));
 }
 
@@ -93,7 +97,6 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   if (probe.has_loss) loss_.Set(probe.loss);
   if (probe.gradient_norm.has_value()) gradient_norm_.Set(*probe.gradient_norm);
   steps_.RaiseTo(static_cast<double>(probe.steps));
-  fenced_.RaiseTo(static_cast<double>(probe.fenced));
   duplicates_.RaiseTo(static_cast<double>(probe.duplicate_completions));
   violations_.RaiseTo(static_cast<double>(probe.violations));
   grants_.RaiseTo(static_cast<double>(probe.grants));

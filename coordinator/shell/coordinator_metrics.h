@@ -19,7 +19,7 @@ class CoordinatorMetrics {
   explicit CoordinatorMetrics(Metrics* metrics);
 
   // Exports the probe, at most every 50 ms: between two, next_deadline says when the last one is due.
-  void Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed);
+  void Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed, uint64_t sessions_refused);
   int64_t next_deadline() const { return due_; }
 
  private:

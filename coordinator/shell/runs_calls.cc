@@ -13,6 +13,8 @@
 namespace weft {
 namespace {
 
+constexpr size_t kMaxReason = 1000;  // bytes
+
 struct Context {
   ServerLoop* loop;
   v1::Runs::AsyncService* service;
@@ -109,11 +111,39 @@ void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWor
 }
 
 void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
-  std::string reason = PlainText(call->request.reason(), 1000);
+  std::string reason = PlainText(call->request.reason(), kMaxReason);
   const bool save = call->request.save();
   loop->Cancel(call->request.run(), std::move(reason), save, [loop, call](absl::StatusOr<uint64_t> run) {
     call->Finish(run.ok() ? EncodeRun(loop, *run, &call->response) : run.status());
   });
+}
+
+absl::Status EncodeWorker(ServerLoop* loop, const std::string& name, v1::Worker* out) {
+  const absl::StatusOr<WorkerInfo> worker = loop->core().GetWorker(MonotonicNow(), name);
+  if (!worker.ok()) return worker.status();
+  wire::Encode(*worker, out);
+  return absl::OkStatus();
+}
+
+void Move(ServerLoop* loop, UnaryCall<v1::MoveRequest, v1::MoveResponse>* call) {
+  absl::StatusOr<MoveRequest> request = wire::Decode(call->request);
+  if (!request.ok()) return call->Finish(request.status());
+  MoveRanks order{0, request->run, request->ranks, request->worker, PlainText(request->reason, kMaxReason)};
+  loop->Move(std::move(order), [loop, call](const absl::StatusOr<uint64_t>& run) {
+    absl::Status status = run.status();
+    if (run.ok()) status = EncodeRun(loop, *run, call->response.mutable_run());
+    if (status.ok()) status = EncodeWorker(loop, call->request.worker(), call->response.mutable_worker());
+    call->Finish(status);
+  });
+}
+
+void Drain(ServerLoop* loop, UnaryCall<v1::DrainRequest, v1::Worker>* call) {
+  // The worker may be gone when the answer is.
+  const std::string& worker = call->request.worker();
+  if (absl::Status found = EncodeWorker(loop, worker, &call->response); !found.ok())
+    return call->Finish(found);
+  DrainWorker order{0, worker, PlainText(call->request.reason(), kMaxReason)};
+  loop->Drain(std::move(order), [call](const absl::StatusOr<uint64_t>& run) { call->Finish(run.status()); });
 }
 
 // ---- Watch
@@ -237,6 +267,8 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
   UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
   UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
   UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
+  UnaryCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, &v1::Runs::AsyncService::RequestMove, Move);
+  UnaryCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
   UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
       context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
   WatchCall::Accept(context);

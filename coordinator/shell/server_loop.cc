@@ -144,7 +144,7 @@ int64_t ServerLoop::NextDeadline() const {
 }
 
 void ServerLoop::Run() {
-  if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0);
+  if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0, 0);
   // Restored runs are there before anybody asks for them.
   if (!events_.empty()) Apply(core_.Step(MonotonicNow(), std::exchange(events_, {})));
   bool alive = true;
@@ -156,7 +156,7 @@ void ServerLoop::Run() {
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
     if (alive) sessions_.Flush(now);
-    if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
+    if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed(), sessions_.refused());
     EndQueue(now);
   }
   // No operation may begin from here on, so calls do not hear of those that end; they are destroyed with the
@@ -301,6 +301,18 @@ void ServerLoop::Cancel(uint64_t run, std::string reason, bool save, Answer answ
   const uint64_t reply = next_reply_++;
   answers_[reply] = std::move(answer);
   Add(CancelRun{reply, run, std::move(reason), save});
+}
+
+void ServerLoop::Move(MoveRanks order, Answer answer) {
+  order.reply = next_reply_++;
+  answers_[order.reply] = std::move(answer);
+  Add(std::move(order));
+}
+
+void ServerLoop::Drain(DrainWorker order, Answer answer) {
+  order.reply = next_reply_++;
+  answers_[order.reply] = std::move(answer);
+  Add(std::move(order));
 }
 
 }  // namespace weft

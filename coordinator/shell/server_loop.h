@@ -64,6 +64,9 @@ class ServerLoop {
   void Submit(SubmitRequest request, Answer answer);
   // Cancels a run; `save` as in CancelRun.
   void Cancel(uint64_t run, std::string reason, bool save, Answer answer);
+  // Moves ranks, or has a worker leave; `reply` is chosen here.
+  void Move(MoveRanks order, Answer answer);
+  void Drain(DrainWorker order, Answer answer);
   const CoordinatorCore& core() const { return core_; }
   // Calls `answer`, which reads from the core, as soon as all that the core has decided so far is durable.
   void WhenDurable(std::function<void()> answer);

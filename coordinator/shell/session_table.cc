@@ -29,6 +29,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
   if (open.session() != 0) {
     Session* session = Find(open.session());
     if (session == nullptr || session->closing.has_value()) {
+      ++refused_;
       return absl::AbortedError(
           "this session is not known: the coordinator was restarted, or gave the worker up as lost");
     }

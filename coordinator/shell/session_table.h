@@ -43,6 +43,8 @@ class SessionTable final : public SessionHost {
   // Returns true if nothing waits to be written or acknowledged on a living stream.
   bool settled() const;
   uint64_t resumed() const { return resumed_; }
+  // Returns how often a worker came back to a session that had ended without it.
+  uint64_t refused() const { return refused_; }
 
  private:
   Session* Find(SessionId id);
@@ -55,7 +57,7 @@ class SessionTable final : public SessionHost {
   std::vector<SessionId> to_write_;
   std::vector<SessionId> to_ack_;
   int64_t ack_at_ = INT64_MAX;
-  uint64_t resumed_ = 0;
+  uint64_t resumed_ = 0, refused_ = 0;
   std::random_device random_;  // makes numbers of sessions, so that they are not guessed from one another
 };
 

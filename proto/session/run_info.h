@@ -58,8 +58,10 @@ struct RunInfo {
   std::string reduction;
   std::string output;  // folder of the results; "" for none
   std::string file;    // the run file's name, as the client gave it
-  // Labels of its processes, once it has them; rank w is on number w * processes / ranks. Empty in lists.
+  // Labels of its processes, once it has them, and the number of each rank's process among these. Empty in
+  // lists.
   std::vector<std::string> members;
+  std::vector<int32_t> member_of_rank;
   int32_t ranks = 0, processes = 0;
   int32_t steps = 0, steps_done = 0;
   double loss = 0;  // loss of the last step done

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace weft {
 
 struct WorkerInfo {
@@ -17,6 +19,15 @@ struct WorkerInfo {
   uint64_t run = 0;    // run that it serves; 0 for none
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
 };
+
+// Returns "process 2 (weft-worker-2, pid 4711 on host a)", as in RunInfo::members.
+inline std::string WorkerLabel(int32_t process, const std::string& name, int64_t pid,
+                               const std::string& host) {
+  return absl::StrCat("process ", process, " (", name, ", pid ", pid, " on host ", host, ")");
+}
+inline std::string WorkerLabel(const WorkerInfo& worker) {
+  return WorkerLabel(worker.process, worker.name, worker.pid, worker.host);
+}
 
 }  // namespace weft
 

@@ -32,6 +32,13 @@ absl::Status CheckRun(const v1::Run& in) {
   for (const std::string& member : in.members()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.members", member, kMaxTextBytes));
   }
+  WEFT_WIRE_RETURN_IF_ERROR(
+      CheckAtMost("the number of run.member_of_rank", in.member_of_rank_size(), kMaxRanks));
+  for (const uint32_t member : in.member_of_rank()) {
+    if (member >= static_cast<uint32_t>(in.members_size()))
+      return absl::InvalidArgumentError(
+          absl::StrCat("run.member_of_rank names member ", member, " of ", in.members_size()));
+  }
   return absl::OkStatus();
 }
 
@@ -98,6 +105,24 @@ absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
                        in.output(),  in.overwrite(), CleanText(in.file(), kMaxTextBytes)};
 }
 
+void Encode(const MoveRequest& request, v1::MoveRequest* out) {
+  out->set_run(request.run);
+  out->mutable_ranks()->Assign(request.ranks.begin(), request.ranks.end());
+  out->set_worker(request.worker);
+  out->set_reason(request.reason);
+}
+
+absl::StatusOr<MoveRequest> Decode(const v1::MoveRequest& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckName("worker", in.worker()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of ranks", in.ranks_size(), kMaxRanks));
+  MoveRequest request{in.run(), {}, in.worker(), in.reason()};
+  for (const uint32_t rank : in.ranks()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("ranks", rank, kMaxRanks - 1));
+    request.ranks.push_back(static_cast<Rank>(rank));
+  }
+  return request;
+}
+
 void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   const auto wall = [&](int64_t ns) { return ns == 0 ? 0 : ns + unix_minus_monotonic_ns; };
   out->set_id(run.id);
@@ -118,6 +143,7 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_output(CleanText(run.output, kMaxTextBytes));
   out->set_file(CleanText(run.file, kMaxTextBytes));
   for (const std::string& member : run.members) out->add_members(CleanText(member, kMaxTextBytes));
+  out->mutable_member_of_rank()->Assign(run.member_of_rank.begin(), run.member_of_rank.end());
   if (run.checkpoint_step >= 0) out->set_checkpoint_step(run.checkpoint_step);
   out->set_checkpoint_failure(CleanText(run.checkpoint_failure, kMaxTextBytes));
   out->set_failed_checkpoints(run.failed_checkpoints);
@@ -138,6 +164,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckRun(in));
   RunInfo run;
   run.members.assign(in.members().begin(), in.members().end());
+  run.member_of_rank.assign(in.member_of_rank().begin(), in.member_of_rank().end());
   run.output = in.output();
   run.file = in.file();
   run.id = in.id();

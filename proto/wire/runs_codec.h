@@ -7,6 +7,7 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/session/run_info.h"
@@ -24,12 +25,23 @@ struct SubmitRequest {
   std::string file = {};   // name of the run file, for people
 };
 
+// Ranks of a run that are to move to a worker, named or given by the number of its process.
+struct MoveRequest {
+  uint64_t run = 0;
+  std::vector<Rank> ranks;
+  std::string worker;
+  std::string reason = {};
+};
+
 using RunEvent = std::variant<RunInfo, StepDone>;
 
 namespace wire {
 
 void Encode(const SubmitRequest& request, v1::SubmitRequest* out);
 absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in);
+
+void Encode(const MoveRequest& request, v1::MoveRequest* out);
+absl::StatusOr<MoveRequest> Decode(const v1::MoveRequest& in);
 
 void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out);
 absl::StatusOr<RunInfo> Decode(const v1::Run& in);  // times stay those of the wall clock

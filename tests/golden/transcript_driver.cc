@@ -127,6 +127,7 @@ absl::Status TranscriptDriver::Carry(const Command& c) {
       {"show", &TranscriptDriver::Show},        {"hide", &TranscriptDriver::Show},
       {"options", &TranscriptDriver::Options},  {"submit", &TranscriptDriver::Submit},
       {"cancel", &TranscriptDriver::Cancel},    {"stop", &TranscriptDriver::Cancel},
+      {"move", &TranscriptDriver::Move},        {"drain", &TranscriptDriver::Move},
       {"hello", &TranscriptDriver::Hello},      {"send", &TranscriptDriver::Send},
       {"deliver", &TranscriptDriver::Packet},   {"drop", &TranscriptDriver::Packet},
       {"duplicate", &TranscriptDriver::Packet}, {"transfer", &TranscriptDriver::Run},
@@ -235,6 +236,22 @@ absl::Status TranscriptDriver::Cancel(const Command& c) {
   page_.Head(Topic::kRuns,
              absl::StrCat("coordinator is told to cancel run ", run, save ? " with a checkpoint" : ""));
   cores_.StepCoordinator({CancelRun{++replies_, run, c.Value("reason"), save}});
+  return absl::OkStatus();
+}
+
+absl::Status TranscriptDriver::Move(const Command& c) {
+  if (c.words.empty()) return absl::InvalidArgumentError("the command needs a worker");
+  const std::string& worker = c.words[0];
+  if (c.name == "drain") {
+    page_.Head(Topic::kRuns, absl::StrCat("coordinator is told to drain ", worker));
+    cores_.StepCoordinator({DrainWorker{++replies_, worker, c.Value("reason")}});
+    return absl::OkStatus();
+  }
+  const auto run = static_cast<uint64_t>(NumberOf(c, "run", 1));
+  const auto rank = static_cast<Rank>(NumberOf(c, "rank", 0));
+  page_.Head(Topic::kRuns,
+             absl::StrCat("coordinator is told to move rank ", rank, " of run ", run, " to ", worker));
+  cores_.StepCoordinator({MoveRanks{++replies_, run, {rank}, worker, c.Value("reason")}});
   return absl::OkStatus();
 }
 

@@ -27,6 +27,7 @@ class TranscriptDriver {
   absl::Status Options(const Command& c);
   absl::Status Submit(const Command& c);
   absl::Status Cancel(const Command& c);
+  absl::Status Move(const Command& c);
   absl::Status Hello(const Command& c);
   absl::Status Send(const Command& c);
   absl::Status Packet(const Command& c);

@@ -251,7 +251,7 @@ std::string MessageWords(const FromCoordinator& message) {
           },
           [](const Finish& m) { return absl::StrCat("run ", m.run); },
           [](const Abort& m) { return absl::StrCat("run ", m.run, Because(m.reason)); },
-          [](const Shutdown& m) { return m.reason; },
+          [](const Shutdown& m) { return m.reason.empty() ? "it leaves" : m.reason; },
           [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
           [](const TakeSnapshot& m) { return absl::StrCat("step ", m.step); },
           [](const SealCheckpoint& m) { return SealWords(m.step, m.keep, m.drop, m.validate, m.passing); },

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
 #include "tests/property/random_inputs.h"
@@ -82,7 +83,7 @@ World::World(const WorldOptions& options)
   plan_ = submitted_ = std::move(restartable);
   plain_ = PlainLoop(plan_->graph, options.steps);
   StartCore(1 + options.seed);
-  for (int number = 0; number < options.processes; ++number) StartProcess(number);
+  for (int number = 0; number < options.processes + options.spares; ++number) StartProcess(number);
 }
 
 // Starts a process; it has to join yet. A specification is the step from which the run goes on, or empty.
@@ -144,7 +145,7 @@ void World::ReturnTo(Process& p) {
 
 void World::KillAny() {
   if (finished_) return;
-  Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
+  Process& p = AnyProcess();
   if (!p.dead) Kill(p);
 }
 
@@ -161,12 +162,76 @@ void World::Kill(Process& p) {
 // Lets a process ask to leave, as at SIGTERM.
 void World::Leave() {
   if (finished_) return;
-  Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
+  Process& p = AnyProcess();
   if (p.dead || p.session == nullptr || std::exchange(p.leaving, true)) return;
   Note(Mix(17, p.number));
   if (absl::Status s = p.session->worker_end.Send(Leaving{"it was asked to"}); !s.ok())
     Problem(std::string(s.message()));
   Pump(p);
+}
+
+// Has the coordinator told that a process shall leave.
+void World::Drain() {
+  Process& p = AnyProcess();
+  if (finished_ || coordinator_ == nullptr || p.dead || p.session == nullptr ||
+      std::exchange(p.leaving, true))
+    return;
+  Note(Mix(19, p.number));
+  StepCoordinator({DrainWorker{kDrainReply, absl::StrCat("worker-", p.number)}});
+}
+
+// Returns the processes of the ranks as the coordinator tells them; empty while there are none.
+std::vector<int32_t> World::PlacementToldBy(const absl::StatusOr<RunInfo>& run) {
+  std::vector<int32_t> placement;
+  if (!run.ok()) return placement;
+  for (const int32_t member : run->member_of_rank) {
+    if (member >= static_cast<int32_t>(run->members.size())) {
+      Problem("ranks are told on a process that the run does not have");
+      return {};
+    }
+    const std::vector<std::string> words = absl::StrSplit(run->members[member], ' ');  // process 2 (..)
+    int32_t process = -1;
+    if (!absl::SimpleAtoi(words[1], &process)) Problem("a member without a number");
+    placement.push_back(process);
+  }
+  return placement;
+}
+
+// Orders any rank to any process.
+void World::MoveRank() {
+  if (finished_ || coordinator_ == nullptr) return;
+  move_ = {random_.From(0, submitted_->ranks() - 1), AnyProcess().number};
+  before_move_ = PlacementToldBy(coordinator_->GetRun(1));
+  move_epoch_ = coordinator_->probe().epoch;
+  Note(Mix(20, move_.first * 100 + move_.second));
+  StepCoordinator({MoveRanks{kMoveReply, 1, {move_.first}, absl::StrCat("worker-", move_.second)}});
+}
+
+// An order may come too early, too late, or while processes change; never may it be wrong.
+void World::TakeMoveReply(const Reply& reply) {
+  const absl::StatusCode code = reply.status.code();
+  if (code == absl::StatusCode::kOk) {
+    ordered_epoch_ = move_epoch_;
+    ordered_to_ = before_move_;
+    if (!ordered_to_.empty()) ordered_to_[move_.first] = move_.second;
+  } else if (code != absl::StatusCode::kAborted && code != absl::StatusCode::kFailedPrecondition &&
+             code != absl::StatusCode::kNotFound) {
+    Problem(absl::StrCat("a move was refused: ", reply.status.ToString()));
+  }
+}
+
+// Checks that ranks are where they were ordered to, and all others where they were; if no process was lost.
+void World::CheckPlacement(const Assign& assign) {
+  const bool only_moves =
+      options_.kills + options_.leaves + options_.drains + options_.coordinator_kills == 0;
+  if (!only_moves || options_.bad_job.kind != BadJob::Kind::kNone || ordered_to_.empty()) return;
+  if (assign.epoch <= ordered_epoch_) return;  // it was on its way when the ranks were ordered
+  if (assign.process_of_rank != ordered_to_) Problem("a rank is elsewhere than it was ordered to");
+  ++result_.moved;
+}
+
+World::Process& World::AnyProcess() {
+  return *std::next(process_at_.begin(), random_.From(0, static_cast<int>(process_at_.size()) - 1))->second;
 }
 
 // Ends a process that may leave.
@@ -205,6 +270,7 @@ void World::CheckRestart(const RunInfo& run) {
 void World::BeginAttempt(const Assign& assign) {
   if (assign.epoch == epoch_) return;
   epoch_ = assign.epoch;
+  CheckPlacement(assign);
   first_step_ = options_.first_step;
   if (!assign.spec.empty() && absl::SimpleAtoi(assign.spec, &first_step_)) ++result_.resumed;
   if (!assign.kept.empty()) ++result_.from_copies;
@@ -297,12 +363,19 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
         if (s.holds_weights && prepare->assignment.kept.empty()) BeginWeights(p, s.rank, s.stage, s.part);
       }
       p.copies_epoch = prepare->assignment.copies_epoch;
-      AtInAttempt(p, now_ + random_.Below(5'000'000), [this, &p] {
+      AtOf(p, now_ + random_.Below(5'000'000), [this, &p, epoch = p.core.epoch()] {
+        if (p.core.epoch() != epoch) return;
         WorkerEffects more;
         p.core.OnPrepared(now_, &more);
         Carry(p, std::move(more), nullptr);
         Pump(p);
       });
+    } else if (std::holds_alternative<ExitEffect>(effect)) {
+      Exit(p);
+    } else if (auto answer = AnswerAtOnce(now_, effect, &p.core)) {
+      Carry(p, *std::move(answer), nullptr);
+    } else if (Lags(p)) {
+      if (auto* start = std::get_if<StartEffect>(&effect)) StartLaggingJob(p, *start);
     } else if (auto* want = std::get_if<WantEffect>(&effect)) {
       Want(p, *want);
     } else if (auto* start = std::get_if<StartEffect>(&effect)) {
@@ -325,10 +398,6 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       Seal(p, *seal);
     } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
       Validate(p, validate->step);
-    } else if (std::holds_alternative<ExitEffect>(effect)) {
-      Exit(p);
-    } else if (auto answer = AnswerAtOnce(now_, effect, &p.core)) {
-      Carry(p, *std::move(answer), nullptr);
     }
   }
 }
@@ -375,6 +444,10 @@ WorldResult World::Run() {
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { KillAny(); });
   for (int leave = 0; leave < options_.leaves; ++leave)
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Leave(); });
+  for (int drain = 0; drain < options_.drains; ++drain)
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Drain(); });
+  for (int move = 0; move < options_.moves; ++move)
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { MoveRank(); });
   if (options_.stop_at_ns > 0)
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMaxEvents = 5'000'000;

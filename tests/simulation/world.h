@@ -78,6 +78,9 @@ struct WorldOptions {
   int kills = 0;                      // processes that are killed, each replaced a little later
   int64_t expand_ns = 5'000'000'000;  // CoreOptions::expand_ns
   int leaves = 0;                     // processes that ask to leave, each replaced a little later
+  int drains = 0;                     // likewise, but the coordinator is told that they shall
+  int spares = 0;                     // processes beyond those that the run takes
+  int moves = 0;                      // orders of a rank to a process
   int64_t kill_within_ns = 0;         // of all of these
   BadJob bad_job;
   // Above 1, jobs are done by a device that is given so many of a rank ahead.
@@ -99,6 +102,7 @@ struct WorldResult {
   int from_copies = 0;   // of these, from copies in memory
   int jobs_again = 0;    // jobs that had started and were made again
   int steps_again = 0;   // most steps that an attempt made again
+  int moved = 0;         // attempts that began with the ranks where they were ordered to
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
   std::string failure;   // reason why the run failed, where it has a bad job
 };

@@ -97,7 +97,7 @@ void World::RestartCoordinator() {
   }
   StepCoordinator(std::move(events));
   Submit();
-  for (int number = 0; number < options_.processes; ++number) {
+  for (int number = 0; number < options_.processes + options_.spares; ++number) {
     if (process_at_[number]->dead) StartProcess(number);
     Process& p = *process_at_[number];
     AtOf(p, now_ + 1 + random_.Below(10'000'000), [this, &p, life = coordinator_life_] {
@@ -118,7 +118,11 @@ void World::SendTo(OutgoingMessage m) {
 void World::CarryOut(Effects effects) {
   for (OutgoingMessage& m : effects.messages) SendTo(std::move(m));
   for (const Reply& r : effects.replies) {
-    if (!r.status.ok()) Problem(absl::StrCat("the run was refused: ", r.status.ToString()));
+    if (r.reply == kMoveReply) {
+      TakeMoveReply(r);
+    } else if (!r.status.ok() && (r.reply != kDrainReply || !absl::IsNotFound(r.status))) {
+      Problem(absl::StrCat("it was refused: ", r.status.ToString()));
+    }
   }
   for (const JobsEnded& j : effects.jobs) {
     for (const Completion& c : j.jobs) {

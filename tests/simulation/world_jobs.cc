@@ -41,8 +41,9 @@ void World::StartJob(Process& p, const StartEffect& start) {
     return;
   }
   const int64_t began = began_[start.job] = now_;
-  AtOf(p, now_ + 1 + options_.least_job_ns + random_.Below(options_.job_ns),
-       [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
+  AtOf(p, now_ + 1 + options_.least_job_ns + random_.Below(options_.job_ns), [this, &p, start, began] {
+    Lags(p) ? EndLaggingJob(p, start) : EndJob(p, start, began, Compute(p, start));
+  });
 }
 
 World::Outputs World::Compute(Process& p, const StartEffect& start) {
@@ -179,6 +180,21 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   return out;
 }
 
+// A job of an attempt that is over for others: it takes its time, and nothing of it is kept.
+void World::StartLaggingJob(Process& p, const StartEffect& start) {
+  AtOf(p, now_ + 1 + random_.Below(options_.job_ns), [this, &p, start] { EndLaggingJob(p, start); });
+}
+
+void World::EndLaggingJob(Process& p, const StartEffect& start) {
+  WorkerEffects effects;
+  JobDone done{start.rank, start.job, now_, now_, start.last, {}, {}};
+  done.launched = LaunchesAhead();
+  if (done.launched) p.core.OnJobLaunched(now_, start.rank, start.job, start.last, std::nullopt, &effects);
+  p.core.OnJobDone(now_, done, &effects);
+  Carry(p, std::move(effects), nullptr);
+  Pump(p);
+}
+
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
   if (start.has_state) PassStateOn(p, start, &outputs);
@@ -199,6 +215,7 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
 // The rank's thread gives the job to the device: what is computed with is what is there now, by its name; the
 // times are those of the device.
 void World::LaunchJob(Process& p, const StartEffect& start) {
+  if (Lags(p)) return EndLaggingJob(p, start);
   Outputs outputs;
   const int64_t began = GiveToDevice(p, start, &outputs);
   const int64_t end = outputs.there;
@@ -243,12 +260,14 @@ int64_t World::GiveToDevice(Process& p, const StartEffect& start, Outputs* outpu
 }
 
 void World::LaunchedJobEnds(Process& p, const StartEffect& start, int64_t began, int64_t ended) {
-  if (start.last) ended_.insert(start.job);
-  std::vector<StartEffect>& jobs = devices_[start.rank].jobs;
-  jobs.erase(std::find_if(jobs.begin(), jobs.end(), [&](const StartEffect& job) {
-    return job.job == start.job && job.last == start.last;
-  }));
-  fetching_[start.rank].erase(start.job);
+  if (!Lags(p)) {
+    if (start.last) ended_.insert(start.job);
+    std::vector<StartEffect>& jobs = devices_[start.rank].jobs;
+    jobs.erase(std::find_if(jobs.begin(), jobs.end(), [&](const StartEffect& job) {
+      return job.job == start.job && job.last == start.last;
+    }));
+    fetching_[start.rank].erase(start.job);
+  }
   WorkerEffects effects;
   JobDone done{start.rank, start.job, began, ended, start.last, {}, {}};
   done.launched = true;

@@ -34,6 +34,9 @@ inline int64_t MeasuredActivationBytes(const RunTerms& terms, int stage) {
   return terms.memory->activation_bytes[stage] - 7 * (stage % 5);
 }
 
+// The numbers of replies to orders, beside the submission's 1 and the stop's 2.
+inline constexpr uint64_t kDrainReply = 3, kMoveReply = 4;
+
 class World {
  public:
   explicit World(const WorldOptions& options);
@@ -120,18 +123,23 @@ class World {
       if (!p.dead) action();
     });
   }
-  // Likewise, unless the process has begun another attempt, or none, by then.
+  // Likewise, unless the process, or any other, has begun another attempt by then.
   void AtInAttempt(Process& p, int64_t time, std::function<void()> action) {
-    AtOf(p, time, [&p, epoch = p.core.epoch(), action = std::move(action)] {
-      if (p.core.epoch() == epoch) action();
+    AtOf(p, time, [this, &p, epoch = p.core.epoch(), action = std::move(action)] {
+      if (p.core.epoch() == epoch && !Lags(p)) action();
     });
   }
+  // Returns true while the process is in an attempt though others have begun the next one: where there are
+  // spare processes, an attempt begins without those that have not ended the one before. What such a process
+  // makes is of no use to anybody.
+  bool Lags(const Process& p) const { return p.core.has_run() && p.core.epoch() < epoch_; }
   void Note(Value what) { trace_ = Mix(trace_, Mix(static_cast<Value>(now_), what)); }
   void Problem(const std::string& what) {
     if (problem_.empty()) problem_ = absl::StrCat(what, " at ", now_, " ns");
   }
 
   void StartProcess(int number);
+  Process& AnyProcess();
   void Join(Process& p);
   void BeginSession(Process& p, bool returns);
   void ReturnTo(Process& p);
@@ -140,6 +148,11 @@ class World {
   // Returns true if it is the bad job, which goes wrong then: nothing comes of it.
   bool GoesWrong(Process& p, const StartEffect& start);
   void Leave();
+  void Drain();
+  void MoveRank();
+  std::vector<int32_t> PlacementToldBy(const absl::StatusOr<RunInfo>& run);
+  void TakeMoveReply(const Reply& reply);
+  void CheckPlacement(const Assign& assign);
   void Exit(Process& p);
   void Replace(Process& p, int64_t time);
   void CheckRestart(const RunInfo& run);
@@ -162,6 +175,8 @@ class World {
   void Carry(Process& p, WorkerEffects effects, const Outputs* outputs);
   void StartJob(Process& p, const StartEffect& start);
   void EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs);
+  void StartLaggingJob(Process& p, const StartEffect& start);
+  void EndLaggingJob(Process& p, const StartEffect& start);
   void LaunchJob(Process& p, const StartEffect& start);
   int64_t GiveToDevice(Process& p, const StartEffect& start, Outputs* outputs);
   void LaunchedJobEnds(Process& p, const StartEffect& start, int64_t began, int64_t ended);
@@ -252,6 +267,11 @@ class World {
   std::map<Job, int64_t> device_end_;
   std::map<Rank, Device> devices_;
   std::vector<int32_t> process_of_rank_;
+  std::pair<Rank, int> move_;         // the last one that was ordered: a rank and the number of a process
+  std::vector<int32_t> before_move_;  // processes of the ranks then
+  uint64_t move_epoch_ = 0,
+           ordered_epoch_ = 0;       // of the attempt that this order, and the accepted one, ended
+  std::vector<int32_t> ordered_to_;  // processes of the ranks by the last order that was accepted
   std::map<Rank, std::vector<Job>> running_;
   std::map<Job, int64_t> began_;  // starts of these
   std::map<Rank, int64_t> activation_bytes_;

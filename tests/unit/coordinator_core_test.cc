@@ -793,6 +793,193 @@ TEST_F(CoreTest, FreeWorkerLeaves_ItMayEndAtOnceAndGetsNoRun) {
   EXPECT_TRUE(Heard<Assign>(2).has_value());
 }
 
+// ---- ranks that move (weft move)
+
+// Two ranks each on two of three processes, of a run that keeps copies in memory.
+class MoveTest : public CoreTest {
+ protected:
+  uint64_t SubmitFour(const std::string& output, int redundancy) {
+    auto plan = std::make_shared<RunPlan>(*Plan(4, 4, 6));
+    plan->redundancy = redundancy;
+    plan->restarts = 3;
+    plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
+      return absl::StrCat(checkpoint, " from step ", step);
+    };
+    Do(SubmitRun{1, "", std::move(plan), "{}", 2, output});
+    return replies.back().run;
+  }
+  // Prepares the processes that are assigned, and gives credit to their ranks.
+  void Prepare(uint64_t run, const std::vector<SessionId>& sessions) {
+    for (const SessionId s : sessions) {
+      assigned[s] = *Heard<Assign>(s);
+      sent[s].clear();
+      Say(s, Prepared{run});
+    }
+    for (const SessionId s : sessions) {
+      for (const RankLease& l : assigned[s].leases) Say(s, Credit{run, l.rank, l.token, 4});
+    }
+  }
+  // Ends granted jobs until so many steps are done, or none is granted any more.
+  void EndSteps(uint64_t run, int steps_done) {
+    for (bool any = true; any && core->GetRun(run)->steps_done < steps_done;) {
+      any = false;
+      for (auto& [s, assign] : assigned) {
+        if (core->GetRun(run)->steps_done >= steps_done) return;
+        const auto grant = Heard<Grant>(s);
+        if (!grant.has_value()) continue;
+        any = true;
+        Completions m{run, grant->rank, grant->token, {}};
+        for (const Job& j : grant->jobs)
+          m.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 3});
+        Say(s, std::move(m));
+      }
+    }
+  }
+  // Both processes report the copies of the step: each keeps all parts.
+  void KeepCopies(uint64_t run, int step) {
+    CopiesHeld held{run, assigned[1].epoch, step, {}};
+    for (int stage = 0; stage < 4; ++stage) held.parts.push_back({stage, 0});
+    for (const SessionId s : {1, 2}) Say(s, held);
+  }
+  absl::Status Move(uint64_t run, const std::vector<Rank>& ranks, const std::string& worker) {
+    Do(MoveRanks{7, run, ranks, worker, ""});
+    EXPECT_EQ(replies.back().reply, 7u);
+    return replies.back().status;
+  }
+  uint64_t RunningOfFour(const std::string& output, int redundancy) {
+    for (const SessionId s : {1, 2, 3}) Join(s);
+    const uint64_t run = SubmitFour(output, redundancy);
+    Prepare(run, {1, 2});
+    return run;
+  }
+
+  std::map<SessionId, Assign> assigned;
+};
+
+TEST_F(MoveTest, RankMoves_BehindCopiesWithoutACheckpoint) {
+  const uint64_t run = RunningOfFour("", 1);
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_TRUE(core->ListRuns().at(0).member_of_rank.empty()) << "lists have no members";
+  EndSteps(run, 1);
+  ASSERT_TRUE(Move(run, {1}, "worker-3").ok()) << replies.back().status;
+  EXPECT_THAT(run_info.reason, HasSubstr("ranks move to process 2 (worker-3, "));
+  EndSteps(run, 6);
+  const int made = core->GetRun(run)->steps_done;
+  EXPECT_LT(made, 6) << "later steps wait";
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning) << "the copies are awaited";
+  KeepCopies(run, made);
+  EXPECT_THAT(run_info.restart_reason, HasSubstr(absl::StrCat("from the copies of step ", made)));
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  const Assign assign = *Heard<Assign>(3);
+  EXPECT_EQ(assign.process_of_rank, (std::vector<int32_t>{0, 2, 1, 1}));
+  EXPECT_EQ(assign.kept.size(), 4u);
+  EXPECT_EQ(assign.spec, absl::StrCat(" from step ", made));
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 2, 1, 1}));
+}
+
+// A process that keeps no rank leaves the run and does not come back by itself, though the run was submitted
+// with more.
+TEST_F(MoveTest, AllRanksOfAProcessMove_ItIsFreeAndStaysSo) {
+  const uint64_t run = RunningOfFour("", 1);
+  EndSteps(run, 1);
+  ASSERT_TRUE(Move(run, {0, 1}, "1").ok()) << replies.back().status;
+  EndSteps(run, 6);
+  KeepCopies(run, core->GetRun(run)->steps_done);
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_FALSE(Heard<Assign>(1).has_value());
+  EXPECT_FALSE(Heard<Assign>(3).has_value());
+  Prepare(run, {2});
+  EXPECT_EQ(assigned[2].leases.size(), 4u);
+  for (int i = 0; i < 100; ++i) {
+    now += kSecond;
+    Say(2, Report{run, {}});
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EXPECT_EQ(core->GetRun(run)->reason, "");
+  EXPECT_EQ(core->GetWorker(now, "worker-1")->state, "free");
+}
+
+// What two processes keep for each other would leave with them.
+TEST_F(MoveTest, TwoProcessesLeaveWithTheirRanks_StopsBehindACheckpoint) {
+  const uint64_t run = RunningOfFour("out", 1);
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  KeepCopies(run, 1);
+  ASSERT_TRUE(Move(run, {0, 1, 2, 3}, "worker-3").ok()) << replies.back().status;
+  EXPECT_TRUE(Heard<TakeSnapshot>(1).has_value());
+  EndSteps(run, 6);
+  const int made = core->GetRun(run)->steps_done;
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, made, ""});
+  Say(1, CheckpointSealed{run, made, ""});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_EQ(Heard<Assign>(3)->spec, absl::StrCat("out/checkpoint-", made, " from step ", made));
+}
+
+// Until the run has stopped, no other run gets the process to which ranks are ordered.
+TEST_F(MoveTest, AnotherRunIsSubmittedMeanwhile_ItDoesNotGetTheProcess) {
+  const uint64_t run = RunningOfFour("", 1);
+  EndSteps(run, 1);
+  ASSERT_TRUE(Move(run, {3}, "worker-3").ok()) << replies.back().status;
+  const uint64_t other = Submit(1, 1);
+  EXPECT_EQ(core->GetRun(other)->state, RunState::kWaiting);
+  EndSteps(run, 6);
+  KeepCopies(run, core->GetRun(run)->steps_done);
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0, 1, 2}));
+  EXPECT_EQ(core->GetRun(other)->state, RunState::kWaiting);
+}
+
+TEST_F(MoveTest, ProcessOfTheOrderIsLost_RunGoesOnWithoutIt) {
+  const uint64_t run = RunningOfFour("", 1);
+  EndSteps(run, 1);
+  ASSERT_TRUE(Move(run, {3}, "worker-3").ok()) << replies.back().status;
+  Do(WorkerExited{103, "killed by signal 9"});
+  EndSteps(run, 6);
+  KeepCopies(run, core->GetRun(run)->steps_done);
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
+}
+
+TEST_F(MoveTest, OrdersThatCannotBeCarriedOut_SayWhyAndChangeNothing) {
+  using absl::StatusCode;
+  const uint64_t run = RunningOfFour("", 0);
+  EXPECT_EQ(Move(99, {0}, "worker-3").code(), StatusCode::kNotFound);
+  EXPECT_EQ(Move(run, {0}, "worker-9").code(), StatusCode::kNotFound);
+  EXPECT_EQ(Move(run, {0}, "7").code(), StatusCode::kNotFound);
+  EXPECT_EQ(Move(run, {4}, "worker-3").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Move(run, {}, "worker-3").code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Move(run, {0, 1}, "worker-1").ok()) << "they are there";
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  const uint64_t other = Submit(1, 1);
+  EXPECT_EQ(Move(run, {0}, "worker-3").code(), StatusCode::kAborted) << "it serves another run";
+  EXPECT_THAT(std::string(replies.back().status.message()), HasSubstr(absl::StrCat("serves run ", other)));
+  EndSteps(run, 1);
+  EXPECT_EQ(Move(run, {0}, "worker-2").code(), StatusCode::kFailedPrecondition)
+      << "with neither checkpoints nor copies steps would be made twice";
+  EXPECT_EQ(core->GetRun(run)->restarts, 0);
+  Do(CancelRun{2, run, "enough"});
+  EXPECT_EQ(Move(run, {0}, "worker-2").code(), StatusCode::kFailedPrecondition) << "it has ended";
+}
+
+TEST_F(MoveTest, WorkerIsDrained_ItLeavesAsIfItHadAsked) {
+  const uint64_t run = RunningOfFour("", 1);
+  EndSteps(run, 1);
+  Do(DrainWorker{8, "worker-9", ""});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kNotFound);
+  Do(DrainWorker{9, "0", "its disk is old"});
+  EXPECT_TRUE(replies.back().status.ok());
+  EXPECT_EQ(core->GetWorker(now, "0")->state, "leaving");
+  EXPECT_FALSE(Heard<Shutdown>(1).has_value()) << "its run goes on elsewhere first";
+  EndSteps(run, 6);
+  KeepCopies(run, core->GetRun(run)->steps_done);
+  EXPECT_THAT(run_info.restart_reason, HasSubstr("(worker-1, pid 101 on host h) leaves: its disk is old"));
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_TRUE(Heard<Shutdown>(1).has_value());
+  EXPECT_EQ(Heard<Assign>(3)->process_of_rank, (std::vector<int32_t>{1, 1, 2, 2}));
+}
+
 // The process that is started in the place of a lost one is taken in when no work is lost by it.
 TEST_F(CoreTest, RunWithFewerProcesses_TakesInAFreeOneBehindACheckpoint) {
   restarts = 1;

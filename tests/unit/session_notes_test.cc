@@ -42,6 +42,8 @@ TEST(SessionNotes, EndsOfARun_AreToldWithTheReason) {
 
 TEST(SessionNotes, Shutdown_IsKept) {
   SessionNotes notes;
+  EXPECT_FALSE(notes.shutdown().has_value());
+  EXPECT_EQ(notes.OnReceived(Shutdown{}), "it leaves");
   EXPECT_EQ(notes.shutdown(), "");
   EXPECT_EQ(notes.OnReceived(Shutdown{"it got the signal Terminated"}),
             "the coordinator ends: it got the signal Terminated");

@@ -127,11 +127,11 @@ TEST_F(Sessions, AbortedWorker_IsReportedLateOnceAndBackOnce) {
                                             WorkerChange::Kind::kBack));
 }
 
-TEST(RunMembers, Leases_AreInBlocksAndGrowWithEachAttempt) {
+TEST(RunMembers, Leases_GrowWithEachAttempt) {
   FencingNumbers numbers;
   RunMembers members;
   for (const SessionId session : {11, 12}) members.Add({session, static_cast<int32_t>(session - 11), "p"});
-  members.Lease(5, &numbers);
+  members.Lease({0, 0, 0, 1, 1}, &numbers);
   EXPECT_THAT(members.ProcessOfRank(), ::testing::ElementsAre(0, 0, 0, 1, 1));
   EXPECT_EQ(members.LeasesOf(1).size(), 2u);
   const Token first = members.TokenOf(3);
@@ -139,7 +139,7 @@ TEST(RunMembers, Leases_AreInBlocksAndGrowWithEachAttempt) {
   EXPECT_FALSE(members.Holds(11, 3, first)) << "a rank of the other member";
   EXPECT_FALSE(members.Has(12, 5));
   EXPECT_FALSE(members.Has(12, -1));
-  members.Lease(5, &numbers);
+  members.Lease({0, 0, 0, 1, 1}, &numbers);
   EXPECT_LT(first, members.TokenOf(3));
   EXPECT_FALSE(members.Holds(12, 3, first)) << "a token of the attempt before";
 }

@@ -133,14 +133,15 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   if (loop.hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
   notices.Stopping(status.ok() ? "it was stopped" : status.message());
   signals.Unwatch();
-  if (status.ok() && !link.shutdown().empty()) status = (*transport)->health();
+  const std::optional<std::string> shutdown = link.shutdown();
+  if (status.ok() && shutdown.has_value()) status = (*transport)->health();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();
   (*transport)->Close(MonotonicNow() + 200'000'000);
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));
-  if (status.ok() && signals.taken() == 0 && !link.shutdown().empty() && !flags.owned) {
+  if (status.ok() && signals.taken() == 0 && !shutdown.value_or("").empty() && !flags.owned) {
     return Complain(absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
-                                                        " ended this worker: ", link.shutdown(),
+                                                        " ended this worker: ", *shutdown,
                                                         "; start this worker again")),
                     kUnreachable);
   }

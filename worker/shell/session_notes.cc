@@ -23,8 +23,8 @@ std::string SessionNotes::OnReceived(const FromCoordinator& message) {
     return absl::StrCat("run ", m->run, " was ended: ", m->reason);
   }
   if (const auto* m = std::get_if<Shutdown>(&message)) {
-    shutdown_ = m->reason.empty() ? "it gave no reason" : m->reason;
-    return absl::StrCat("the coordinator ends: ", shutdown_);
+    shutdown_ = m->reason;
+    return m->reason.empty() ? "it leaves" : absl::StrCat("the coordinator ends: ", m->reason);
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #define WEFT_WORKER_SHELL_SESSION_NOTES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "proto/session/messages.h"
@@ -19,13 +20,13 @@ class SessionNotes {
 
   uint64_t run() const { return run_; }         // run that the process serves; 0 for none
   int32_t process() const { return process_; }  // number of the process; -1 before Welcome
-  // Returns why the coordinator asked the process to end; "" until then.
-  const std::string& shutdown() const { return shutdown_; }
+  // Returns why the coordinator asked the process to end: "" if only this one is to leave. None until then.
+  const std::optional<std::string>& shutdown() const { return shutdown_; }
 
  private:
   uint64_t run_ = 0;
   int32_t process_ = -1;
-  std::string shutdown_;
+  std::optional<std::string> shutdown_;
 };
 
 }  // namespace weft

@@ -60,7 +60,7 @@ class SessionLink final : public CoordinatorLink {
     Hello hello;
     {
       MutexLock lock(mu_);
-      if (!renews_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
+      if (!renews_ || !absl::IsAborted(ended) || notes_.shutdown().has_value()) return false;
       hello = hello_;
       hello.returns = returns;
       // Peers know it by that number.
@@ -97,8 +97,8 @@ class SessionLink final : public CoordinatorLink {
     Send(Leaving{reason});
     return true;
   }
-  // Returns why the coordinator asked the process to end; "" if it did not.
-  std::string shutdown() const {
+  // As SessionNotes::shutdown.
+  std::optional<std::string> shutdown() const {
     MutexLock lock(mu_);
     return notes_.shutdown();
   }
