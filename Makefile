@@ -17,7 +17,7 @@ new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
 configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
-.PHONY: help setup build run test bench bundle install deb checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test nightly bench bundle install deb checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -37,6 +37,11 @@ run: ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups
 
 test: build ## Run all tests
 	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+nightly: ## Play new seeds of all simulated worlds until Ctrl-C; a seed that fails is printed with its world
+	@$(call configure,-DWEFT_TESTS=ON)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target simulate_worlds
+	@$(BUILD)/tests/simulate_worlds --nightly
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)

@@ -1,10 +1,12 @@
-// Whole runs under a virtual clock and a faulty network, many seeds. A failing seed is printed; WEFT_SEED=n
-// runs it alone, WEFT_SEEDS=n that many.
+// Whole runs under a virtual clock and a faulty network, many seeds. A failing seed is printed with its
+// world: `simulate_worlds WORLD --seed N` plays it again. WEFT_SEED=n plays it alone here, WEFT_SEEDS=n that
+// many.
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/simulation/named_worlds.h"
 #include "tests/simulation/world.h"
 
 namespace weft {
@@ -15,39 +17,61 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-std::string Text(const WorldOptions& o) {
-  std::string parameters;
-  for (const auto& [name, value] : o.parameters) parameters += "," + name + "=" + value;
-  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters + ",rule=" + o.rule +
-         " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) + " steps " +
-         std::to_string(o.first_step) + " to " + std::to_string(o.steps) + (o.chain ? "" : " no chain") +
-         (o.remote_backward ? " remote_backward" : "") + (o.budget ? " budget" : "") +
-         (o.clips ? " clips" : "") + " processes=" + std::to_string(o.processes) +
-         " loss=" + std::to_string(o.loss) + " duplication=" + std::to_string(o.duplication);
+std::string Text(const WorldOptions& o) { return Describe("a world of this test,", o); }
+
+// What befell the worlds of all seeds together.
+struct Befallen {
+  uint64_t events = 0, lost = 0, doubled = 0, behind = 0, overlapped = 0;
+  int64_t virtual_ns = 0;
+  int snapshots = 0, dropped = 0, validations = 0, stopped = 0;
+  int coordinator_kills = 0, restarts = 0, resumed = 0, from_copies = 0, moved = 0;
+  bool all_seeds = true;  // false where WEFT_SEED names the only one, or one had a problem
+};
+
+// Plays the world of seeds 1 to `seeds`; none may have a problem.
+Befallen PlayAll(const char* name, uint64_t seeds) {
+  const NamedWorld& world = *FindWorld(name);
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", seeds);
+  Befallen all;
+  all.all_seeds = only == 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    const WorldResult result = Play(world, seed);
+    EXPECT_EQ(result.problem, "") << Describe(world, seed);
+    if (!result.problem.empty()) {
+      all.all_seeds = false;
+      return all;
+    }
+    all.events += result.events;
+    all.lost += result.packets_lost;
+    all.doubled += result.packets_doubled;
+    all.behind += result.launched_behind;
+    all.overlapped += result.launched_overlapped;
+    all.virtual_ns += result.virtual_ns;
+    all.snapshots += result.snapshots;
+    all.dropped += result.snapshots_dropped;
+    all.validations += result.validations;
+    all.stopped += result.stopped && result.snapshots > 0;
+    all.coordinator_kills += result.coordinator_kills;
+    all.restarts += result.restarts;
+    all.resumed += result.resumed;
+    all.from_copies += result.from_copies;
+    all.moved += result.moved;
+  }
+  std::cout << name << ": " << last - first + 1 << " seeds, " << all.events << " events, "
+            << 1e-9 * static_cast<double>(all.virtual_ns) << " virtual seconds, " << all.lost
+            << " packets lost, " << all.doubled << " doubled, " << all.restarts << " restarts, "
+            << all.resumed << " attempts from a checkpoint or copies, " << all.from_copies << " from copies, "
+            << all.moved << " moves, " << all.coordinator_kills << " coordinators killed\n";
+  return all;
 }
 
 TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithThePlainLoopsWeights) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
-  uint64_t events = 0, lost = 0, doubled = 0;
-  int64_t virtual_ns = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    const WorldOptions options = DrawWorld(seed);
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options);
-    events += result.events;
-    lost += result.packets_lost;
-    doubled += result.packets_doubled;
-    virtual_ns += result.virtual_ns;
-  }
-  std::cout << last - first + 1 << " seeds, " << events << " events, "
-            << 1e-9 * static_cast<double>(virtual_ns) << " virtual seconds, " << lost << " packets lost, "
-            << doubled << " doubled\n";
+  const Befallen all = PlayAll("messages", 300);
   // The faults must have happened, or the test shows nothing.
-  if (only == 0) {
-    EXPECT_GT(lost, 100u);
-    EXPECT_GT(doubled, 100u);
-  }
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.lost, 100u);
+  EXPECT_GT(all.doubled, 100u);
 }
 
 // Any message between two workers may be lost: a want, a tensor, its acknowledgement. It is sent again, and
@@ -97,24 +121,10 @@ TEST(SimulatedWorld, JobsOfAQuarterOfAnHour_NeverFail) {
 // Devices are given two to four jobs of a rank ahead. The core must wait for everything that the device does
 // not keep in order.
 TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
-  uint64_t events = 0, behind = 0, overlapped = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.launch_ahead = 2 + static_cast<int>(seed % 3);
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " ahead " << options.launch_ahead;
-    events += result.events;
-    behind += result.launched_behind;
-    overlapped += result.launched_overlapped;
-  }
-  std::cout << last - first + 1 << " seeds, " << events << " events, " << behind
-            << " jobs launched behind others, " << overlapped << " beside a forward\n";
-  if (only == 0) {
-    EXPECT_GT(behind, 1000u);
-    EXPECT_GT(overlapped, 10u);
-  }
+  const Befallen all = PlayAll("launched_ahead", 300);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.behind, 1000u);
+  EXPECT_GT(all.overlapped, 10u);
 }
 
 TEST(SimulatedWorld, StateThatMigratesOnDevices_IsWithOneRankAtATime) {
@@ -149,17 +159,7 @@ TEST(SimulatedWorld, WeightsInSlices_EndAsInThePlainLoop) {
 // Some holders are ranks of the same process, whose weights are at hand; the turn of those that are not is
 // not for jobs that read these.
 TEST(SimulatedWorld, WeightsOfStagesFromHereAndElsewhere_AreWantedForTwoJobsAtATime) {
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.family = "fslpp";
-    options.parameters = {{"groups", "6"}, {"ranks", "1"}};
-    options.rule = "sync";
-    options.stages = 6;
-    options.microbatches = 7;
-    options.processes = 4;
-    options.remote_backward = false;
-    ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
-  }
+  PlayAll("fetched_weights", 400);
 }
 
 // Every schedule that reads old weights, often: by the cores' effects a rank holds as many versions as the
@@ -268,44 +268,17 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
 // A snapshot behind any step, of every protocol, while other steps run on, is what the plain loop has there.
 // Disks may be slow, and some are full.
 TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
-  int snapshots = 0, dropped = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps += 1 + static_cast<int>(seed % 6);
-    options.snapshot_every = 1 + static_cast<int>(seed % 3);
-    options.save_ns = seed % 2 == 0 ? 50'000 : 20'000'000;
-    options.failing_saves = seed % 4 == 0 ? 0.3 : 0;
-    if (seed % 5 == 0) options.launch_ahead = 3;
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " every " << options.snapshot_every;
-    snapshots += result.snapshots;
-    dropped += result.snapshots_dropped;
-  }
-  std::cout << snapshots << " snapshots, " << dropped << " dropped\n";
-  if (only == 0) {
-    EXPECT_GT(snapshots, 1000);
-    EXPECT_GT(dropped, 10);
-  }
+  const Befallen all = PlayAll("snapshots", 300);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.snapshots, 1000);
+  EXPECT_GT(all.dropped, 10);
 }
 
 // Beside checkpoints or without: every multiple and the end, one at a time, however slow or full.
 TEST(SimulatedWorld, Validations_AreOfEveryMultiple) {
-  int validations = 0;
-  for (uint64_t seed = 1; seed <= FromEnvironment("WEFT_SEEDS", 200); ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps += 1 + static_cast<int>(seed % 6);
-    options.validate_every = 1 + static_cast<int>(seed % 4);
-    options.snapshot_every = static_cast<int>(seed % 3);
-    options.failing_saves = seed % 4 == 0 ? 0.3 : 0;
-    options.failing_validations = seed % 5 == 0 ? 0.3 : 0;
-    options.validation_ns = seed % 2 == 0 ? 500'000 : 50'000'000;
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " every " << options.validate_every;
-    validations += result.validations;
-  }
-  EXPECT_GT(validations, 200);
+  const Befallen all = PlayAll("validated", 200);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.validations, 200);
 }
 
 // Micro-batches of a stage read weights of different ages, and who saves them may not read all of them.
@@ -358,65 +331,15 @@ TEST(SimulatedWorld, SnapshotsOfAStateThatMigrates_AreTakenWhereItsVersionIsMade
 
 // Told to stop at any moment, a run ends with the whole checkpoint of a step, and every step before is told.
 TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
-  int stopped = 0;
-  for (uint64_t seed = 1; seed <= 120; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps = options.first_step + 40;
-    options.snapshot_every = seed % 3 == 0 ? 4 : 0;
-    options.validate_every = seed % 4 == 0 ? 3 : 0;
-    options.stop_at_ns = 1'000'000 * static_cast<int64_t>(10 + seed * 7 % 200);
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " stop at " << options.stop_at_ns;
-    stopped += result.stopped && result.snapshots > 0;
-  }
-  EXPECT_GT(stopped, 20);
-}
-
-// What befell the worlds of all seeds together.
-struct Befallen {
-  int coordinator_kills = 0, restarts = 0, resumed = 0;
-  int from_copies = 0, steps_again = 0, jobs_again = 0;
-  bool all_seeds = true;  // false where WEFT_SEED names the only one
-};
-
-// Runs the world of each seed with faults of processes, as `add_faults` draws them; none may have a problem.
-template <typename AddFaults>
-Befallen RunFaultyWorlds(const AddFaults& add_faults) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
-  Befallen all;
-  all.all_seeds = only == 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.snapshot_every = static_cast<int>(seed % 4);
-    if (seed % 3 != 0) options.expand_ns = 10'000'000;
-    add_faults(seed, &options);
-    const WorldResult result = RunWorld(options);
-    EXPECT_EQ(result.problem, "") << Text(options) << " kills " << options.kills << " leaves "
-                                  << options.leaves << " coordinator kills " << options.coordinator_kills;
-    if (!result.problem.empty()) return all;
-    all.coordinator_kills += result.coordinator_kills;
-    all.restarts += result.restarts;
-    all.resumed += result.resumed;
-    all.from_copies += result.from_copies;
-    all.jobs_again += result.jobs_again;
-    all.steps_again = std::max(all.steps_again, result.steps_again);
-  }
-  std::cout << all.coordinator_kills << " coordinators killed, " << all.restarts << " restarts, "
-            << all.resumed << " attempts from a checkpoint or copies, " << all.from_copies
-            << " from copies\n";
-  return all;
+  const Befallen all = PlayAll("told_to_stop", 120);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.stopped, 20);
 }
 
 // Processes are killed at any moment, of every schedule, with messages lost and doubled. The run begins again
 // from its checkpoints, and ends as the undisturbed one.
 TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->steps += 2 + static_cast<int>(seed % 7);
-    options->kills = 1 + static_cast<int>(seed % 3);
-    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
-    if (seed % 5 == 0) options->launch_ahead = 3;
-  });
+  const Befallen all = PlayAll("killed", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.restarts, 200);
   EXPECT_GT(all.resumed, 50);
@@ -425,15 +348,7 @@ TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
 // The same where each process keeps what another one's ranks save, with checkpoints on the way and without.
 // What is in no living process any more comes from the newest checkpoint.
 TEST(SimulatedWorld, ProcessesKilledWithRedundancy_EveryRunEndsWithThePlainLoopsWeights) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->steps += 2 + static_cast<int>(seed % 9);
-    options->redundancy = options->processes > 1;
-    options->kills = 1 + static_cast<int>(seed % 3);
-    options->leaves = seed % 7 == 0 ? 1 : 0;
-    options->coordinator_kills = seed % 11 == 0 ? 1 : 0;
-    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
-    if (seed % 5 == 0) options->launch_ahead = 3;
-  });
+  const Befallen all = PlayAll("killed_with_redundancy", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.restarts, 200);
   EXPECT_GT(all.from_copies, 30);
@@ -441,98 +356,55 @@ TEST(SimulatedWorld, ProcessesKilledWithRedundancy_EveryRunEndsWithThePlainLoops
 
 // One process is killed, of a run without checkpoints: no more is made again than was under way.
 TEST(SimulatedWorld, OneProcessKilledWithRedundancy_MakesTheStepUnderWayAgain) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->family = seed % 2 == 0 ? "1f1b" : "zb_h1";
-    options->parameters.clear();
-    options->rule = "sync";
-    options->remote_backward = options->budget = false;
-    options->stages = options->microbatches = 4;
-    options->first_step = 0;
-    options->steps = 8;
-    options->processes = 2 + static_cast<int>(seed % 3);
-    options->snapshot_every = 0;
-    options->redundancy = true;
-    options->kills = 1;
-    options->kill_within_ns = 200'000'000;
-  });
+  const Befallen all = PlayAll("one_killed_with_redundancy", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.from_copies, 50);
-  EXPECT_LE(all.steps_again, 1);
-}
-
-// Draws a forward or backward of the run from the seed.
-Job DrawJob(uint64_t seed, const WorldOptions& options) {
-  const auto below = [&seed](int n) {
-    seed = seed * 6364136223846793005 + 1442695040888963407;
-    return static_cast<int>((seed >> 33) % n);
-  };
-  return Job::Compute(options.first_step + below(options.steps - options.first_step), below(options.stages),
-                      below(options.microbatches), JobKind::kForward);
 }
 
 // A job ends each process that takes it. The run fails, names the job, and spends three processes on it.
-TEST(SimulatedWorld, PoisonJob_IsQuarantinedBehindThreeProcesses) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : 150); ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.snapshot_every = static_cast<int>(seed % 3);
-    options.expand_ns = 10'000'000;
-    options.bad_job = {BadJob::Kind::kDeadly, DrawJob(seed, options)};
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options);
-    ASSERT_NE(result.failure.find("quarantined: 3 processes in a row"), std::string::npos)
-        << Text(options) << ": " << result.failure;
-    ASSERT_EQ(result.restarts, 2) << Text(options);
-  }
-}
+TEST(SimulatedWorld, PoisonJob_IsQuarantinedBehindThreeProcesses) { PlayAll("poison_job", 150); }
 
 // A number is not finite, once: the step is made again, and the run ends as the undisturbed one. Where it
 // comes again, the run fails with the words of the job.
 TEST(SimulatedWorld, NumberThatIsNotFinite_GivesTheStepUpOnAllStagesAndMakesItOnceMore) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : 200); ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.snapshot_every = static_cast<int>(seed % 3);
-    if (seed % 5 == 0) options.launch_ahead = 3;
-    options.bad_job = {BadJob::Kind::kNonFinite, DrawJob(seed, options), seed % 4 == 0 ? 2 : 1};
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options);
-    ASSERT_EQ(result.restarts, 1) << Text(options);
-    ASSERT_EQ(result.failure.find(Describe(options.bad_job.job) + " is nan; the step was made twice") !=
-                  std::string::npos,
-              seed % 4 == 0)
-        << Text(options) << ": " << result.failure;
-  }
+  PlayAll("non_finite", 200);
 }
 
 // Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.
 TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->steps += 2 + static_cast<int>(seed % 9);
-    options->leaves = 1 + static_cast<int>(seed % 3);
-    options->kills = seed % 4 == 0 ? 1 : 0;
-    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
-    if (seed % 5 == 0) options->launch_ahead = 3;
-  });
+  const Befallen all = PlayAll("leave", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.restarts, 200);
   EXPECT_GT(all.resumed, 50);
 }
 
+// The same where processes keep copies, and some are told to leave: copies leave with those that keep them.
+TEST(SimulatedWorld, ProcessesLeaveWithRedundancy_NoStepIsMadeTwice) {
+  const Befallen all = PlayAll("leave_with_redundancy", 200);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 50);
+}
+
+// Ranks are ordered to any process at any moment. No step is made twice: behind checkpoints, or behind
+// copies.
+TEST(SimulatedWorld, RanksMove_EveryRunEndsWithThePlainLoopsWeightsAndNoStepIsMadeTwice) {
+  const Befallen all = PlayAll("moved", 400);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.moved, 100);
+  EXPECT_GT(all.from_copies, 20);
+}
+
+// The same while processes are killed, leave and are drained, and the coordinator is killed.
+TEST(SimulatedWorld, RanksMoveWhileProcessesAreLost_EveryRunEndsWithThePlainLoopsWeights) {
+  const Befallen all = PlayAll("moved_and_lost", 300);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 100);
+}
+
 // The coordinator is killed at any moment, between any decision, its record and its effect; in some worlds
 // workers are killed and leave too. No acknowledged step is lost or reported twice.
 TEST(SimulatedWorld, CoordinatorKilled_EveryRunEndsWithThePlainLoopsWeights) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->steps += 2 + static_cast<int>(seed % 9);
-    options->validate_every = 0;
-    options->coordinator_kills = 1 + static_cast<int>(seed % 3);
-    options->dies_with_coordinator = seed % 3 == 0 ? 1 : seed % 3 == 1 ? 0.2 : 0;
-    options->kills = seed % 4 == 0 ? 1 : 0;
-    options->leaves = seed % 5 == 0 ? 1 : 0;
-    options->redundancy = seed % 2 == 0 && options->processes > 1;
-    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
-    if (seed % 7 == 0) options->launch_ahead = 3;
-  });
+  const Befallen all = PlayAll("coordinator_killed", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.coordinator_kills, 300);
   EXPECT_GT(all.resumed, 50);
@@ -543,19 +415,7 @@ TEST(SimulatedWorld, CoordinatorKilled_EveryRunEndsWithThePlainLoopsWeights) {
 // are validated, some of which fail. Its processes come back: no job is made twice, and no attempt begins
 // again.
 TEST(SimulatedWorld, OnlyCoordinatorKilled_NoJobIsMadeTwice) {
-  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
-    options->steps += 2 + static_cast<int>(seed % 9);
-    options->validate_every = seed % 3 == 0 ? 1 + static_cast<int>(seed % 4) : 0;
-    options->validation_ns = seed % 2 == 0 ? 500'000 : 20'000'000;
-    options->failing_saves = seed % 4 == 0 ? 0.3 : 0;
-    options->redundancy = seed % 2 == 0 && options->processes > 1;
-    options->save_ns = seed % 5 == 0 && !options->redundancy ? 20'000'000 : 50'000;
-    options->coordinator_kills = 1 + static_cast<int>(seed % 6);
-    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
-    if (seed % 7 == 0) options->launch_ahead = 3;
-  });
-  EXPECT_EQ(all.jobs_again, 0);
-  EXPECT_EQ(all.restarts, 0);
+  const Befallen all = PlayAll("only_coordinator_killed", 400);
   if (!all.all_seeds) return;
   EXPECT_GT(all.coordinator_kills, 600);
 }
