@@ -2,12 +2,20 @@
 """Disturbs real trainings on real daemons, and checks that each ends with the bits of an undisturbed one.
 
     chaos.py BIN_DIR [--minutes 10] [--every 3] [--seed 1] [--schedule NAME ..] [--out docs/measurements/chaos.md]
+    chaos.py BIN_DIR --short [--seed 1]
 
 A coordinator and three workers run as daemons; each of them that ends is started again, as systemd would. Trainings follow
-one another, each with another schedule, with AdamW and clipping. Every few seconds something befalls a process that is drawn
-from the seed: it is killed, it is stopped for a while, or, where root may make network namespaces, its machine is cut off
-from the network for a while. Each run must reach its last step, report each step once with the loss of the undisturbed loop,
-and leave its weights. Prints a markdown page; exits 1 if any run did not.
+one another, each with another schedule, with AdamW and clipping; every other one keeps copies in memory (redundancy). Every
+few seconds something befalls a process that is drawn from the seed: it is killed, it is stopped for a while, or, where root
+may make network namespaces, its machine is cut off from the network for a while; the coordinator is among them. Ranks are
+moved and workers drained, too. Each run must reach its last step, report each step once with the loss of the undisturbed
+loop, and leave its weights. Prints a markdown page; exits 1 if any run did not.
+
+Three losses in a row with one job in hand are the mark of a poison job (docs/design/recovery.md). So a third fault waits
+until some steps have ended since the first.
+
+--short disturbs six trainings for ten seconds each, with a shorter lease: about a minute and a half, and whatever a loaded
+machine takes. `ctest -R chaos` runs it.
 """
 
 import argparse
@@ -19,38 +27,39 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
-WORKERS, PROCESSES, STEPS = 3, 2, 500
-DISTURBED = 90  # seconds after which a run is left in peace
+import bits
+
+WORKERS, PROCESSES = 3, 2
 LIMIT = 240 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))  # seconds in which a run in peace must end
+STEPS_BETWEEN = 5  # that must end before a third fault in a row
 SCHEDULES = ["{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{zb_h1: {}}", "{fsdp: {}}", "{fsdp: {shard: width}}",
-             "{dualpipe_v: {}}", "{ddp: {}, rule: cdp_v2}", "{fsdp: {}, rule: cdp_v2}", "{1f1b: {}, rule: cdp_v2}"]
+             "{dualpipe_v: {}}", "{ddp: {}, rule: cdp_v2}", "{fsdp: {}, rule: cdp_v2}", "{1f1b: {}, rule: cdp_v2}",
+             "{fsdp: {residency: migrating}, rule: cdp_v2}"]
+SHORT = [0, 9, 3, 5, 6, 4]  # numbers of the schedules of the short form
 
 
-def write_run(folder, schedule):
+def clips(schedule):
+    return "migrating" not in schedule  # clipping is not combined with states that migrate
+
+
+def write_run(folder, schedule, steps, redundancy):
     (folder / "text.txt").write_text("".join(f"the {i} of {i * i} is {i % 7}; " for i in range(4000)))
     path = folder / "run.yaml"
+    norm = "clip_norm: 1.0, " if clips(schedule) else ""
+    copies = "redundancy: {peers: 1}\ncheckpoint: {every: 50}\n" if redundancy else "checkpoint: {every: 10}\n"
     path.write_text("name: chaos\nmodel: {gpt: {layers: 4, width: 48, heads: 4, context: 32}}\n"
                     "data: {text: {path: text.txt}, order: shuffled}\n"
-                    f"train: {{steps: {STEPS}, batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, "
+                    f"train: {{steps: {steps}, batch: 16, microbatches: 4, seed: 1, {norm}"
                     "optimizer: {adamw: {lr: 1.0e-3}}}\n"
-                    f"stages: 4\nschedule: {schedule}\ncheckpoint: {{every: 10}}\nrestarts: 20\n")
+                    f"stages: 4\nschedule: {schedule}\n{copies}restarts: 100\n")
     return path
 
 
-def tensors(folder):
-    """The tensors of a checkpoint by name, as bytes, without the cut into stages."""
-    found = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        raw = path.read_bytes()
-        length = int.from_bytes(raw[:8], "little")
-        header = json.loads(raw[8:8 + length])
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                begin, end = tensor["data_offsets"]
-                found[name] = raw[8 + length + begin:8 + length + end]
-    return found
+def weights(folder):
+    return bits.tensors_in((folder / "checkpoint").glob("*.safetensors"))
 
 
 def losses(folder):
@@ -95,27 +104,28 @@ class Network:
 
 
 class Cluster:
-    def __init__(self, bins, folder, network):
-        self.bins, self.folder, self.network = bins, folder, network
+    def __init__(self, bins, folder, network, lease):
+        self.bins, self.folder, self.network, self.lease = bins, folder, network, lease
         self.socket = f"unix:{folder / 'coordinator.sock'}"
         port = random.SystemRandom().randrange(20000, 60000)
         self.address = f"{network.subnet}.254:{port}" if network.works else self.socket
         self.log = open(folder / "daemons.log", "w")
         self.stopped, self.cut, self.workers = {}, {}, [None] * WORKERS
-        self.has_store = "--store" in subprocess.run([bins / "weft-coordinator", "--help"], capture_output=True, text=True).stdout
         self.coordinator = None
         self.supervise()
 
     def start_coordinator(self):
         listen = ["--listen", self.socket] + (["--listen", self.address, "--insecure"] if self.network.works else [])
-        store = ["--store", str(self.folder / "store")] if self.has_store else []
-        self.coordinator = self.start([self.bins / "weft-coordinator", *listen, *store, "--output-root", self.folder])
-        until = time.monotonic() + 30
+        self.coordinator = self.start([self.bins / "weft-coordinator", *listen, "--store", str(self.folder / "store"), "--lease",
+                                       str(self.lease), "--output-root", self.folder])
+        until = time.monotonic() + LIMIT
         while self.weft("ls").returncode != 0 and time.monotonic() < until:
             time.sleep(0.1)
 
     def start(self, command, **environment):
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env={**os.environ, **environment})
+        # No daemon outlives this program, however it ends.
+        return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                env={**os.environ, **environment})
 
     def start_worker(self, number):
         # Machines that can be cut off have no memory in common.
@@ -124,7 +134,10 @@ class Cluster:
             self.bins / "weft-worker", "--coordinator", self.address, "--name", f"w{number}", "--link-timeout", "10"], **apart)
 
     def weft(self, *arguments, limit=60):
-        return subprocess.run([self.bins / "weft", *arguments, "--coordinator", self.socket], capture_output=True, text=True, timeout=limit)
+        try:
+            return subprocess.run([self.bins / "weft", *arguments, "--coordinator", self.socket], capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(arguments, 124, "", "it took too long")
 
     def supervise(self):
         """Starts again what has ended, and ends the stops and cuts whose time is over."""
@@ -155,32 +168,45 @@ class Cluster:
         if self.workers[number].poll() is None:
             self.workers[number].send_signal(what)
 
-    def kill(self, number, _):
+    def kill(self, number, **_):
         self.stopped.pop(number, None)
         self.signal(number, signal.SIGKILL)
         return f"worker {number} killed"
 
-    def stop(self, number, seconds):
+    def stop(self, number, seconds, **_):
         self.signal(number, signal.SIGSTOP)
         self.stopped[number] = time.monotonic() + seconds
-        return f"worker {number} stopped for {seconds:.0f} s"
+        return f"worker {number} stopped for {seconds:.1f} s"
 
-    def cut_off(self, number, seconds):
+    def cut_off(self, number, seconds, **_):
         self.network.cut(number, True)
         self.cut[number] = time.monotonic() + seconds
-        return f"worker {number} cut off for {seconds:.0f} s"
+        return f"worker {number} cut off for {seconds:.1f} s"
 
-    def kill_coordinator(self, *_):
+    def kill_coordinator(self, **_):
         self.coordinator.kill()
         self.coordinator.wait()
         return "coordinator killed"
 
+    def stop_coordinator(self, seconds, **_):
+        seconds = min(seconds, 6)
+        self.coordinator.send_signal(signal.SIGSTOP)
+        # By a thread, because whoever asks the coordinator meanwhile waits for it.
+        threading.Timer(seconds, self.coordinator.send_signal, [signal.SIGCONT]).start()
+        return f"coordinator stopped for {seconds:.1f} s"
+
+    def move(self, run, number, rank, **_):
+        answer = self.weft("move", run, "--rank", str(rank), "--to", f"w{number}", "--detach").returncode
+        return f"rank {rank} moved to worker {number}: {answer}"
+
+    def drain(self, number, **_):
+        return f"worker {number} drained: {self.weft('drain', f'w{number}', '--detach').returncode}"
+
     def faults(self):
-        kinds = {"worker killed": self.kill, "worker stopped": self.stop}
+        kinds = {"worker killed": self.kill, "worker stopped": self.stop, "coordinator killed": self.kill_coordinator,
+                 "coordinator stopped": self.stop_coordinator, "rank moved": self.move, "worker drained": self.drain}
         if self.network.works:
             kinds["machine cut off"] = self.cut_off
-        if self.has_store:
-            kinds["coordinator killed"] = self.kill_coordinator
         return kinds
 
     def close(self):
@@ -193,58 +219,66 @@ class Cluster:
 class Campaign:
     def __init__(self, options, folder, network):
         self.options, self.folder, self.rng = options, folder, random.Random(options.seed)
-        self.cluster = Cluster(options.bin_dir, folder, network)
+        self.cluster = Cluster(options.bin_dir, folder, network, options.lease)
         self.references, self.rows, self.problems, self.counts = {}, [], [], {}
 
     def reference(self, schedule):
         """The output of the plain loop; all schedules of a rule have the same."""
-        rule = "cdp_v2" if "cdp_v2" in schedule else "sync"
+        rule = ("cdp_v2" if "cdp_v2" in schedule else "sync") + ("" if clips(schedule) else "-unclipped")
         if rule not in self.references:
             out = self.folder / f"reference-{rule}"
-            done = subprocess.run([self.options.bin_dir / "weft", "train", write_run(self.folder, schedule), "--reference", "--out", out],
-                                  capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run([self.options.bin_dir / "weft", "train", write_run(self.folder, schedule, self.options.steps, False),
+                                   "--reference", "--out", out], capture_output=True, text=True, timeout=LIMIT)
             if done.returncode:
                 raise RuntimeError(f"the plain loop failed: {done.stderr}")
-            self.references[rule] = (tensors(out / "checkpoint"), losses(out))
+            self.references[rule] = (weights(out), losses(out))
         return self.references[rule]
 
-    def disturb(self, said):
+    def disturb(self, run, said):
         kinds = self.cluster.faults()
         name = self.rng.choice(sorted(kinds))
-        # Half of the pauses outlive the lease of 15 s.
-        said.append(f"{time.monotonic():.1f} {kinds[name](self.rng.randrange(WORKERS), self.rng.choice([2, 6, 20, 25]))}")
+        # Half of the pauses outlive the lease.
+        what = {"run": run, "number": self.rng.randrange(WORKERS), "rank": self.rng.randrange(4),
+                "seconds": self.options.lease * self.rng.choice([0.15, 0.4, 1.35, 1.7])}
+        said.append(f"{time.monotonic():.1f} {kinds[name](**what)}")
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def describe(self, run):
         done = self.cluster.weft("describe", run, "-o", "json")
         return json.loads(done.stdout) if done.returncode == 0 else {"state": "unknown"}
 
-    def one(self, schedule):
-        reference = self.reference(schedule)
-        out = self.folder / f"out{len(self.rows)}"
-        submitted = self.cluster.weft("submit", str(write_run(self.folder, schedule)), "--processes", str(PROCESSES), "--out", str(out), "--detach",
-                                      "-o", "json")
+    def submit(self, schedule, redundancy, out):
+        submitted = self.cluster.weft("submit", str(write_run(self.folder, schedule, self.options.steps, redundancy)), "--processes",
+                                      str(PROCESSES), "--out", str(out), "--detach", "-o", "json")
         if submitted.returncode:
             raise RuntimeError(f"a run was refused: {submitted.stderr}")
-        run = str(json.loads(submitted.stdout)["run"])
+        return str(json.loads(submitted.stdout)["run"])
+
+    def one(self, schedule, redundancy):
+        reference = self.reference(schedule)
+        out = self.folder / f"out{len(self.rows)}"
+        run = self.submit(schedule, redundancy, out)
         said, began, faults = [], time.monotonic(), 0
+        since = [-STEPS_BETWEEN, -STEPS_BETWEEN]  # steps done at the last two faults
         state, next_fault = self.describe(run), began + self.options.every
         while state["state"] not in ("finished", "failed", "cancelled"):
             self.cluster.supervise()
-            now = time.monotonic()
-            if now > began + DISTURBED + LIMIT:
+            now, steps = time.monotonic(), state.get("steps_done", 0)
+            if now > began + self.options.disturbed + LIMIT:
                 break
-            if now > began + DISTURBED:
+            if now > began + self.options.disturbed:
                 self.cluster.heal()
-            elif now >= next_fault:
-                self.disturb(said)
+            elif now >= next_fault and steps >= since[0] + STEPS_BETWEEN:
+                self.disturb(run, said)
                 faults += 1
+                since = [since[1], steps]
                 next_fault = now + self.options.every
             time.sleep(0.2)
             state = self.describe(run)
         problem = self.check(state, out, reference)
-        self.rows.append((schedule, faults, state.get("restarts", 0), time.monotonic() - began, problem))
-        print(f"{schedule}: {faults} faults, {state.get('restarts', 0)} restarts, {time.monotonic() - began:.0f} s: {problem or 'right'}", file=sys.stderr)
+        self.rows.append((schedule, redundancy, faults, state.get("restarts", 0), time.monotonic() - began, problem))
+        print(f"{schedule}{' with redundancy' if redundancy else ''}: {faults} faults, {state.get('restarts', 0)} restarts, "
+              f"{time.monotonic() - began:.0f} s: {problem or 'right'}", file=sys.stderr)
         if problem:
             self.problems.append(f"{schedule}: {problem}\n" + "\n".join(said) + f"\n{json.dumps(state, indent=1)}")
 
@@ -252,33 +286,38 @@ class Campaign:
     def check(state, out, reference):
         if state["state"] != "finished":
             return f"the run is {state['state']}: {state.get('reason', '')}"
-        if tensors(out / "checkpoint") != reference[0]:
+        if weights(out) != reference[0]:
             return "other weights"
         if losses(out) != reference[1]:
             return "other steps or losses"
         return ""
 
     def run(self):
+        if self.options.short:
+            for i, number in enumerate(SHORT):
+                self.one(SCHEDULES[number], i % 2 == 1)
+            return
         until = time.monotonic() + 60 * self.options.minutes
         schedules = self.options.schedule or SCHEDULES
         while time.monotonic() < until and not self.problems:
-            self.one(schedules[len(self.rows) % len(schedules)])
+            trained = len(self.rows)
+            self.one(schedules[trained % len(schedules)], (trained + trained // len(schedules)) % 2 == 1)
 
 
 def page(campaign, options):
     faults = ", ".join(f"{name} {count}" for name, count in sorted(campaign.counts.items()))
-    rows = [f"| `{schedule}` | {faults} | {restarts} | {seconds:.0f} s | {problem or 'right'} |"
-            for schedule, faults, restarts, seconds, problem in campaign.rows]
+    rows = [f"| `{schedule}` | {'yes' if redundancy else 'no'} | {count} | {restarts} | {seconds:.0f} s | {problem or 'right'} |"
+            for schedule, redundancy, count, restarts, seconds, problem in campaign.rows]
     return "\n".join([
         "# Disturbed trainings", "",
         f"`tests/chaos.py build/release/bin --minutes {options.minutes:g} --every {options.every:g} --seed {options.seed}` on a 2-core machine without a",
-        f"GPU: {len(campaign.rows)} trainings of {STEPS} steps on {PROCESSES} of {WORKERS} worker daemons, with AdamW and clipping, and a checkpoint of every",
-        "10 steps. A run is right if it has reached its last step by itself, each step was reported once with the loss of the",
-        "plain loop, and its weights have the bits of the plain loop.", "",
+        f"GPU: {len(campaign.rows)} trainings of {options.steps} steps on {PROCESSES} of {WORKERS} worker daemons, with AdamW and clipping, and a checkpoint of every",
+        "10 steps, or with copies in memory and a checkpoint of every 50. A run is right if it has reached its last step by",
+        "itself, each step was reported once with the loss of the plain loop, and its weights have the bits of the plain loop.", "",
         f"Faults: {faults}.", "",
-        "It is a random choice of process and fault; half of the pauses outlive the lease of 15 s. Root is needed to cut a",
-        "machine off.", "",
-        "| schedule | faults | restarts | time | outcome |", "| --- | --- | --- | --- | --- |", *rows, ""])
+        f"It is a random choice of process and fault; half of the pauses outlive the lease of {options.lease} s. Root is needed to cut a",
+        "machine off. States that migrate are trained without clipping, which they do not have.", "",
+        "| schedule | redundancy | faults | restarts | time | outcome |", "| --- | --- | --- | --- | --- | --- |", *rows, ""])
 
 
 def main():
@@ -287,11 +326,17 @@ def main():
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--every", type=float, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--short", action="store_true")
     parser.add_argument("--schedule", action="append")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--log", type=pathlib.Path, help="keep the log of the daemons here")
     options = parser.parse_args()
     options.bin_dir = options.bin_dir.absolute()
+    # Steps of a run, seconds in which it is disturbed, and the lease.
+    options.steps, options.disturbed, options.lease = (200, 10, 5) if options.short else (500, 90, 15)
+    if options.short:
+        options.every = 1.5
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces go
     network = Network()
     if not network.works:
         print("NOT CUT OFF: only root can make network namespaces, so no machine was cut off", file=sys.stderr)

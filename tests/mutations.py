@@ -42,7 +42,7 @@ MUTATIONS = [
              'identity_.run_id.substr(0, 8), "-", attempt)', 'identity_.run_id.substr(0, 8))',
              "compute_files_test", "CheckpointFolder.AttemptThatIsOver*"),
     Mutation("an attempt has an epoch of its own", "coordinator/core/run_members.cc",
-             "PlaceRanks(ranks, ++numbers->epoch,", "PlaceRanks(ranks, numbers->epoch,",
+             "PlaceRanks(member_of_rank, ++numbers->epoch,", "PlaceRanks(member_of_rank, numbers->epoch,",
              "run_simulation_test", "*ProcessesKilled*"),
     Mutation("the epoch of a tensor, at its receiver", "worker/shell/transport/transfer_table.h",
              "return key.run == run_ && key.epoch == epoch_;", "return key.run == run_;",

@@ -533,6 +533,8 @@ absl::Status Run::Move(StepEffects& out, const std::vector<Rank>& ranks, Session
                        const std::string& reason) {
   RunPlacement ordered;
   if (!ordered.Order(members_, ranks, to)) return absl::OkStatus();
+  if (!attempt_->HasSteps() && !CanBeginThere(beginnings_.present(), copies_, ordered.processes()))
+    return absl::AbortedError("the processes there keep no copies of the run's state yet; try again");
   // What two processes keep for each other would leave with them.
   const std::optional<int32_t> step = ordered.Leaving(members_) > 1 ? std::nullopt : StepOfCopies();
   if (attempt_->HasSteps() && !attempt_->CanStop() && !step.has_value()) return WouldLoseWork(info_);

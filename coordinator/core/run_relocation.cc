@@ -35,6 +35,13 @@ std::optional<int32_t> StepToStopBehindCopies(const RunAttempt& attempt, const R
   return step;
 }
 
+bool CanBeginThere(const RunBeginnings::Beginning& present, const RunCopies& copies,
+                   const std::set<SessionId>& processes) {
+  if (!present.copies.has_value()) return true;
+  const std::optional<RunCopies::Beginning> newest = copies.Newest(present.step, &processes);
+  return newest.has_value() && newest->step == present.step;
+}
+
 absl::Status WouldLoseWork(const RunInfo& info) {
   return absl::FailedPreconditionError(absl::StrCat("run ", info.id,
                                                     " has neither an output folder for a checkpoint nor "

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +28,11 @@ absl::Status CheckMove(const RunInfo& info, const RunAttempt* attempt, bool blam
 std::optional<int32_t> StepToStopBehindCopies(const RunAttempt& attempt, const RunCopies& copies,
                                               const RunBeginnings& beginnings,
                                               const RunSubmission& submission);
+
+// Returns true if an attempt on these processes can begin where the present one did: with its checkpoint, or
+// with copies of which they keep every part.
+bool CanBeginThere(const RunBeginnings::Beginning& present, const RunCopies& copies,
+                   const std::set<SessionId>& processes);
 
 // Returns the failure to move ranks of a run that would lose the work of its steps.
 absl::Status WouldLoseWork(const RunInfo& info);

@@ -125,7 +125,6 @@ WorldOptions LeaveWithRedundancy(uint64_t seed) {
   WorldOptions o = DrawChangingWorld(seed);
   o.steps += 2 + Of(seed, 9);
   o.redundancy = o.processes > 1;
-  o.spares = Of(seed, 3);
   o.leaves = Of(seed, 3);
   o.drains = 1 + Of(seed, 2);
   o.kill_within_ns = Milliseconds(5 + seed * 17 % 300);
