@@ -170,7 +170,9 @@ std::vector<Job> RunAttempt::JobsInHand(const RunMember& member) const {
 }
 
 void RunAttempt::Grant(StepEffects& out, int32_t hold) {
-  hold = std::min(hold, copies_stop_.value_or(INT32_MAX));
+  // Where states migrate, the last jobs of a step wait for the first of the next one.
+  const int32_t overlap = plan_->graph.route() != nullptr ? 1 : 0;
+  if (copies_stop_.has_value()) hold = std::min(hold, *copies_stop_ + overlap);
   AnnounceSnapshots(out, hold);
   // Grants may have reached the next snapshot.
   do {

@@ -130,13 +130,20 @@ absl::Status GetOffers(ByteReader* in, TransportMessage* message) {
   return absl::OkStatus();
 }
 
+absl::Status GetFlag(ByteReader* in, bool* flag) {
+  const auto byte = in->Get<uint8_t>();
+  *flag = byte == 1;
+  if (byte > 1) return absl::InvalidArgumentError(absl::StrCat("a flag of ", static_cast<int>(byte)));
+  return absl::OkStatus();
+}
+
 absl::Status GetBody(ByteReader* in, TransportMessage* message) {
   absl::Status status;
   switch (message->type) {
     case Type::kWant:
       status = GetKey(in, &message->key);
-      message->in_place_ok = in->Get<uint8_t>() != 0;
-      message->again = in->Get<uint8_t>() != 0;
+      if (status.ok()) status = GetFlag(in, &message->in_place_ok);
+      if (status.ok()) status = GetFlag(in, &message->again);
       return status;
     case Type::kCancel:
       return GetKey(in, &message->key);
