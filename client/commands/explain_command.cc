@@ -213,7 +213,7 @@ std::string ToJson(const RunSpec& run, const Compared& compared, const Explanati
 }  // namespace
 
 ExitCode RunExplain(const ExplainOptions& options) {
-  const auto run = ReadRunOfFolder(options.folder);
+  const auto run = ReadRunOfFolder(options.folder, "give the output folder of a run, or a run file");
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   auto schedule = ScheduleOf(*run);
   if (!schedule.ok()) return Fail(kExitBadConfiguration, schedule.status().message());

@@ -29,7 +29,8 @@ using Json = nlohmann::json;
 
 absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
   std::error_code ignored;
-  if (fs::is_directory(options.source, ignored)) return ReadRunOfFolder(options.source);
+  if (fs::is_directory(options.source, ignored))
+    return ReadRunOfFolder(options.source, "give the run file instead, and the checkpoint with --checkpoint");
   if (!fs::exists(options.source, ignored))
     return absl::InvalidArgumentError(
         absl::StrCat(options.source, ": there is no such folder of a run, and no such run file"));

@@ -17,7 +17,7 @@ nlohmann::json ReadJsonFile(const std::filesystem::path& path) {
 
 }  // namespace
 
-absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder) {
+absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder, absl::string_view otherwise) {
   const std::string summary_file = (std::filesystem::path(folder) / "summary.json").string();
   const nlohmann::json summary = ReadJsonFile(summary_file);
   if (summary.is_object() && summary.contains("run")) {
@@ -31,9 +31,7 @@ absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder) {
     if (!file.empty()) return ReadRunFile(file, RunFileData::kIgnored);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(folder,
-                   " has no summary.json and no run.json that say which run it is of; give the "
-                   "output folder of a run, or a run file"));
+      absl::StrCat(folder, " has no summary.json and no run.json that say which run it is of; ", otherwise));
 }
 
 }  // namespace weft

@@ -394,6 +394,26 @@ TEST(SimulatedWorld, RanksMove_EveryRunEndsWithThePlainLoopsWeightsAndNoStepIsMa
   EXPECT_GT(all.from_copies, 20);
 }
 
+// Where states migrate, the last jobs of a step wait for the first of the next one: a move behind copies that
+// held these back never ended.
+TEST(SimulatedWorld, RanksMoveBehindCopiesWhereStatesMigrate_EveryRunEnds) {
+  int moved = 0;
+  for (uint64_t seed = 2; seed <= 80; seed += 2) {
+    WorldOptions options = FindWorld("moved")->options(seed);
+    options.family = "fsdp";
+    options.parameters = {{"residency", "migrating"}};
+    options.rule = "cdp_v2";
+    options.remote_backward = options.clips = false;
+    options.stages = options.microbatches = 2 + static_cast<int>(seed % 3);
+    options.processes = 2;
+    options.redundancy = true;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    moved += result.moved;
+  }
+  EXPECT_GT(moved, 5);
+}
+
 // The same while processes are killed, leave and are drained, and the coordinator is killed.
 TEST(SimulatedWorld, RanksMoveWhileProcessesAreLost_EveryRunEndsWithThePlainLoopsWeights) {
   const Befallen all = PlayAll("moved_and_lost", 300);
