@@ -47,7 +47,7 @@ MUTATIONS = [
     Mutation("the epoch of a tensor, at its receiver", "worker/shell/transport/transfer_table.h",
              "return key.run == run_ && key.epoch == epoch_;", "return key.run == run_;",
              "transfer_table_test", "*"),
-    Mutation("the epoch is stored before it is used", "coordinator/core/run.cc",
+    Mutation("the epoch is stored before it is used", "coordinator/core/present_attempt.cc",
              "std::max(out.effects.records.epoch, members_.epoch())", "out.effects.records.epoch",
              "coordinator_restore_test", "*"),
     Mutation("a commit comes before its acknowledgement", "coordinator/store/store_writer.cc",

@@ -8,9 +8,10 @@
 // all of its processes come back to it (run_return.h); else it begins again.
 //
 // Each part of this that has a state of its own is a machine of its own, which this class steps: what was
-// submitted (run_submission.h), members and leases (run_members.h), one attempt with its queue, checkpoints
-// and its stop (run_attempt.h), all attempts (run_attempts.h), copies (run_copies.h), what failures call for
-// (run_failures.h), deadlines (run_deadlines.h), and the jobs that run (job_watch.h).
+// submitted (run_submission.h), the present attempt with its members and copies (present_attempt.h), all
+// attempts (run_attempts.h), what is told and stored of the run (run_progress.h), the way to other processes
+// (run_relocation.h), what failures call for (run_failures.h), deadlines (run_deadlines.h), the end behind
+// the last job (run_finish.h), and the jobs that run (job_watch.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
@@ -25,24 +26,22 @@
 #define WEFT_COORDINATOR_CORE_RUN_H_
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/core_options.h"
 #include "coordinator/core/job_watch.h"
-#include "coordinator/core/recovery_clock.h"
+#include "coordinator/core/present_attempt.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
-#include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_copies.h"
 #include "coordinator/core/run_deadlines.h"
 #include "coordinator/core/run_failures.h"
+#include "coordinator/core/run_finish.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/run_placement.h"
+#include "coordinator/core/run_progress.h"
 #include "coordinator/core/run_relocation.h"
 #include "coordinator/core/run_return.h"
 #include "coordinator/core/run_submission.h"
@@ -63,15 +62,15 @@ class Run {
 
   const RunInfo& info() const { return info_; }
   // Returns the info with the ranks' reports so far.
-  RunInfo InfoWithReports() const;
+  RunInfo InfoWithReports() const { return progress_.InfoWithReports(); }
   uint64_t id() const { return info_.id; }
   RunState state() const { return info_.state; }
   const RunSubmission& submission() const { return submission_; }
-  const RunMembers& members() const { return members_; }
-  const RunCopies& copies() const { return copies_; }
-  const WorkQueue* queue() const { return attempt_ == nullptr ? nullptr : &attempt_->queue(); }
+  const RunMembers& members() const { return present_.members(); }
+  const RunCopies& copies() const { return present_.copies(); }
+  const WorkQueue* queue() const { return attempt() == nullptr ? nullptr : &attempt()->queue(); }
   // Reports the run's state, and has it stored.
-  void Announce(StepEffects& out) const;
+  void Announce(StepEffects& out) const { progress_.Announce(out); }
 
   // ---- waiting
 
@@ -80,10 +79,10 @@ class Run {
   // Returns true while it leaves the workers of its former coordinator time to come back.
   bool gathering() const { return deadlines_.gathering(); }
   // Returns true while it awaits the processes of an attempt that its former coordinator led.
-  bool returning() const { return return_ != nullptr; }
+  bool returning() const { return present_.awaited() != nullptr; }
   // Returns true if it awaits the worker of this name, or one with this process number.
-  bool Awaits(const std::string& worker) const { return returning() && return_->Awaits(worker); }
-  bool Awaits(int32_t process) const { return returning() && return_->Awaits(process); }
+  bool Awaits(const std::string& worker) const { return returning() && present_.awaited()->Awaits(worker); }
+  bool Awaits(int32_t process) const { return returning() && present_.awaited()->Awaits(process); }
   // Takes a process back that tells what it has of the attempt. Returns why it cannot be; "" if it is.
   std::string TakeBack(StepEffects& out, const Worker& worker, const Reattach& m);
   // Gives the attempt up, because an awaited process does not come back to it: the run begins again.
@@ -92,15 +91,15 @@ class Run {
   template <class Message>
   bool Defer(SessionId from, Message& m) {
     if (!returning()) return false;
-    if (!return_->Defer(from, FromWorker(std::move(m))))
+    if (!present_.awaited()->Defer(from, FromWorker(std::move(m))))
       GiveUpReturn("too many messages waited for the others");
     return true;
   }
   // Takes what a process keeps in memory of the run's state, from before the coordinator was started again.
   // Returns false if the run does not want it.
-  bool TakeCopies(SessionId from, const CopiesHeld& m);
+  bool TakeCopies(SessionId from, const CopiesHeld& m) { return present_.TakeAgain(from, m); }
   // Returns true if it takes fewer processes than it was submitted with: those that are there.
-  bool takes_fewer() const { return has_begun_ && !gathering(); }
+  bool takes_fewer() const { return present_.has_begun() && !gathering(); }
   // Assigns the run to the workers, in their order, or fails.
   void Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers);
 
@@ -120,7 +119,7 @@ class Run {
   void Take(StepEffects& out, SessionId from, const CopiesHeld& m);
 
   // Notes that a process is gone, with all that it kept of any run's state.
-  void LoseCopies(SessionId session) { copies_.Lose(session); }
+  void LoseCopies(SessionId session) { present_.LoseCopies(session); }
   // Takes the loss of a member's process for good. `wrote`: as in WorkerExited.
   void Lose(StepEffects& out, SessionId session, const std::string& reason, const std::string& wrote = {});
   // Ends the attempt for the loss of a member's process.
@@ -131,19 +130,17 @@ class Run {
   // announced, or behind copies where it saves none, so that no work is lost; at once where it has neither,
   // or has not made a step. That is no loss.
   void Relocate(StepEffects& out, const std::string& reason);
-  absl::Status CheckMove(const std::vector<Rank>& ranks) const {
-    return weft::CheckMove(info_, attempt_.get(), blaming(), ranks);
-  }
+  absl::Status CheckMove(const std::vector<Rank>& ranks) const { return relocation_.Check(ranks, blaming()); }
   // Orders the ranks to a process, unless they are there: the run begins again behind copies, or as behind
   // Relocate. Requires CheckMove. FailedPrecondition if work would be lost.
   absl::Status Move(StepEffects& out, const std::vector<Rank>& ranks, SessionId to,
                     const std::string& reason);
-  const RunPlacement& placement() const { return placement_; }
+  const RunPlacement& placement() const { return relocation_.placement(); }
   // Lets the run take any processes again: one of those that it was ordered to is not there.
-  void ForgetPlacement() { placement_.Forget(); }
+  void ForgetPlacement() { relocation_.Forget(); }
   // Returns true if it goes on with fewer processes than it was submitted with, and may take in others
   // without losing work.
-  bool MayExpand(int64_t now) const;
+  bool MayExpand(int64_t now) const { return !blaming() && relocation_.MayExpand(now, options_.expand_ns); }
   // Announces snapshots and grants jobs, as far as both can go now.
   void Grant(StepEffects& out);
 
@@ -176,15 +173,13 @@ class Run {
   void GoOn(StepEffects& out, RestoreRun& restored);
   // Goes on with the attempt whose processes are all back.
   void GoOnTogether(StepEffects& out);
-  RunFigures Figures() const;
-  // Returns the attempt that was just given its leases, as it is stored.
-  AttemptRecord Record(const std::vector<Worker*>& workers, ReductionMode reduction) const;
   void End(RunEnding ending);
+  void EndIf(std::optional<RunEnding> ending) {
+    if (ending.has_value()) End(*std::move(ending));
+  }
   void EndAsStored(const RunEnding& ending);
   // Returns true if the run was told to end with a checkpoint.
-  bool ends() const { return attempt_ != nullptr && attempt_->ends(); }
-  bool HasResults() const;
-  void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
+  bool ends() const { return attempt() != nullptr && attempt()->ends(); }
   // Drops what belongs to one attempt.
   void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
@@ -192,39 +187,27 @@ class Run {
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
   void RestartDeadline(int64_t now);
   const RunPlan& plan() const { return submission_.plan(); }
+  RunAttempt* attempt() const { return present_.attempt(); }  // null while the run waits
   // Returns the checkpoints of the attempt; null where there is none, or it saves none.
-  RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
+  RunCheckpoints* checkpoints() const { return attempt() == nullptr ? nullptr : attempt()->checkpoints(); }
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);
-  void DropOldCopies(StepEffects& out);
-  void NoteNewSteps(StepEffects& out, int32_t steps_done);
-  void EndStopped();
-  std::optional<int32_t> StepOfCopies() const {
-    return StepToStopBehindCopies(*attempt_, copies_, beginnings_, submission_);
-  }
-  void StopToRelocate(StepEffects& out, std::optional<int32_t> step, const std::string& reason);
-  void EndToRelocate(const std::string& reason);
-  void BeginFinishing(StepEffects& out);
+  // Ends a run that was told to stop, once its attempt has.
+  void EndStopped() { EndIf(relocation_.Stopped()); }
   void TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported);
   void TellStalls(StepEffects& out);
-  void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
 
   const CoreOptions& options_;
   RunInfo info_;
   RunSubmission submission_;
-  RunMembers members_;
-  RunPlacement placement_;
   RunAttempts attempts_;
-  RunCopies copies_;
-  RunBeginnings beginnings_;
+  PresentAttempt present_;
+  RunProgress progress_;
+  RunRelocation relocation_;
   RunFailures failures_;
   RunDeadlines deadlines_;
+  RunFinish finish_;
   JobWatch job_watch_;
-  RecoveryClock recovery_;
-  std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
-  std::unique_ptr<RunReturn> return_;    // while it awaits the processes of an attempt
-  bool has_begun_ = false;               // true if the present attempt, or the wait for one, is not its first
-  int64_t first_start_ns_ = INT64_MAX;   // start of its first job, on its worker's clock
   std::optional<RunEnding> ending_;
 };
 

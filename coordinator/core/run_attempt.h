@@ -6,11 +6,11 @@
 // and every job of its steps has ended, so that each of its steps is reported. A run that goes on elsewhere
 // may stop behind copies in memory instead (run_copies.h), when those of the step are complete.
 //
-// Run (run.h) makes one when it has processes, and drops it when the attempt is over; then nothing of it is
-// left. It decides nothing about the run's state: its owner calls Begin when all processes are prepared, and
-// Grant while the run runs.
+// PresentAttempt (present_attempt.h) makes one when the run has processes, and drops it when the attempt is
+// over; then nothing of it is left. It decides nothing about the run's state: Run (run.h) calls Begin when
+// all processes are prepared, and Grant while the run runs.
 //
-// Refers to the members and the info of the run that owns it. Not movable; pure; one thread. Memory: a window
+// Refers to the members and the info of its run. Not movable; pure; one thread. Memory: a window
 // of steps (work_queue.h).
 #ifndef WEFT_COORDINATOR_CORE_RUN_ATTEMPT_H_
 #define WEFT_COORDINATOR_CORE_RUN_ATTEMPT_H_

@@ -2,8 +2,8 @@
 // behind a step of which its processes keep copies (docs/design/recovery.md). A checkpoint, or copies, that
 // prove to be damaged are left out from then on.
 //
-// Refers to the attempts, the copies and the info of the run that owns it (run.h). Not movable; pure; one
-// thread.
+// PresentAttempt (present_attempt.h) owns it. Refers to the attempts, the copies and the info of the run. Not
+// movable; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_BEGINNINGS_H_
 #define WEFT_COORDINATOR_CORE_RUN_BEGINNINGS_H_
 

@@ -7,9 +7,9 @@
 // for each part is enough. Until the next step is complete no process gets far ahead (hold), which bounds the
 // copies.
 //
-// Run (run.h) owns it, for all of its attempts: copies outlive the attempt that made them. Invariants: copies
-// of different epochs are never mixed; what is reported of an epoch that is not the present one changes
-// nothing, but for copies that are known. Pure; one thread.
+// PresentAttempt (present_attempt.h) owns it, for all attempts of a run: copies outlive the attempt that made
+// them. Invariants: copies of different epochs are never mixed; what is reported of an epoch that is not the
+// present one changes nothing, but for copies that are known. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_COPIES_H_
 #define WEFT_COORDINATOR_CORE_RUN_COPIES_H_
 

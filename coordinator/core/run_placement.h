@@ -5,8 +5,8 @@
 // processes are there. Without one of them the run takes what is there, in equal blocks again: bits do not
 // depend on the placement (docs/design/recovery.md).
 //
-// Run (run.h) owns it; RunQueue (run_queue.h) asks it which processes the next attempt waits for. A value;
-// pure; one thread.
+// RunRelocation (run_relocation.h) owns it; RunQueue (run_queue.h) asks it which processes the next attempt
+// waits for. A value; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_PLACEMENT_H_
 #define WEFT_COORDINATOR_CORE_RUN_PLACEMENT_H_
 

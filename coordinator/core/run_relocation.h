@@ -1,41 +1,78 @@
-// Answers whether ranks of a run can move now, and what an attempt can stop behind so that the run goes on
-// elsewhere without losing work: copies in memory, or else a checkpoint (docs/design/recovery.md).
+// Lets a run go on with other processes: with any, or with those that its ranks were ordered to (weft move).
 //
-// Pure functions of the parts that Run (run.h) owns.
+// The attempt first stops where no work is lost: behind copies in memory, or else behind the next checkpoint
+// that can be announced (docs/design/recovery.md). When it has stopped, the run begins again on the other
+// processes. An attempt that has made no step has nothing to lose, and ends at once.
+//
+// Invariants: an order is taken only if the run goes on behind it without losing work; it holds until one of
+// its processes is not there (run_placement.h). A stop for good is not replaced by one that relocates.
+//
+// Run (run.h) owns it, and ends as it is told. Refers to the submission, the present attempt, the attempts,
+// the progress and the info of that run. Not movable; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_RELOCATION_H_
 #define WEFT_COORDINATOR_CORE_RUN_RELOCATION_H_
 
 #include <cstdint>
 #include <optional>
-#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "coordinator/core/run_attempt.h"
-#include "coordinator/core/run_beginnings.h"
-#include "coordinator/core/run_copies.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/present_attempt.h"
+#include "coordinator/core/run_attempts.h"
+#include "coordinator/core/run_failures.h"
+#include "coordinator/core/run_placement.h"
+#include "coordinator/core/run_progress.h"
 #include "coordinator/core/run_submission.h"
 
 namespace weft {
 
-// Returns OK if the ranks can move now, else why not (runs.proto). `attempt`: the present one; null for none.
-// `blaming`: a failure waits for its cause.
-absl::Status CheckMove(const RunInfo& info, const RunAttempt* attempt, bool blaming,
-                       const std::vector<Rank>& ranks);
+class RunRelocation {
+ public:
+  RunRelocation(const RunSubmission& submission, const PresentAttempt& present, RunAttempts& attempts,
+                const RunProgress& progress, const RunInfo& info)
+      : submission_(submission), present_(present), attempts_(attempts), progress_(progress), info_(info) {}
+  RunRelocation(const RunRelocation&) = delete;
+  RunRelocation& operator=(const RunRelocation&) = delete;
 
-// Returns the next step behind which copies will be complete and of use to the next attempt; none where there
-// is no such step.
-std::optional<int32_t> StepToStopBehindCopies(const RunAttempt& attempt, const RunCopies& copies,
-                                              const RunBeginnings& beginnings,
-                                              const RunSubmission& submission);
+  const RunPlacement& placement() const { return placement_; }
+  // Lets the run take any processes again: one of those that it was ordered to is not there.
+  void Forget() { placement_.Forget(); }
 
-// Returns true if an attempt on these processes can begin where the present one did: with its checkpoint, or
-// with copies of which they keep every part.
-bool CanBeginThere(const RunBeginnings::Beginning& present, const RunCopies& copies,
-                   const std::set<SessionId>& processes);
+  // Returns OK if the ranks can move now, else why not (runs.proto). `blaming`: a failure waits for its
+  // cause.
+  absl::Status Check(const std::vector<Rank>& ranks, bool blaming) const;
 
-// Returns the failure to move ranks of a run that would lose the work of its steps.
-absl::Status WouldLoseWork(const RunInfo& info);
+  // The following two return how the attempt ends, if it does so at once; nothing while it stops, or goes on.
+  // Stops the attempt so that the run goes on with other processes: behind the next checkpoint, or behind
+  // copies where it saves none. Requires that no failure waits for its cause.
+  std::optional<RunEnding> Relocate(StepEffects& out, const std::string& reason);
+  // Orders the ranks to a process, unless they are there, and stops the attempt behind copies, or as Relocate
+  // does. Requires Check. FailedPrecondition if work would be lost.
+  absl::StatusOr<std::optional<RunEnding>> Move(StepEffects& out, const std::vector<Rank>& ranks,
+                                                SessionId to, const std::string& reason);
+
+  // Returns true if the run goes on with fewer processes than it was submitted with, and may take in others
+  // without losing work: `interval_ns` times as many as it began again after its attempt began to run.
+  bool MayExpand(int64_t now, int64_t interval_ns) const;
+
+  // Returns how the attempt ends that was told to stop, for good or to relocate; nothing until it has
+  // stopped.
+  std::optional<RunEnding> Stopped();
+
+ private:
+  std::optional<int32_t> StepOfCopies() const;
+  std::optional<RunEnding> Stop(StepEffects& out, std::optional<int32_t> step, const std::string& reason);
+  RunEnding End(const std::string& reason);
+
+  const RunSubmission& submission_;
+  const PresentAttempt& present_;
+  RunAttempts& attempts_;
+  const RunProgress& progress_;
+  const RunInfo& info_;
+  RunPlacement placement_;
+};
 
 }  // namespace weft
 

@@ -35,21 +35,23 @@ RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission
   const bool has_begun = info->state >= RunState::kPreparing || info->started_ns != 0 || info->restarts > 0 ||
                          restored.stored.figures.epoch != 0;
   const bool finishes = info->state == RunState::kFinishing;
+  const RunFigures& figures = restored.stored.figures;
+  const bool under_way = figures.epoch != 0 && figures.epoch == restored.stored.attempt.epoch;
   info->state = RunState::kWaiting;
   if (!submission.has_plan()) return {has_begun, RunEnding{RunState::kFailed, restored.failure}};
   if (info->stop_step >= 0) {
     const std::string stopped =
         absl::StrCat(info->reason, "; the coordinator was started again before the checkpoint of step ",
                      info->stop_step, " was complete");
-    return {has_begun, RunEnding{RunState::kCancelled, stopped}, /*may_return=*/true};
+    return {has_begun, RunEnding{RunState::kCancelled, stopped}, under_way};
   }
   const RunPlan& plan = submission.plan();
   const bool saved = submission.output().empty() ? finishes : info->checkpoint_step >= plan.steps;
   // The processes' last figures are lost, where nothing else is awaited.
   if (info->steps_done >= plan.steps && saved)
-    return {has_begun, RunEnding{RunState::kFinished, ""}, !IsValidated(plan, restored.stored.figures)};
+    return {has_begun, RunEnding{RunState::kFinished, ""}, under_way && !IsValidated(plan, figures)};
   info->reason = "the coordinator was started again";
-  return {has_begun, std::nullopt, /*may_return=*/true};
+  return {has_begun, std::nullopt, under_way};
 }
 
 }  // namespace weft

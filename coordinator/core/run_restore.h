@@ -20,7 +20,7 @@ namespace weft {
 struct RestoredState {
   bool has_begun = false;           // true if processes have had the run
   std::optional<RunEnding> ending;  // the way in which it ends; none if it goes on
-  // True if it goes on in any case when the processes of its attempt come back to that.
+  // True if an attempt was under way, and the run goes on in any case when all of its processes come back.
   bool may_return = false;
 };
 

@@ -6,8 +6,8 @@
 // for. Its unsettled messages follow; they wait here until all processes are back, and are then taken as if
 // they had come just now. A process counts as back only with the tokens that the attempt gave it.
 //
-// Run (run.h) owns one while it waits for its processes, and decides what becomes of an attempt of which one
-// does not come back. A value; pure; one thread.
+// PresentAttempt (present_attempt.h) owns one while it awaits processes; Run (run.h) decides what becomes of
+// an attempt of which one does not come back. A value; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_RETURN_H_
 #define WEFT_COORDINATOR_CORE_RUN_RETURN_H_
 

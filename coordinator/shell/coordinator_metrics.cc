@@ -1,6 +1,9 @@
 #include "coordinator/shell/coordinator_metrics.h"
 
 #include <chrono>
+#include <initializer_list>
+#include <string>
+#include <vector>
 
 namespace weft {
 namespace {
@@ -11,6 +14,14 @@ double UnixSeconds(int64_t monotonic_now, int64_t monotonic) {
   const auto wall =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   return wall - static_cast<double>(monotonic_now - monotonic) * 1e-9;
+}
+
+// Adds a gauge for each of the states.
+std::vector<Gauge> GaugesByState(Metrics* m, const std::string& name, const std::string& help,
+                                 std::initializer_list<const char*> states) {
+  std::vector<Gauge> gauges;
+  for (const char* state : states) gauges.push_back(m->AddGauge(name, help, {{"state", state}}));
+  return gauges;
 }
 
 }  // namespace
@@ -47,11 +58,9 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       resumed_(m->AddCounter("weft_sessions_resumed_total",
                              "Connections that replaced a broken connection of a session.")) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
-  for (const char* state : {"blocked", "ready", "claimed", "done"}) {
-    jobs_.push_back(m->AddGauge("weft_jobs",
-                                "Jobs of the live runs by state; those not done within the window of steps.",
-                                {{"state", state}}));
-  }
+  jobs_ = GaugesByState(m, "weft_jobs",
+                        "Jobs of the live runs by state; those not done within the window of steps.",
+                        {"blocked", "ready", "claimed", "done"});
   for (int k = 0; k < kJobKinds; ++k) {
     completed_.push_back(m->AddCounter("weft_job_completions_total",
                                        "Jobs that were done, each counted once.",
@@ -69,13 +78,10 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
         m->AddCounter("weft_recovery_seconds_total", "Time from a loss to the next new step of its run.",
                       {{"phase", std::string(RecoveryPhaseName(static_cast<RecoveryPhase>(p)))}}));
   }
-  for (const char* state : {"free", "busy", "ending", "broken"}) {
-    workers_.push_back(
-        m->AddGauge("weft_workers",
-                    "Connected worker processes; ending: has not told yet that it forgot an aborted "
-                    "run; broken: the session may be resumed.",
-                    {{"state", state}}));
-  }
+  workers_ = GaugesByState(m, "weft_workers",
+                           "Connected worker processes; ending: has not told yet that it forgot an aborted "
+                           "run; broken: the session may be resumed.",
+                           {"free", "busy", "ending", "broken"});
 }
 
 void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed,
