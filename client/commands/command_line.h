@@ -17,6 +17,7 @@
 #include "client/commands/compare_command.h"
 #include "client/commands/diff_command.h"
 #include "client/commands/eval_command.h"
+#include "client/commands/export_weights_command.h"
 #include "client/commands/generate_command.h"
 #include "client/commands/move_commands.h"
 #include "client/commands/plan_command.h"
@@ -30,7 +31,7 @@ namespace weft {
 
 using Command =
     std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
-                 GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions, WorkersOptions,
+                 GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions, WorkersOptions,
                  DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions, DiffOptions>;
 
 struct CommandLine {
