@@ -29,10 +29,10 @@
 
 namespace weft {
 
-using Command =
-    std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
-                 GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions, WorkersOptions,
-                 DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions, DiffOptions>;
+using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
+                             EvalOptions, GenerateOptions, CheckpointOptions, ExportWeightsOptions,
+                             SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions,
+                             CancelOptions, MoveOptions, DrainOptions, DiffOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
