@@ -1,6 +1,7 @@
 #include "client/planning/make_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -8,9 +9,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/monotonic_clock.h"
 #include "client/planning/family_search.h"
+#include "planner/split_order.h"
 #include "run/run_memory.h"
 #include "schedules/byte_text.h"
 
@@ -18,8 +21,9 @@ namespace weft {
 namespace {
 
 constexpr int kMaxBatches = 16;
-constexpr int kMaxTasks = 512;  // layers of all micro-batches of a window
-constexpr int kOthers = 5;      // of the schedules that were not chosen
+constexpr int kMaxTasks = 512;     // layers of all micro-batches of a window
+constexpr int kMaxOrdered = 1024;  // micro-batches of all stages whose split backwards are ordered
+constexpr int kOthers = 5;         // of the schedules that were not chosen
 
 bool KnowsPatterns(const PlanSource& source, int batches) { return source.layers() * batches <= kMaxTasks; }
 
@@ -40,6 +44,7 @@ class PlanMaker {
     if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
     if (families_) {
       if (absl::Status searched = SearchAllFamilies(); !searched.ok()) return searched;
+      if (wanted_.family.empty()) OrderSplitBackwards();
     }
     if (!report_.has_value()) return NothingFits(*baseline);
     report_->source = source_.options.file;
@@ -195,7 +200,7 @@ class PlanMaker {
     if (source_.run.has_value()) options.reduction = source_.run->schedule.reduction;
     options.schedule = wanted_.family;
     options.slow_links = source_.slow_links();
-    options.stop = StopAfter(1);
+    options.stop = StopAfter(wanted_.family.empty() ? 0.8 : 1);
     auto found = SearchFamilies(options, predict_);
     if (!found.ok()) return found.status();
     stopped_ = stopped_ || found->stopped;
@@ -209,6 +214,78 @@ class PlanMaker {
       Offer(std::move(report));
     }
     return absl::OkStatus();
+  }
+
+  // Orders the jobs of one stage a rank with split backwards, for each bound on what is alive: as many as in
+  // 1f1b, about twice as many, and all.
+  void OrderSplitBackwards() {
+    const int ranks = limits_.ranks, microbatches = source_.microbatches;
+    if (ranks > source_.layers() || ranks * microbatches > kMaxOrdered) return;
+    std::vector<double> work;
+    for (const ProfilePart& part : source_.profile.parts) work.push_back(part.forward + part.backward);
+    const std::vector<int> cut = CutByWork(work, ranks);
+    for (const int per_stage : {1, 2, microbatches}) {
+      SplitPipeline pipeline = PipelineOf(cut);
+      for (int s = 0; s < ranks; ++s)
+        pipeline.stages[s].alive = std::min(microbatches, std::max(ranks - s, per_stage * (ranks - s) - 1));
+      SplitSearchLimits limits;
+      limits.stop = StopAfter(1);
+      OfferOrder(cut, FindSplitOrder(pipeline, limits).order);
+    }
+  }
+
+  // Returns the stages of the cut with times in millionths of the longest.
+  SplitPipeline PipelineOf(const std::vector<int>& cut) const {
+    constexpr double kTicks = 1e6;
+    SplitPipeline pipeline;
+    pipeline.microbatches = source_.microbatches;
+    std::vector<std::array<double, 3>> times;
+    double longest = 0;
+    size_t layer = 0;
+    for (size_t s = 0; s < cut.size(); ++s) {
+      times.push_back({});
+      for (int i = 0; i < cut[s]; ++i, ++layer) {
+        const ProfilePart& part = source_.profile.parts[layer];
+        times[s][0] += part.forward;
+        times[s][1] += part.backward_input;
+        times[s][2] += part.backward_weight;
+      }
+      const bool equal = Network() == nullptr || Network()->network.speeds.size() != cut.size();
+      for (double& time : times[s]) {
+        time /= equal ? 1 : Network()->network.speeds[s];
+        longest = std::max(longest, time);
+      }
+    }
+    const auto ticks = [&](double time) {
+      return std::max<int64_t>(1, static_cast<int64_t>(longest > 0 ? time / longest * kTicks : 1));
+    };
+    for (const auto& [forward, input, weight] : times)
+      pipeline.stages.push_back({ticks(forward), ticks(input), ticks(weight), 1});
+    const double bytes = source_.profile.bandwidth > 0 ? source_.profile.parts[cut[0] - 1].output_bytes : 0;
+    const double transfer = source_.profile.latency + (bytes > 0 ? bytes / source_.profile.bandwidth : 0);
+    if (transfer > 0) pipeline.transfer = ticks(transfer);
+    return pipeline;
+  }
+
+  void OfferOrder(const std::vector<int>& cut, const SplitOrder& order) {
+    std::string rows;
+    for (size_t s = 0; s < order.size(); ++s) {
+      std::vector<std::string> cells;
+      for (const SplitJob& job : order[s])
+        cells.push_back(absl::StrCat(s, absl::string_view("FIW").substr(static_cast<size_t>(job.kind), 1),
+                                     job.microbatch));
+      absl::StrAppend(&rows, absl::StrJoin(cells, ","), "\n");
+    }
+    PlanReport report;
+    report.choice.schedule.name = "file";
+    report.choice.schedule.parameters = {{"path", "split_order"}, {"actions", rows}};
+    if (source_.run.has_value()) report.choice.schedule.reduction = source_.run->schedule.reduction;
+    report.choice.layers_of_stage = cut;
+    report.choice.microbatches = report.microbatches = source_.microbatches;
+    const auto prediction = predict_(report.choice);
+    if (!prediction.ok()) return;
+    TakePrediction(*prediction, &report);
+    Offer(std::move(report));
   }
 
   absl::Status NothingFits(const TickedChain& unlimited) const {

@@ -146,6 +146,11 @@ std::string JoinedBytes(const std::vector<double>& bytes) {
                        [](std::string* out, double b) { absl::StrAppendFormat(out, "%.0f", std::ceil(b)); });
 }
 
+// Returns what people call the schedule: a list of actions is one that was ordered here.
+std::string ShownName(const ScheduleSpec& schedule) {
+  return schedule.name == "file" ? "an order of split backwards" : ToText(schedule);
+}
+
 // Returns the layers of each rank, as far as stages have one rank.
 std::vector<std::string> LayersOfRanks(const PlanReport& report) {
   std::vector<std::vector<std::string>> of_rank(report.ranks);
@@ -268,7 +273,7 @@ std::string PlanYaml(const PlanReport& report) {
   const ScheduleSpec& schedule = report.choice.schedule;
   absl::StrAppend(&text, "  ", schedule.name, ":", schedule.parameters.empty() ? " {}\n" : "\n");
   for (const auto& [name, value] : schedule.parameters)
-    absl::StrAppend(&text, "    ", name, ": \"", value, "\"\n");
+    absl::StrAppend(&text, "    ", name, ": ", OrderedJson(value).dump(), "\n");
   if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
   const std::vector<std::string> activations = SplitActivations(schedule);
   if (activations.size() > 1) {
@@ -293,7 +298,7 @@ std::string PlanLine(const PlanReport& report) {
   const ScheduleSpec& schedule = report.choice.schedule;
   std::string text = report.pattern.has_value()
                          ? absl::StrFormat("a planned pattern of %d stages", report.choice.stages())
-                         : absl::StrFormat("%s with %d stages", ToText(schedule), report.choice.stages());
+                         : absl::StrFormat("%s with %d stages", ShownName(schedule), report.choice.stages());
   absl::StrAppendFormat(&text, " on %d ranks", report.ranks);
   if (report.microbatches > 0) {
     absl::StrAppendFormat(&text, " and %d micro-batches: %s a step", report.microbatches,
@@ -302,7 +307,7 @@ std::string PlanLine(const PlanReport& report) {
       absl::StrAppendFormat(&text, ", at most %.1f %% from the best",
                             100 * GapOf(report.step, report.step_bound));
     if (!report.others.empty()) {
-      absl::StrAppend(&text, "; next is ", ToText(report.others[0].choice.schedule), " with ",
+      absl::StrAppend(&text, "; next is ", ShownName(report.others[0].choice.schedule), " with ",
                       TimeText(report, report.others[0].prediction.step));
     }
   } else {
@@ -324,7 +329,7 @@ std::string PlanTable(const PlanReport& report) {
                                            : absl::StrFormat("the pattern is at most %.1f %% from the best",
                                                              100 * GapOf(period, bound)));
   } else {
-    text = absl::StrFormat("schedule     %s\n", ToText(report.choice.schedule));
+    text = absl::StrFormat("schedule     %s\n", ShownName(report.choice.schedule));
   }
   if (report.microbatches > 0) {
     absl::StrAppendFormat(&text, "step         %s of %d micro-batches, simulated",
@@ -337,7 +342,7 @@ std::string PlanTable(const PlanReport& report) {
     for (size_t i = 0; i < report.others.size() && i < 3; ++i) {
       absl::StrAppendFormat(&text, "%-13s%s with %s\n", i == 0 ? "next" : "",
                             TimeText(report, report.others[i].prediction.step),
-                            ToText(report.others[i].choice.schedule));
+                            ShownName(report.others[i].choice.schedule));
     }
   }
   absl::StrAppendFormat(
