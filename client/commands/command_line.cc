@@ -516,12 +516,10 @@ CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
 CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
   CLI::App* sub = app.add_subcommand("explain", "Say where a run's time went that its plan does not have");
   sub->add_option("RUN", o.folder, "Output folder of a run, as out/shakespeare")->required()->type_name("");
-  sub->add_option("--step", o.step,
-                  "Step to explain (default: the one of median time among those in the trace)")
+  sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("T");
-  sub->add_option("--profile", o.profile,
-                  "Plan by this profile (default: the run's own plan, from its jobs' mean times)")
+  sub->add_option("--profile", o.profile, "Plan by this profile (default: the run's own job times)")
       ->type_name("FILE");
   AddForm(*sub, &o.json);
   sub->footer(
