@@ -33,7 +33,7 @@ def peaks(command):
 def steps_in_turn(trace, steps):
     """Whether every rank was done with a step before it began the next, so that the most of a run is that of a step."""
     ended = {}
-    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["cat"] not in ("idle", "transfer")]
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["cat"] not in ("idle", "transfer", "planned")]
     for event in sorted(events, key=lambda e: e["ts"]):
         rank = event["args"]["rank"]
         step, end = ended.get(rank, (0, 0))

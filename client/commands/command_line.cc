@@ -513,6 +513,24 @@ CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
   return sub;
 }
 
+CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
+  CLI::App* sub = app.add_subcommand("explain", "Say where a run's time went that its plan does not have");
+  sub->add_option("RUN", o.folder, "Output folder of a run, as out/shakespeare")->required()->type_name("");
+  sub->add_option("--step", o.step,
+                  "Step to explain (default: the one of median time among those in the trace)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("T");
+  sub->add_option("--profile", o.profile,
+                  "Plan by this profile (default: the run's own plan, from its jobs' mean times)")
+      ->type_name("FILE");
+  AddForm(*sub, &o.json);
+  sub->footer(
+      Footer({{"weft explain out/shakespeare", "largest differences first"},
+              {"weft explain out/run --profile profile.json", "against times measured elsewhere"}},
+             "The seconds add up to the difference of the measured and the planned makespan of the step."));
+  return sub;
+}
+
 CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   CLI::App* sub = app.add_subcommand("generate", "Write text with a trained gpt");
   sub->add_option("RUN", o.source, "Folder of a training's results, as out/shakespeare; or a run file")
@@ -884,6 +902,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   WaitOptions wait;
   CancelOptions cancel;
   DiffOptions diff;
+  ExplainOptions explain;
   std::string shell;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
@@ -895,6 +914,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddPlan(app, plan), [&] { return plan; });
   commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
   commands.emplace_back(AddDiff(app, diff), [&] { return diff; });
+  commands.emplace_back(AddExplain(app, explain), [&] { return explain; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
   commands.emplace_back(AddList(app, list), [&] { return list; });
   commands.emplace_back(AddWorkers(app, workers), [&] { return workers; });

@@ -17,6 +17,7 @@
 #include "client/commands/compare_command.h"
 #include "client/commands/diff_command.h"
 #include "client/commands/eval_command.h"
+#include "client/commands/explain_command.h"
 #include "client/commands/generate_command.h"
 #include "client/commands/plan_command.h"
 #include "client/commands/profile_command.h"
@@ -29,7 +30,8 @@ namespace weft {
 
 using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
                              EvalOptions, GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions,
-                             WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, DiffOptions>;
+                             WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, DiffOptions,
+                             ExplainOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

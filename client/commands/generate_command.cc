@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
+#include "client/files/run_folder.h"
 #include "client/training/worker_task.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
@@ -27,35 +27,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-Json ReadJsonFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
-}
-
-// Reads the specification of the run in the folder: from summary.json, or, if the run has not finished, from
-// the file that run.json names.
-absl::StatusOr<RunSpec> ReadRunOf(const fs::path& folder) {
-  const Json summary = ReadJsonFile(folder / "summary.json");
-  if (summary.is_object() && summary.contains("run")) {
-    auto spec = ParseRunSpec(summary["run"]);
-    if (spec.ok()) return spec;
-    return absl::InvalidArgumentError(
-        absl::StrCat((folder / "summary.json").string(), ": ", spec.status().message()));
-  }
-  const Json run = ReadJsonFile(folder / "run.json");
-  if (run.is_object() && run.contains("file") && run["file"].is_string()) {
-    const std::string file = run["file"];
-    if (!file.empty()) return ReadRunFile(file, RunFileData::kIgnored);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(folder.string(),
-                   " has no summary.json and no run.json that say what the model is; give the run "
-                   "file instead, and the checkpoint with --checkpoint"));
-}
-
 absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
   std::error_code ignored;
-  if (fs::is_directory(options.source, ignored)) return ReadRunOf(options.source);
+  if (fs::is_directory(options.source, ignored)) return ReadRunOfFolder(options.source);
   if (!fs::exists(options.source, ignored))
     return absl::InvalidArgumentError(
         absl::StrCat(options.source, ": there is no such folder of a run, and no such run file"));

@@ -26,14 +26,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns the median: time that other programs take of a core is not the layer's.
-double TypicalOf(std::vector<double> seconds) {
-  if (seconds.empty()) return 0;
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
-}
-
 // Returns the typical times by kind and layer.
 std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
   std::array<std::vector<std::vector<double>>, kJobKinds> samples;
@@ -48,7 +40,7 @@ std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size
   }
   std::array<std::vector<double>, kJobKinds> times;
   for (int k = 0; k < kJobKinds; ++k) {
-    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(TypicalOf(std::move(of_layer)));
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
   }
   return times;
 }
@@ -88,12 +80,29 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
-OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
+RunSpec SplitProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = ProfilingRun(run, steps);
+  profiling.schedule.name = "custom";
+  profiling.schedule.parameters = {{"ranks", "1"}, {"compute", "0"}, {"split_backward", "true"}};
+  return profiling;
+}
+
+RunSpec LinkProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = ProfilingRun(run, steps);
+  profiling.schedule.name = "custom";
+  profiling.schedule.parameters = {{"ranks", "2"}, {"compute", "s % W"}, {"weights", "(s + 1) % W"}};
+  return profiling;
+}
+
+OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const MeasuredRun& split,
+                      const MeasuredLink& link) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
   // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
   const Profile counted = CountedProfile(run, 1e9);
   const auto times = TypicalTimes(measured.trace, layers.size());
+  const auto split_times = TypicalTimes(split.trace, layers.size());
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
+  const auto half = [&](JobKind kind, size_t layer) { return split_times[static_cast<int>(kind)][layer]; };
   OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"layers", OrderedJson::array()}};
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool reported = i < measured.trace.activation_bytes.size();
@@ -102,14 +111,49 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
     json["layers"].push_back({{"name", layers[i].name},
                               {"forward", time(JobKind::kForward, i)},
                               {"backward", time(JobKind::kBackward, i)},
+                              {"backward_input", half(JobKind::kBackwardInput, i)},
+                              {"backward_weight", half(JobKind::kBackwardWeight, i)},
                               {"update", time(JobKind::kUpdate, i)},
                               {"activation_bytes", std::llround(activation_bytes)},
                               {"output_bytes", std::llround(counted.parts[i].output_bytes)},
                               {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
                               {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
   }
+  if (link.bandwidth > 0) json["bandwidth"] = link.bandwidth;
+  if (link.latency > 0) json["latency"] = link.latency;
   return json;
 }
+
+namespace {
+
+// The three short trainings behind a profile.
+struct ProfiledRuns {
+  MeasuredRun whole, split, linked;
+};
+
+absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
+                                             const ScratchFolder& scratch) {
+  StopSignals signals;
+  ProfiledRuns runs;
+  struct Part {
+    const char* folder;
+    RunSpec spec;
+    int processes;
+    MeasuredRun* measured;
+  };
+  for (const Part& part : {Part{"profile", ProfilingRun(run, options.steps), 1, &runs.whole},
+                           Part{"split", SplitProfilingRun(run, options.steps), 1, &runs.split},
+                           Part{"links", LinkProfilingRun(run, options.steps), 2, &runs.linked}}) {
+    if (part.processes > part.spec.stages()) continue;  // nothing is sent
+    auto measured =
+        TrainAndMeasure(part.spec, part.processes, options.device, scratch / part.folder, &signals);
+    if (!measured.ok()) return measured.status();
+    *part.measured = *std::move(measured);
+  }
+  return runs;
+}
+
+}  // namespace
 
 ExitCode RunProfile(const ProfileOptions& options) {
   auto run = ReadRunFile(options.file);
@@ -121,17 +165,16 @@ ExitCode RunProfile(const ProfileOptions& options) {
   if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
     return Fail(kExitBadConfiguration, data.message());
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
-  const RunSpec profiling = ProfilingRun(*run, options.steps);
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
-  StopSignals signals;
-  const auto measured = TrainAndMeasure(profiling, 1, options.device, **scratch / "profile", &signals);
+  const auto measured = TrainForProfile(*run, options, **scratch);
   if (measured.status().code() == absl::StatusCode::kCancelled) {
     PrintMessage(measured.status().message());
     return kExitInterrupted;
   }
   if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
-  OrderedJson json = ProfileOf(profiling, *measured);
+  OrderedJson json = ProfileOf(ProfilingRun(*run, options.steps), measured->whole, measured->split,
+                               LinkOf(measured->linked.trace.transfers));
   json["name"] = run->name;
   return Print(json.dump(2) + "\n", options.output);
 }

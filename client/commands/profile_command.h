@@ -7,6 +7,7 @@
 
 #include "client/commands/measured_schedules.h"
 #include "client/console/console.h"
+#include "client/files/measured_link.h"
 #include "client/training/device_flags.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
@@ -24,8 +25,14 @@ struct ProfileOptions {
 // so that the times and bytes of its jobs are those of single layers.
 RunSpec ProfilingRun(const RunSpec& run, int steps);
 
-// Returns the profile of such a run: medians without the first step.
-nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured);
+// Returns the same run with its backwards in halves; and one whose every activation, gradient and weight goes
+// from one process to another.
+RunSpec SplitProfilingRun(const RunSpec& run, int steps);
+RunSpec LinkProfilingRun(const RunSpec& run, int steps);
+
+// Returns the profile of such runs: medians without the first step.
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured, const MeasuredRun& split,
+                                 const MeasuredLink& link);
 
 // Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);

@@ -30,8 +30,13 @@ std::optional<int> Number(const Json& object, const char* key, int64_t most) {
   return static_cast<int>(value);
 }
 
-std::optional<JobKind> Kind(const Json& event) {
+bool IsOf(const Json& event, const char* category) {
   const auto found = event.find("cat");
+  return found != event.end() && *found == category;
+}
+
+std::optional<JobKind> Kind(const Json& event, const char* key) {
+  const auto found = event.find(key);
   if (found == event.end() || !found->is_string()) return std::nullopt;
   for (int k = 0; k < kJobKinds; ++k) {
     if (found->get_ref<const std::string&>() == std::string(JobKindName(static_cast<JobKind>(k)))) {
@@ -41,31 +46,55 @@ std::optional<JobKind> Kind(const Json& event) {
   return std::nullopt;
 }
 
+// Start and end of an event, in seconds.
+struct EventTime {
+  double start = 0, end = 0;
+};
+std::optional<EventTime> TimeOf(const Json& event) {
+  const auto start = event.find("ts"), duration = event.find("dur");
+  const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
+                     duration->is_number() && duration->get<double>() >= 0;
+  if (!timed) return std::nullopt;
+  EventTime time;
+  time.start = start->get<double>() * 1e-6;
+  time.end = time.start + duration->get<double>() * 1e-6;
+  return time;
+}
+
 std::optional<DrawnJob> JobOfEvent(const Json& event) {
-  const std::optional<JobKind> kind = Kind(event);
   const auto args = event.find("args");
-  if (!kind.has_value() || args == event.end() || !args->is_object()) return std::nullopt;
+  if (args == event.end() || !args->is_object()) return std::nullopt;
+  const std::optional<JobKind> kind = IsOf(event, "planned") ? Kind(*args, "kind") : Kind(event, "cat");
+  if (!kind.has_value()) return std::nullopt;
   const auto rank = Number(*args, "rank", kMaxNumber);
   const auto step = Number(*args, "step", kMaxStep);
   const auto stage = Number(*args, "stage", kMaxNumber);
   const auto microbatch = Number(*args, "microbatch", kMaxNumber);
-  const auto start = event.find("ts"), duration = event.find("dur");
-  const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
-                     duration->is_number() && duration->get<double>() >= 0;
-  if (!rank.has_value() || !step.has_value() || !stage.has_value() || !timed) return std::nullopt;
+  const std::optional<EventTime> time = TimeOf(event);
+  if (!rank.has_value() || !step.has_value() || !stage.has_value() || !time.has_value()) return std::nullopt;
   if (HasMicrobatch(*kind) && !microbatch.has_value()) return std::nullopt;
-  DrawnJob job;
-  job.job = Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind);
-  job.rank = *rank;
-  job.start = start->get<double>() * 1e-6;
-  job.end = job.start + duration->get<double>() * 1e-6;
-  return job;
+  return DrawnJob{Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind), *rank,
+                  time->start, time->end};
 }
 
-// Returns true for events beside the jobs: idle times and transfers.
-bool IsIdleOrTransfer(const Json& event) {
-  const auto found = event.find("cat");
-  return found != event.end() && (*found == "idle" || *found == "transfer");
+std::optional<DrawnIdle> IdleOfEvent(const Json& event) {
+  const auto args = event.find("args");
+  if (args == event.end() || !args->is_object()) return std::nullopt;
+  const auto rank = Number(*args, "rank", kMaxNumber);
+  const auto cause = args->find("cause");
+  const std::optional<EventTime> time = TimeOf(event);
+  if (!rank.has_value() || !time.has_value() || cause == args->end() || !cause->is_string())
+    return std::nullopt;
+  return DrawnIdle{*rank, time->start, time->end, cause->get<std::string>()};
+}
+
+std::optional<Trace::Transfer> TransferOfEvent(const Json& event) {
+  const auto args = event.find("args");
+  const std::optional<EventTime> time = TimeOf(event);
+  if (args == event.end() || !args->is_object() || !time.has_value()) return std::nullopt;
+  const auto bytes = args->find("bytes");
+  const bool known = bytes != args->end() && bytes->is_number();
+  return Trace::Transfer{time->start, time->end, known ? bytes->get<double>() : 0};
 }
 
 std::string Title(const Json& event) {
@@ -121,10 +150,14 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
     if (too_deep) return false;
     if (depth != 2 || what != Json::parse_event_t::object_end) return true;
     const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
-    if (phase == "X" && !IsIdleOrTransfer(value)) {
+    if (phase == "X" && IsOf(value, "idle")) {
+      if (auto idle = IdleOfEvent(value); idle.has_value()) trace.idle.push_back(*std::move(idle));
+    } else if (phase == "X" && IsOf(value, "transfer")) {
+      if (auto transfer = TransferOfEvent(value); transfer.has_value()) trace.transfers.push_back(*transfer);
+    } else if (phase == "X") {
       const std::optional<DrawnJob> job = JobOfEvent(value);
       if (job.has_value()) {
-        trace.jobs.push_back(*job);
+        (IsOf(value, "planned") ? trace.planned : trace.jobs).push_back(*job);
         trace.ranks = std::max(trace.ranks, job->rank + 1);
       } else if (bad < 0) {
         bad = events;

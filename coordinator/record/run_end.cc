@@ -1,6 +1,7 @@
 #include "coordinator/record/run_end.h"
 
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,7 +47,10 @@ TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int pro
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
   results.ranks = schedule.scheme.ranks;
-  const auto predicted = PredictionFrom(schedule, spec.steps_to_make(), recorder.TypicalDurations());
+  std::set<int> kept;
+  for (const DrawnJob& j : results.jobs) kept.insert(j.job.step);
+  const auto predicted = PredictionFrom(schedule, spec.steps_to_make(), static_cast<int>(kept.size()),
+                                        recorder.TypicalDurations());
   if (predicted.ok()) results.predicted = *predicted;
   return results;
 }

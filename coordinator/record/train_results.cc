@@ -6,7 +6,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,8 +28,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxSimulatedJobs = 4'000'000;
-constexpr size_t kBoxesOfRank = 80;  // boxes of timeline.svg, about as many as can be told apart
-constexpr size_t kLinesShown = 16;   // lines of a rank in its picture
+constexpr int64_t kMaxPlannedJobs = 400'000;  // of the simulation whose last steps are kept
+constexpr size_t kBoxesOfRank = 80;           // boxes of timeline.svg, about as many as can be told apart
+constexpr size_t kLinesShown = 16;            // lines of a rank in its picture
 constexpr int kLineColumns = 72;
 
 // Returns a list indexed by rank, of one of the maps of each rank's report.
@@ -76,6 +79,13 @@ DrawingOptions Drawing(const TrainResults& results) {
   return drawing;
 }
 
+// Returns the options with the planned jobs beside these.
+DrawingOptions DrawingWithPlan(const TrainResults& results, const std::vector<DrawnJob>& jobs) {
+  DrawingOptions drawing = Drawing(results);
+  drawing.planned = PlannedBeside(results.predicted.jobs, jobs);
+  return drawing;
+}
+
 std::string LastStepPicture(const TrainResults& results, const TextStyle& style) {
   DrawingOptions drawing = Drawing(results);
   std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
@@ -89,7 +99,7 @@ std::string LastStepPicture(const TrainResults& results, const TextStyle& style)
 
 std::string Svg(const TrainResults& results) {
   const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesOfRank * results.ranks);
-  DrawingOptions drawing = Drawing(results);
+  DrawingOptions drawing = DrawingWithPlan(results, jobs);
   if (!jobs.empty()) {
     int32_t first = jobs.front().job.step, last = first;
     for (const DrawnJob& j : jobs) {
@@ -164,7 +174,7 @@ double Percentile(std::vector<double> values, double share) {
   return values[index];
 }
 
-absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps,
+absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps, int kept,
                                           const std::array<std::vector<double>, kJobKinds>& durations) {
   const Graph graph(schedule);
   SimulationOptions options;
@@ -172,9 +182,49 @@ absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps
   // A few steps show the period; more would only take longer.
   const int64_t affordable = kMaxSimulatedJobs / std::max(1, graph.jobs_per_step());
   options.steps = static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(steps, affordable), 1, 8));
+  const int64_t listed = int64_t{options.steps} * graph.jobs_per_step();
+  options.record_jobs = listed <= kMaxPlannedJobs;
   const auto result = Simulate(graph, options);
   if (!result.ok()) return result.status();
-  return Prediction{result->period, PredictedIdle(*result)};
+  Prediction prediction{result->period, PredictedIdle(*result), {}};
+  for (const SimulatedJob& j : result->jobs) {
+    if (j.job.step >= options.steps - kept) prediction.jobs.push_back({j.job, j.rank, j.start, j.end});
+  }
+  return prediction;
+}
+
+std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::vector<DrawnJob>& measured) {
+  const auto window = [](const std::vector<DrawnJob>& jobs) {
+    int first = std::numeric_limits<int>::max(), last = -1;
+    for (const DrawnJob& j : jobs) {
+      first = std::min(first, j.job.step);
+      last = std::max(last, j.job.step);
+    }
+    return std::pair(first, last);
+  };
+  const auto begin = [](const std::vector<DrawnJob>& jobs, int first) {
+    double start = std::numeric_limits<double>::infinity();
+    for (const DrawnJob& j : jobs) {
+      if (j.job.step >= first) start = std::min(start, j.start);
+    }
+    return start;
+  };
+  if (planned.empty() || measured.empty()) return {};
+  const auto [first_planned, last_planned] = window(planned);
+  const auto [first_measured, last_measured] = window(measured);
+  const int steps = std::min(last_planned - first_planned, last_measured - first_measured) + 1;
+  const int first = last_planned - steps + 1;
+  const int renumber = last_measured - last_planned;
+  const double shift = begin(measured, last_measured - steps + 1) - begin(planned, first);
+  std::vector<DrawnJob> beside;
+  for (DrawnJob& j : planned) {
+    if (j.job.step < first) continue;
+    j.job.step += renumber;
+    j.start += shift;
+    j.end += shift;
+    beside.push_back(j);
+  }
+  return beside;
 }
 
 std::string StepLine(const StepRecord& step) {
@@ -333,7 +383,8 @@ std::vector<std::string> WriteTraces(const TrainResults& results, const std::str
   if (results.reference) return lost;
   note(WriteActions(results, folder + "/actions.csv"));
   note(WriteWholeFile(folder + "/timeline.svg", Svg(results)));
-  note(WriteWholeFile(folder + "/trace.json", DrawTrace(results.jobs, Drawing(results))));
+  note(WriteWholeFile(folder + "/trace.json",
+                      DrawTrace(results.jobs, DrawingWithPlan(results, results.jobs))));
   return lost;
 }
 

@@ -27,6 +27,7 @@ namespace weft {
 struct Prediction {
   double step_seconds = 0;
   IdleShares idle;
+  std::vector<DrawnJob> jobs;  // of its last steps
 };
 
 struct TrainResults {
@@ -55,9 +56,14 @@ struct TrainResults {
 double Percentile(std::vector<double> values, double share);
 
 // Predicts the time per step, and the idle time, with the simulator from the durations of each kind and
-// stage, without transfers.
-absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps,
+// stage, without transfers. Returns the jobs of the last `kept` steps with it, or of fewer where that is too
+// much.
+absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps, int kept,
                                           const std::array<std::vector<double>, kJobKinds>& durations);
+
+// Returns the planned jobs as if they were those of the last measured steps: with their numbers, and in their
+// time, from the begin of the first of them on.
+std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::vector<DrawnJob>& measured);
 
 // Returns one line of steps.jsonl, without its end.
 std::string StepLine(const StepRecord& step);

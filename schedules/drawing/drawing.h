@@ -4,7 +4,8 @@
 // characters a rank for a terminal, as a Chrome trace for Perfetto, and as the rows of actions of
 // torch.distributed.pipelining (`0F0,1F1,0B0`). Forward is light and backward dark, so that they differ in
 // grey too; a blank in a rank's row is idle time. Timeline and trace also show why a rank was idle and which
-// tensors it received, where that is given.
+// tensors it received, and how its jobs were
+// planned, where that is given.
 //
 // Requires 0 <= rank < ranks and end >= start for every job, idle time and transfer; order does not matter.
 // Pure; the output depends on the arguments only.
@@ -60,6 +61,9 @@ struct DrawingOptions {
   std::vector<DrawnIdle> idle = {};
   std::vector<DrawnTransfer> transfers = {};
   DrawnTime time = DrawnTime::kUnits;
+  // The same jobs as they were planned, in the same time as the jobs. Timeline and trace have a row of them
+  // above each rank's own.
+  std::vector<DrawnJob> planned = {};
 };
 
 std::string DrawSvg(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
@@ -69,7 +73,8 @@ std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
                       bool unicode = true);
 
 // Returns JSON for chrome://tracing and ui.perfetto.dev: one track a rank with its jobs and idle times (`cat`
-// "idle"), a second where jobs of a rank overlap, and as many as needed for the tensors that it receives
+// "idle"), one above it with its planned jobs (`cat` "planned"), a second where jobs of a rank overlap, and
+// as many as needed for the tensors that it receives
 // (`cat` "transfer"); times in microseconds (a unit of a simulation counts as one millisecond).
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 

@@ -78,13 +78,17 @@ class TimelineRows {
 
   void DrawRows() {
     StepNumbers();
-    size_t next = 0, next_idle = 0, next_transfer = 0;
+    size_t next = 0, next_planned = 0, next_idle = 0, next_transfer = 0;
     const auto of_rank = [](const auto& list, size_t* next, auto belongs) {
       const size_t first = *next;
       while (*next < list.size() && belongs(list[*next])) ++*next;
       return absl::MakeConstSpan(list).subspan(first, *next - first);
     };
     for (Rank rank = 0; rank < layout_.options().ranks; ++rank) {
+      if (layout_.plan() > 0) {
+        Planned(rank,
+                of_rank(layout_.planned(), &next_planned, [&](const DrawnJob& j) { return j.rank == rank; }));
+      }
       // The row's ground is what idle looks like.
       absl::StrAppend(&out_, "<rect x=\"", SvgLength(TimelineLayout::kLeft), "\" y=\"",
                       SvgLength(layout_.Y(rank)), "\" width=\"", SvgLength(TimelineLayout::kPlot),
@@ -92,7 +96,7 @@ class TimelineRows {
       if (layout_.Labels(rank)) RankLabel(rank);
       Idle(of_rank(layout_.idle(), &next_idle, [&](const DrawnIdle& i) { return i.rank == rank; }));
       const auto row = of_rank(layout_.jobs(), &next, [&](const DrawnJob& j) { return j.rank == rank; });
-      Boxes(row);
+      Boxes(row, {layout_.Y(rank), layout_.BoxHeight()});
       Transfers(
           of_rank(layout_.transfers(), &next_transfer, [&](const DrawnTransfer& t) { return t.to == rank; }));
       if (layout_.strip() > 0) Strip(row);
@@ -179,7 +183,27 @@ class TimelineRows {
     return Lane::kWhole;
   }
 
-  void Boxes(absl::Span<const DrawnJob> row) {
+  // The place of a row of boxes.
+  struct Band {
+    double y, height;
+  };
+
+  // Draws what was planned for the rank, above its own row.
+  void Planned(Rank rank, absl::Span<const DrawnJob> row) {
+    const Band band = {layout_.PlanY(rank), layout_.PlanHeight()};
+    absl::StrAppend(&out_, "<g opacity=\".6\">\n<path d=\"M", SvgLength(TimelineLayout::kLeft), " ",
+                    SvgLength(band.y + band.height), "h", SvgLength(TimelineLayout::kPlot),
+                    "\" stroke=\"#bbb\"/>\n");
+    if (band.height >= 9) {
+      absl::StrAppend(&out_, "<text x=\"", SvgLength(TimelineLayout::kLeft - 8), "\" y=\"",
+                      SvgLength(band.y + band.height / 2 + 3),
+                      "\" text-anchor=\"end\" font-size=\"9\" fill=\"#444\">planned</text>\n");
+    }
+    Boxes(row, band);
+    absl::StrAppend(&out_, "</g>\n");
+  }
+
+  void Boxes(absl::Span<const DrawnJob> row, const Band& band) {
     absl::StrAppend(&out_, "<g class=\"b\">\n");
     for (size_t i = 0; i < row.size();) {
       size_t last = i;
@@ -190,30 +214,29 @@ class TimelineRows {
              row[last + 1].job.kind == row[i].job.kind) {
         ++last;
       }
-      if (row[last].end > row[i].start) Box(row[i], row[last].end, lane);
+      if (row[last].end > row[i].start) Box(row[i], row[last].end, lane, band);
       i = last + 1;
     }
     absl::StrAppend(&out_, "</g>\n");
     // Ticks stand over the boxes, which would hide them.
     for (const DrawnJob& j : row) {
-      if (j.end <= j.start && TimelineLayout::Shows(j)) Tick(j);
+      if (j.end <= j.start && TimelineLayout::Shows(j)) Tick(j, band);
     }
   }
 
   // Draws a job that takes no time.
-  void Tick(const DrawnJob& drawn) {
+  void Tick(const DrawnJob& drawn, const Band& band) {
     absl::StrAppend(&out_, "<rect class=\"k", static_cast<int>(drawn.job.kind), "t0\" x=\"",
-                    SvgLength(layout_.X(drawn.start) - kTick / 2), "\" y=\"",
-                    SvgLength(layout_.Y(drawn.rank)), "\" width=\"", SvgLength(kTick), "\" height=\"",
-                    SvgLength(layout_.BoxHeight()), "\"><title>", Describe(drawn.job), ", at ",
-                    Time(drawn.start), "</title></rect>\n");
+                    SvgLength(layout_.X(drawn.start) - kTick / 2), "\" y=\"", SvgLength(band.y),
+                    "\" width=\"", SvgLength(kTick), "\" height=\"", SvgLength(band.height), "\"><title>",
+                    Describe(drawn.job), ", at ", Time(drawn.start), "</title></rect>\n");
   }
 
-  void Box(const DrawnJob& drawn, double end, Lane lane) {
+  void Box(const DrawnJob& drawn, double end, Lane lane, const Band& band) {
     const int kind = static_cast<int>(drawn.job.kind);
     const double x = layout_.X(drawn.start), width = std::max(layout_.X(end) - x, TimelineLayout::kHair);
-    const double height = lane == Lane::kWhole ? layout_.BoxHeight() : layout_.BoxHeight() / 2;
-    const double y = layout_.Y(drawn.rank) + (lane == Lane::kLower ? height : 0);
+    const double height = lane == Lane::kWhole ? band.height : band.height / 2;
+    const double y = band.y + (lane == Lane::kLower ? height : 0);
     absl::StrAppend(&out_, "<rect class=\"k", kind, "t", Tint(drawn.job.stage), "\" x=\"", SvgLength(x),
                     "\" y=\"", SvgLength(y), "\" width=\"", SvgLength(width), "\" height=\"",
                     SvgLength(height), "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ",
@@ -364,6 +387,7 @@ std::vector<std::string> Remarks(const TimelineLayout& layout, bool labelled) {
   } else if (labelled) {
     remarks.push_back(absl::StrCat("number: ", number));
   }
+  if (layout.plan() > 0) remarks.push_back("upper row of a rank: planned");
   if (layout.options().stages > 1) remarks.push_back("shade: stage, later is darker");
   return remarks;
 }

@@ -117,6 +117,33 @@ void AddTrack(int track, int place, const std::string& name, std::string* out) {
                   ",\"args\":{\"sort_index\":", place, "}}");
 }
 
+// The order of a rank's tracks: what was planned, its jobs, what overlaps them and what it receives.
+struct TrackPlaces {
+  bool planned;
+  int Planned(Rank rank) const { return 3 * rank; }
+  int Jobs(Rank rank) const { return planned ? 3 * rank + 1 : 2 * rank; }
+  int Beside(Rank rank) const { return Jobs(rank) + 1; }
+};
+
+// Adds the planned jobs, each rank's on a track of its own. `track` is that of the first rank.
+void AddPlanned(const DrawingOptions& options, double begin, double to_us, int track, std::string* out) {
+  if (options.planned.empty()) return;
+  const TrackPlaces places{true};
+  for (Rank rank = 0; rank < options.ranks; ++rank)
+    AddTrack(track + rank, places.Planned(rank), absl::StrCat("rank ", rank, ", planned"), out);
+  for (const DrawnJob& j : options.planned) {
+    const absl::string_view kind = JobKindName(j.job.kind);
+    absl::StrAppend(
+        out, ",\n{\"ph\":\"X\",\"name\":\"", kind, " s", j.job.stage,
+        HasMicrobatch(j.job.kind) ? absl::StrCat(" b", j.job.microbatch) : "",
+        "\",\"cat\":\"planned\",\"pid\":0,\"tid\":", track + j.rank,
+        absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (j.start - begin) * to_us, (j.end - j.start) * to_us),
+        ",\"args\":{\"kind\":\"", kind, "\",\"step\":", j.job.step, ",\"stage\":", j.job.stage);
+    if (HasMicrobatch(j.job.kind)) absl::StrAppend(out, ",\"microbatch\":", j.job.microbatch);
+    absl::StrAppend(out, ",\"rank\":", j.rank, "}}");
+  }
+}
+
 // Adds idle times on their rank's first track, where no job runs then.
 void AddIdle(const DrawingOptions& options, double begin, double to_us, std::string* out) {
   for (const DrawnIdle& idle : options.idle) {
@@ -143,13 +170,14 @@ void AddTransfers(const DrawingOptions& options, double begin, double to_us, int
     int track;
     double until;
   };
+  const TrackPlaces places{!options.planned.empty()};
   std::map<Rank, std::vector<Lane>> lanes;
   for (const DrawnTransfer& t : transfers) {
     std::vector<Lane>& own = lanes[t.to];
     auto lane = std::find_if(own.begin(), own.end(), [&](const Lane& l) { return l.until <= t.start; });
     if (lane == own.end()) {
       const std::string number = own.empty() ? "" : absl::StrCat(" ", own.size() + 1);
-      AddTrack(track, 2 * t.to + 1, absl::StrCat("rank ", t.to, ", receives", number), out);
+      AddTrack(track, places.Beside(t.to), absl::StrCat("rank ", t.to, ", receives", number), out);
       own.push_back({track++, t.end});
       lane = own.end() - 1;
     }
@@ -174,19 +202,21 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   const double to_us = options.time == DrawnTime::kSeconds ? 1e6 : 1e3;
   double begin = jobs.empty() ? 0 : jobs[0].start;
   for (const DrawnJob& j : jobs) begin = std::min(begin, j.start);
+  for (const DrawnJob& j : options.planned) begin = std::min(begin, j.start);
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   absl::StrAppend(
       &out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":",
       nlohmann::json(options.title).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "}}");
   const std::vector<bool> second = OnSecondTrack(jobs);
+  const TrackPlaces places{!options.planned.empty()};
   std::set<Rank> has_second;
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (second[i]) has_second.insert(jobs[i].rank);
   }
   for (Rank rank = 0; rank < options.ranks; ++rank) {
-    AddTrack(rank, 2 * rank, absl::StrCat("rank ", rank), &out);
+    AddTrack(rank, places.Jobs(rank), absl::StrCat("rank ", rank), &out);
     if (has_second.count(rank) == 0) continue;
-    AddTrack(options.ranks + rank, 2 * rank + 1, absl::StrCat("rank ", rank, ", second"), &out);
+    AddTrack(options.ranks + rank, places.Beside(rank), absl::StrCat("rank ", rank, ", second"), &out);
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
     const DrawnJob& j = jobs[i];
@@ -201,7 +231,8 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
     absl::StrAppend(&out, ",\"rank\":", j.rank, "}}");
   }
   AddIdle(options, begin, to_us, &out);
-  AddTransfers(options, begin, to_us, 2 * options.ranks, &out);
+  AddPlanned(options, begin, to_us, 2 * options.ranks, &out);
+  AddTransfers(options, begin, to_us, (places.planned ? 3 : 2) * options.ranks, &out);
   absl::StrAppend(&out, "\n],\"ranks\":", options.ranks);
   if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
   if (options.time == DrawnTime::kSeconds) absl::StrAppend(&out, ",\"measured\":true");

@@ -2,11 +2,20 @@
 
 namespace weft {
 
-TimelineLayout::TimelineLayout(absl::Span<const DrawnJob> jobs, const DrawingOptions& options)
-    : jobs_(jobs.begin(), jobs.end()), options_(options) {
-  std::stable_sort(jobs_.begin(), jobs_.end(), [](const DrawnJob& a, const DrawnJob& b) {
+namespace {
+
+std::vector<DrawnJob> ByRankAndStart(absl::Span<const DrawnJob> jobs) {
+  std::vector<DrawnJob> sorted(jobs.begin(), jobs.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const DrawnJob& a, const DrawnJob& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.start < b.start;
   });
+  return sorted;
+}
+
+}  // namespace
+
+TimelineLayout::TimelineLayout(absl::Span<const DrawnJob> jobs, const DrawingOptions& options)
+    : jobs_(ByRankAndStart(jobs)), planned_(ByRankAndStart(options.planned)), options_(options) {
   if (!jobs_.empty()) begin_ = end_ = jobs_.front().start;
   for (const DrawnJob& j : jobs_) {
     begin_ = std::min(begin_, j.start);
@@ -19,6 +28,10 @@ TimelineLayout::TimelineLayout(absl::Span<const DrawnJob> jobs, const DrawingOpt
     start->second = std::min(start->second, j.start);
   }
   for (const auto& [rank, stages] : stages_of_) stages_move_ |= stages.size() > 1;
+  for (const DrawnJob& j : planned_) {
+    begin_ = std::min(begin_, j.start);
+    end_ = std::max(end_, j.end);
+  }
   if (end_ <= begin_) end_ = begin_ + 1;
   TakeIdle();
   TakeTransfers();
@@ -92,7 +105,8 @@ void TimelineLayout::SetHeights() {
   row_ = options_.ranks <= 12 ? 30 : options_.ranks <= 24 ? 22 : options_.ranks <= 80 ? 15 : 8;
   if (row_ >= 15 && !transfers_.empty()) lane_ = row_ >= 22 ? 6 : 3;
   if (row_ >= 15 && first_start_.size() > 1) strip_ = row_ >= 22 ? 4 : 2;
-  row_ += lane_ + strip_;
+  if (row_ >= 15 && !planned_.empty()) plan_ = row_ >= 22 ? 18 : 9;
+  row_ += lane_ + strip_ + plan_;
   top_ = kTop + (first_start_.size() > 1 ? 14 : 0);
 }
 

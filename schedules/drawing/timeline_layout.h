@@ -33,6 +33,7 @@ class TimelineLayout {
   const DrawingOptions& options() const { return options_; }
   // Return what is drawn, by rank, then start; transfers by the rank that receives.
   const std::vector<DrawnJob>& jobs() const { return jobs_; }
+  const std::vector<DrawnJob>& planned() const { return planned_; }
   const std::vector<DrawnIdle>& idle() const { return idle_; }  // what is hatched
   const std::vector<DrawnTransfer>& transfers() const { return transfers_; }
   const std::set<std::string>& causes() const { return causes_; }
@@ -54,13 +55,16 @@ class TimelineLayout {
   double begin() const { return begin_; }
   double end() const { return end_; }
   double X(double time) const { return kLeft + (time - begin_) / (end_ - begin_) * kPlot; }
-  double Y(Rank rank) const { return top_ + row_ * rank; }
+  double Y(Rank rank) const { return top_ + row_ * rank + plan_; }
+  double PlanY(Rank rank) const { return top_ + row_ * rank; }
+  double PlanHeight() const { return plan_ - 2; }
   double Bottom() const { return top_ + row_ * options_.ranks; }
   double top() const { return top_; }
   double row() const { return row_; }      // heights: of a row,
   double lane() const { return lane_; }    // in it of what arrives,
-  double strip() const { return strip_; }  // and of the steps
-  double BoxHeight() const { return row_ - lane_ - strip_ - (row_ >= 12 ? 3 : 1); }
+  double strip() const { return strip_; }  // and of the steps,
+  double plan() const { return plan_; }    // and, above it, of what was planned
+  double BoxHeight() const { return row_ - lane_ - strip_ - plan_ - (row_ >= 12 ? 3 : 1); }
   double FontSize() const { return std::min(11.0, BoxHeight() - 2); }
   bool Labels(Rank rank) const { return row_ >= 12 || rank % 8 == 0; }
 
@@ -74,7 +78,7 @@ class TimelineLayout {
   void TakeTransfers();
   void SetHeights();
 
-  std::vector<DrawnJob> jobs_;
+  std::vector<DrawnJob> jobs_, planned_;
   const DrawingOptions& options_;
   std::vector<DrawnIdle> idle_;
   std::vector<DrawnTransfer> transfers_;
@@ -84,7 +88,7 @@ class TimelineLayout {
   std::map<int, double> first_start_;
   std::map<JobKey, double> start_of_;  // of each job, where it is needed
   double begin_ = 0, end_ = 0;
-  double row_ = 0, lane_ = 0, strip_ = 0;
+  double row_ = 0, lane_ = 0, strip_ = 0, plan_ = 0;
   double top_ = 0;
   std::array<bool, kJobKinds> used_{};
   bool stages_move_ = false;

@@ -130,10 +130,12 @@ TEST(Profile, SmallRun_IsWhatTheSimulatorTakes) {
   EXPECT_EQ(profile["unit"], "s");
   ASSERT_EQ(profile["layers"].size(), 6u);
   for (const Json& layer : profile["layers"]) {
-    for (const char* key : {"forward", "backward", "update", "activation_bytes", "weight_bytes"}) {
+    for (const char* key : {"forward", "backward", "backward_input", "backward_weight", "update",
+                            "activation_bytes", "weight_bytes"}) {
       EXPECT_GT(layer[key], 0) << key << " of " << layer;
     }
   }
+  EXPECT_GT(profile["latency"], 0) << "of a tensor from one process to another";
   // Blocks have the same sizes.
   EXPECT_EQ(profile["layers"][1]["activation_bytes"], profile["layers"][4]["activation_bytes"]);
   const CommandResult simulated = Command::Run(

@@ -153,7 +153,9 @@ TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
     std::map<int, std::vector<Json>> of_stage;
     const Json trace = Json::parse(ReadWholeFile(folder_ / "out/trace.json"));
     for (const Json& event : trace["traceEvents"]) {
-      if (event["ph"] != "X" || event["cat"] == "idle" || event["cat"] == "transfer") continue;
+      if (event["ph"] != "X" || event["cat"] == "idle" || event["cat"] == "transfer" ||
+          event["cat"] == "planned")
+        continue;
       of_stage[event["args"]["stage"]].push_back(event);
     }
     ASSERT_EQ(of_stage.size(), static_cast<size_t>(n));

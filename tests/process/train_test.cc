@@ -111,9 +111,11 @@ TEST(Train_SmallRun, Finishes_LeavesEveryFileOfTheContract) {
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
   const Json trace = Json::parse(ReadWholeFile(out + "/trace.json"));
   // The trace has idle times and transfers beside the jobs.
-  int jobs = 0, activations = 0;
+  int jobs = 0, planned = 0, activations = 0;
   for (const Json& event : trace["traceEvents"]) {
-    jobs += event["ph"] == "X" && event["cat"] != "idle" && event["cat"] != "transfer" ? 1 : 0;
+    if (event["ph"] != "X") continue;
+    planned += event["cat"] == "planned";
+    jobs += event["cat"] != "planned" && event["cat"] != "idle" && event["cat"] != "transfer";
     const bool activation = event["ph"] == "X" && event["cat"] == "transfer" &&
                             event.dump().find("activation") != std::string::npos;
     // One of 4 samples of 32 tokens, 32 values each.
@@ -122,8 +124,36 @@ TEST(Train_SmallRun, Finishes_LeavesEveryFileOfTheContract) {
   }
   EXPECT_GT(activations, 0);
   EXPECT_EQ(jobs, 3 * (4 * 4 * 2 + 4));
+  EXPECT_EQ(planned, jobs) << "each job stands beside its plan";
   EXPECT_THAT(ReadWholeFile(out + "/timeline.svg"), HasSubstr("measured, steps 0 to 2 of 3"));
   EXPECT_NE(Weights(out + "/checkpoint", 4), Weights(out + "/checkpoint-0", 4));
+}
+
+TEST(Explain, EndedRun_NamesDifferencesThatAddUp) {
+  const TestFolder folder;
+  const std::string file = WriteSmallRun(folder), out = folder / "out";
+  ASSERT_EQ(Command::Run({"weft", "train", file, "--out", out}, kSeconds).code, 0);
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--step", "2"}}) {
+    std::vector<std::string> command = {"weft", "explain", out, "-o", "json"};
+    command.insert(command.end(), more.begin(), more.end());
+    const CommandResult explained = Command::Run(command);
+    ASSERT_EQ(explained.code, 0) << explained.err;
+    const Json json = Json::parse(explained.out);
+    double sum = 0;
+    for (const Json& difference : json["differences"]) sum += difference["seconds"].get<double>();
+    EXPECT_NEAR(sum, json["difference"].get<double>(), 1e-9);
+    EXPECT_NEAR(sum, json["measured"].get<double>() - json["planned"].get<double>(), 1e-9);
+    if (!more.empty()) EXPECT_EQ(json["first_step"], 2);
+  }
+  const CommandResult table = Command::Run({"weft", "explain", out});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("planned "), HasSubstr("measured less planned")));
+  const CommandResult no_step = Command::Run({"weft", "explain", out, "--step", "9"});
+  EXPECT_EQ(no_step.code, 78);
+  EXPECT_THAT(no_step.err, HasSubstr("has no step 9"));
+  const CommandResult no_run = Command::Run({"weft", "explain", folder / "none"});
+  EXPECT_EQ(no_run.code, 78);
+  EXPECT_THAT(no_run.err, HasSubstr("no summary.json"));
 }
 
 TEST(Train_Reference, SameRun_SameBitsAndLosses) {

@@ -258,6 +258,42 @@ TEST(DrawTrace_IdleAndTransfers, EventsBesideTheJobs_OnTracksWhereNothingOverlap
                                                        {"gradient s1 b0 from rank 0", "rank 1, receives"}}));
 }
 
+TEST(DrawSvg_PlannedJobs, AreInARowOfTheirOwnAboveTheRanks) {
+  DrawingOptions options = Options(2, 2);
+  const std::vector<DrawnJob> jobs = Simulated("1f1b", 2, 2, 1);
+  const std::string plain = DrawSvg(jobs, options);
+  options.planned = jobs;
+  for (DrawnJob& j : options.planned) j.end = j.start + (j.end - j.start) / 2;
+  const std::string svg = DrawSvg(jobs, options);
+  EXPECT_EQ(XmlProblem(svg), "");
+  EXPECT_EQ(Count(plain, ">planned<"), 0u);
+  EXPECT_EQ(Count(svg, ">planned<"), 2u);
+  EXPECT_EQ(Count(svg, "<title>backward (step 0, stage 1, micro-batch 0), 2 to 3</title>"), 1u) << "the plan";
+  EXPECT_EQ(Count(svg, "<title>backward (step 0, stage 1, micro-batch 0), 2 to 4</title>"), 1u) << "the run";
+  EXPECT_THAT(svg, HasSubstr("upper row of a rank: planned"));
+}
+
+TEST(DrawTrace_PlannedJobs, AreOnTracksAboveTheirRanks) {
+  DrawingOptions options = Options(2, 2);
+  options.planned = Simulated("1f1b", 2, 2, 1);
+  const auto trace = nlohmann::json::parse(DrawTrace(Simulated("1f1b", 2, 2, 1), options));
+  std::map<int, std::string> name;
+  std::map<std::string, int> place;
+  int planned = 0, jobs = 0;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] == "thread_name") name[event["tid"]] = event["args"]["name"];
+    if (event["name"] == "thread_sort_index") place[name[event["tid"]]] = event["args"]["sort_index"];
+    if (event["ph"] != "X") continue;
+    ++(event["cat"] == "planned" ? planned : jobs);
+    const std::string rank = absl::StrCat("rank ", event["args"]["rank"].get<int>());
+    EXPECT_EQ(name[event["tid"]], event["cat"] == "planned" ? rank + ", planned" : rank);
+  }
+  EXPECT_EQ(planned, jobs);
+  EXPECT_LT(place["rank 0, planned"], place["rank 0"]);
+  EXPECT_LT(place["rank 0"], place["rank 1, planned"]);
+  EXPECT_LT(place["rank 1, planned"], place["rank 1"]);
+}
+
 TEST(DrawSvg_Title, MarkupAndControls_Escaped) {
   DrawingOptions options = Options(1, 1);
   options.title = "<a> & \"b\"\x01";

@@ -45,6 +45,26 @@ TEST_F(TraceFile, ActivationBytes_AreReadByTheirFormerNameToo) {
   EXPECT_THAT(Read("").activation_bytes, IsEmpty());
 }
 
+TEST_F(TraceFile, PlannedJobsAndIdleTimes_AreReadApartFromTheJobs) {
+  DrawingOptions options;
+  options.ranks = options.stages = 1;
+  options.time = DrawnTime::kSeconds;
+  options.planned = {{Job::Compute(0, 0, 0, JobKind::kForward), 0, 3, 4}};
+  options.idle = {{0, 5, 6, "memory"}};
+  const std::string path = folder_ + "/trace.json";
+  std::ofstream(path) << DrawTrace({{{Job::Compute(0, 0, 0, JobKind::kForward), 0, 3, 5}}}, options);
+  const absl::StatusOr<Trace> trace = ReadTrace(path);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->jobs.size(), 1u);
+  EXPECT_DOUBLE_EQ(trace->jobs[0].end, 2);
+  ASSERT_EQ(trace->planned.size(), 1u);
+  EXPECT_EQ(trace->planned[0].job, trace->jobs[0].job);
+  EXPECT_DOUBLE_EQ(trace->planned[0].end, 1);
+  ASSERT_EQ(trace->idle.size(), 1u);
+  EXPECT_EQ(trace->idle[0].cause, "memory");
+  EXPECT_DOUBLE_EQ(trace->idle[0].start, 2);
+}
+
 TEST_F(TraceFile, ActivationBytesThatAreNoSizes_AreNotTaken) {
   EXPECT_THAT(Read(R"(,"activation_bytes":[5,-7])").activation_bytes, IsEmpty());
   EXPECT_THAT(Read(R"(,"activation_bytes":5)").activation_bytes, IsEmpty());

@@ -112,11 +112,25 @@ TEST(PredictStep_1f1b, EqualStages_ClosedForm) {
   durations[static_cast<int>(JobKind::kForward)].assign(4, 0.1);
   durations[static_cast<int>(JobKind::kBackward)].assign(4, 0.2);
   durations[static_cast<int>(JobKind::kUpdate)].assign(4, 0.05);
-  const auto predicted = PredictionFrom(WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8)), 1, durations);
+  const auto predicted = PredictionFrom(WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8)), 1, 1, durations);
   ASSERT_TRUE(predicted.ok()) << predicted.status();
   EXPECT_NEAR(predicted->step_seconds, 11 * 0.3 + 0.05, 1e-9);
   EXPECT_GT(predicted->idle.at("limit"), 0);
   EXPECT_FALSE(predicted->idle.contains("no_work"));
+}
+
+TEST(PlannedJobs, BesideTheLastMeasuredSteps_HaveTheirNumbersAndTheirBegin) {
+  const auto job = [](int step, double start) {
+    return DrawnJob{Job::Compute(step, 0, 0, JobKind::kForward), 0, start, start + 1};
+  };
+  const std::vector<DrawnJob> beside =
+      PlannedBeside({job(5, 10), job(6, 12), job(7, 14)}, {job(8, 101), job(9, 104)});
+  ASSERT_EQ(beside.size(), 2u) << "no step without measured jobs";
+  EXPECT_EQ(beside[0].job.step, 8);
+  EXPECT_DOUBLE_EQ(beside[0].start, 101);
+  EXPECT_EQ(beside[1].job.step, 9);
+  EXPECT_DOUBLE_EQ(beside[1].start, 103) << "two seconds behind, as planned";
+  EXPECT_TRUE(PlannedBeside({}, {job(8, 101)}).empty());
 }
 
 TrainResults TwoRanks() {

@@ -1,0 +1,39 @@
+#include "client/files/run_folder.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "client/files/run_file.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+nlohmann::json ReadJsonFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder) {
+  const std::string summary_file = (std::filesystem::path(folder) / "summary.json").string();
+  const nlohmann::json summary = ReadJsonFile(summary_file);
+  if (summary.is_object() && summary.contains("run")) {
+    auto spec = ParseRunSpec(summary["run"]);
+    if (spec.ok()) return spec;
+    return absl::InvalidArgumentError(absl::StrCat(summary_file, ": ", spec.status().message()));
+  }
+  const nlohmann::json run = ReadJsonFile(std::filesystem::path(folder) / "run.json");
+  if (run.is_object() && run.contains("file") && run["file"].is_string()) {
+    const std::string file = run["file"];
+    if (!file.empty()) return ReadRunFile(file, RunFileData::kIgnored);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(folder,
+                   " has no summary.json and no run.json that say which run it is of; give the "
+                   "output folder of a run, or a run file"));
+}
+
+}  // namespace weft
