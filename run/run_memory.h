@@ -31,7 +31,7 @@ namespace weft {
 int OptimizerBuffers(const OptimizerSpec& optimizer);
 
 struct StageMemory {
-  // Bytes of the weights; also of their gradient, and of each buffer of the optimizer.
+  // Bytes of the flat buffer of the weights; also of their gradient, and of each buffer of the optimizer.
   int64_t parameters = 0;
   int64_t narrowed = 0;  // bytes of the copy that layers compute with, beside each version of the weights
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
@@ -39,18 +39,24 @@ struct StageMemory {
   int64_t between = 0;
   int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
   int64_t forward_work = 0;  // likewise for a forward alone
+  int64_t output = 0;        // bytes of the tensor that it gives to the next stage
 };
 StageMemory CountStage(const RunSpec& run, int stage);
 
 // Bytes that a rank needs besides the activations of forwards.
 struct RankMemory {
-  int64_t held = 0;    // bytes of weights, gradients, optimizer
+  int64_t weights = 0, gradients = 0, optimizer = 0;
+  int64_t held() const { return weights + gradients + optimizer; }
   int64_t work = 0;    // bytes of the job that needs most, and, in overlapped pairs, of a forward beside it
   int work_stage = 0;  // stage of that job
+  // Bytes of gradients of inputs that ranks with the stages before may not have taken yet. Admission does not
+  // count them.
+  int64_t waiting = 0;
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
   std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
+  std::vector<int64_t> kept_bytes;        // likewise, without what the first half of a split backward leaves
 };
 // Counts the run under a schedule of its sizes, whatever its budget. Every check whether a run fits uses
 // these counts. A run that may reduce by collectives is counted with them or without, as it needs more.

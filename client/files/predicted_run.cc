@@ -115,8 +115,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   prepared.costs.memory = 0;  // the run's terms have the budget
   prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
   for (const RankMemory& rank : counted.ranks) {
-    prepared.held.push_back(static_cast<double>(rank.held + rank.work));
+    prepared.held.push_back(static_cast<double>(rank.held() + rank.work));
   }
+  prepared.counted = counted;
   return prepared;
 }
 
@@ -125,6 +126,26 @@ absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run) {
   if (!result.ok()) return result;
   for (size_t r = 0; r < run.held.size(); ++r) result->ranks[r].held_bytes = run.held[r];
   return result;
+}
+
+absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run, const SimulationResult& result) {
+  std::vector<PeakBytes> peaks;
+  if (!run.counted.has_value()) return peaks;
+  // The halves of a split backward hand on buffers, which the admission of forwards counts with activations.
+  SimulationOptions kept = run.costs;
+  kept.activation.assign(run.counted->kept_bytes.begin(), run.counted->kept_bytes.end());
+  kept.record_jobs = kept.record_waits = false;
+  const auto simulated = Simulate(Graph(run.schedule), kept);
+  if (!simulated.ok()) return simulated.status();
+  for (size_t r = 0; r < result.ranks.size(); ++r) {
+    const RankMemory& counted = run.counted->ranks[r];
+    const double activations = simulated->ranks[r].peak_activation_bytes;
+    peaks.push_back({static_cast<double>(counted.weights), static_cast<double>(counted.gradients),
+                     static_cast<double>(counted.optimizer), activations,
+                     static_cast<double>(counted.work + counted.waiting) +
+                         result.ranks[r].peak_activation_bytes - activations});
+  }
+  return peaks;
 }
 
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {

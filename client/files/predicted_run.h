@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/files/network_file.h"
 #include "client/files/profile.h"
+#include "run/run_memory.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
 #include "schedules/run_terms.h"
@@ -59,13 +60,23 @@ class RunCosts {
 
 // A run under its own schedule, ready to be simulated.
 struct PreparedRun {
-  RunSchedule schedule;      // checked
-  SimulationOptions costs;   // costs for one step, recording nothing
-  std::vector<double> held;  // bytes besides the activations by rank, as counted; empty: as simulated
+  RunSchedule schedule;              // checked
+  SimulationOptions costs;           // costs for one step, recording nothing
+  std::vector<double> held;          // bytes besides the activations by rank, as counted; empty: as simulated
+  std::optional<RunMemory> counted;  // absent with a profile
 };
 absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs);
 
 absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
+
+// Bytes of a rank by the classes that the workers' allocator counts (MemoryClass of compute.h). What is held
+// and what forwards keep is counted to the byte; what is on its way between processes, and the buffers of
+// jobs, from above.
+struct PeakBytes {
+  double weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+};
+// Returns the peaks by rank, of the run that was simulated with `result`; nothing where it is not counted.
+absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run, const SimulationResult& result);
 
 // Cuts the run anew into so many stages. InvalidArgument where its model has fewer layers.
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);
