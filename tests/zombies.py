@@ -202,7 +202,7 @@ class ZombieWorkers(Zombies):
 
 class ZombieLeaders(Zombies):
     def begin(self):
-        first = free_ports(4)
+        first = free_ports(6)
         etcd = f"http://127.0.0.1:{first}"
         peers = f"http://127.0.0.1:{first + 1}"
         self.daemons.start("etcd", ["/usr/bin/etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", etcd, "--advertise-client-urls",
@@ -210,8 +210,8 @@ class ZombieLeaders(Zombies):
                                     f"default={peers}"])
         self.addresses = {"a": f"127.0.0.1:{first + 2}", "b": f"127.0.0.1:{first + 3}"}
         self.address = ",".join(self.addresses.values())
-        for name, address in self.addresses.items():
-            metrics = free_ports(1)
+        for number, (name, address) in enumerate(self.addresses.items()):
+            metrics = first + 4 + number
             self.daemons.start(name, [self.options.bin_dir / "weft-coordinator", "--listen", address, "--output-root", self.folder, "--store",
                                       f"etcd://127.0.0.1:{first}/zombies", "--metrics", f"127.0.0.1:{metrics}"], metrics)
         eventually("a leader", self.leader)
