@@ -10,8 +10,8 @@ leader: two coordinators share an etcd. In each round the one that leads is stop
 steps again, and goes on. It must end with code 75.
 
 The run of at most ten rounds at a time is stopped with a checkpoint. Its weights, its steps and its losses must be those of
-the plain loop up to there. The refusals that the daemons have counted (weft_fenced_total) are printed. Exits 1 if anything is
-not so. 200 rounds take about an hour; `ctest -R zombie` makes a few.
+the plain loop up to there. The daemons must have counted refusals (weft_fenced_total); their number is printed. Exits 1 if
+anything is not so. 200 rounds take about an hour; `ctest -R zombie` makes a few.
 """
 
 import argparse
@@ -164,6 +164,8 @@ class Zombies:
             left -= rounds
             step, restarts = self.check()
             self.rows.append((rounds, step, restarts, self.daemons.fenced()))
+            if self.rows[-1][3] == 0:
+                raise RuntimeError("no process has counted a refusal (weft_fenced_total)")
             print(f"{rounds} rounds, {step} steps, {restarts} restarts, {self.rows[-1][3]} refusals so far: right", file=sys.stderr)
 
 
@@ -209,12 +211,16 @@ class ZombieLeaders(Zombies):
                                     etcd, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster",
                                     f"default={peers}"])
         self.addresses = {"a": f"127.0.0.1:{first + 2}", "b": f"127.0.0.1:{first + 3}"}
-        self.address = ",".join(self.addresses.values())
+        self.address = ",".join(self.addresses.values())  # the workers'; each question goes to the leader alone
         for number, (name, address) in enumerate(self.addresses.items()):
             metrics = first + 4 + number
             self.daemons.start(name, [self.options.bin_dir / "weft-coordinator", "--listen", address, "--output-root", self.folder, "--store",
                                       f"etcd://127.0.0.1:{first}/zombies", "--metrics", f"127.0.0.1:{metrics}"], metrics)
         eventually("a leader", self.leader)
+
+    def weft(self, *arguments):
+        return subprocess.run([self.options.bin_dir / "weft", *arguments, "--coordinator", self.addresses[self.leading]], capture_output=True,
+                              text=True)
 
     def leader(self):
         """The coordinator that answers at its own address; None while none does."""
@@ -222,6 +228,7 @@ class ZombieLeaders(Zombies):
         for name, address in self.addresses.items():
             done = subprocess.run([self.options.bin_dir / "weft", "ls", "--coordinator", address], capture_output=True, timeout=60)
             if done.returncode == 0:
+                self.leading = name
                 return name
         return None
 
@@ -232,6 +239,7 @@ class ZombieLeaders(Zombies):
         self.daemons.signal(leader, signal.SIGSTOP)
         ask = [self.options.bin_dir / "weft", "ls", "--coordinator", self.addresses[other]]
         eventually(f"{other} leads", lambda: subprocess.run(ask, capture_output=True).returncode == 0)
+        self.leading = other
         self.await_steps(5)
         self.daemons.fenced()
         self.daemons.signal(leader, signal.SIGCONT)

@@ -262,8 +262,9 @@ void CoordinatorCore::NoteFresh(const Worker& worker) {
 void CoordinatorCore::OnMessage(Worker& worker, CopiesHeld& m) {
   if (worker.returning) {
     Run* run = runs_.Find(m.run);
-    if (run == nullptr || !run->TakeCopies(worker.session, m)) out_.Send(worker.session, DropCopies{m.run});
-    return;
+    if (run != nullptr && run->TakeCopies(worker.session, m)) return;
+    ++out_.counts.fenced;
+    return out_.Send(worker.session, DropCopies{m.run});
   }
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr) return;
@@ -287,6 +288,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Reattach& m) {
   const std::string refused =
       run == nullptr ? "the coordinator does not know the run" : run->TakeBack(out_, worker, m);
   if (!refused.empty()) {
+    ++out_.counts.fenced;
     sessions_.Abort(out_, worker, refused);
     if (run != nullptr && run->Awaits(worker.hello.worker))
       run->GiveUpReturn(absl::StrCat(worker.Label(), " came back, and ", refused));
