@@ -133,7 +133,8 @@ void World::CheckSnapshots() {
   }
   std::set<int> made = sealed_;
   made.insert(dropped_.begin(), dropped_.end());
-  const bool relocates = options_.leaves + options_.kills > 0 || options_.dies_with_coordinator > 0;
+  const bool relocates = options_.leaves + options_.drains + options_.moves + options_.kills > 0 ||
+                         options_.dies_with_coordinator > 0;
   if (relocates && result_.coordinator_kills > 0) {
     // A coordinator that ends takes the wish to go on elsewhere with it, and leaves the checkpoint that was
     // announced for it.
