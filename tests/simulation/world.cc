@@ -266,9 +266,9 @@ void World::CheckRestart(const RunInfo& run) {
   }
 }
 
-// Begins an attempt with the first of its processes: all others have forgotten the attempt before.
+// Begins an attempt with the first of its processes. What is asked of a process for an attempt before may
+// still be on its way.
 void World::BeginAttempt(const Assign& assign) {
-  if (assign.epoch == epoch_) return;
   epoch_ = assign.epoch;
   CheckPlacement(assign);
   first_step_ = options_.first_step;
@@ -347,6 +347,27 @@ void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
 
 // ---- the workers
 
+void World::Prepare(Process& p, const PrepareEffect& effect) {
+  const Assign& assign = effect.assignment;
+  if (assign.epoch > epoch_) BeginAttempt(assign);
+  BeginTransfers(p, assign);
+  if (!Lags(p)) {
+    SendReports(p);
+    process_of_rank_ = assign.process_of_rank;
+    for (const auto& s : effect.stages) {
+      if (s.holds_weights && assign.kept.empty()) BeginWeights(p, s.rank, s.stage, s.part);
+    }
+    p.copies_epoch = assign.copies_epoch;
+  }
+  AtOf(p, now_ + random_.Below(5'000'000), [this, &p, epoch = p.core.epoch()] {
+    if (p.core.epoch() != epoch) return;
+    WorkerEffects more;
+    p.core.OnPrepared(now_, &more);
+    Carry(p, std::move(more), nullptr);
+    Pump(p);
+  });
+}
+
 void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendEffect>(&effect)) {
@@ -355,21 +376,7 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       if (absl::Status s = p.session->worker_end.Send(std::move(send->message)); !s.ok())
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
-      BeginAttempt(prepare->assignment);
-      BeginTransfers(p, prepare->assignment);
-      SendReports(p);
-      process_of_rank_ = prepare->assignment.process_of_rank;
-      for (const auto& s : prepare->stages) {
-        if (s.holds_weights && prepare->assignment.kept.empty()) BeginWeights(p, s.rank, s.stage, s.part);
-      }
-      p.copies_epoch = prepare->assignment.copies_epoch;
-      AtOf(p, now_ + random_.Below(5'000'000), [this, &p, epoch = p.core.epoch()] {
-        if (p.core.epoch() != epoch) return;
-        WorkerEffects more;
-        p.core.OnPrepared(now_, &more);
-        Carry(p, std::move(more), nullptr);
-        Pump(p);
-      });
+      Prepare(p, *prepare);
     } else if (std::holds_alternative<ExitEffect>(effect)) {
       Exit(p);
     } else if (auto answer = AnswerAtOnce(now_, effect, &p.core)) {

@@ -172,6 +172,7 @@ class World {
   void KillCoordinator();
   void RestartCoordinator();
   void WakeCoordinator();
+  void Prepare(Process& p, const PrepareEffect& effect);
   void Carry(Process& p, WorkerEffects effects, const Outputs* outputs);
   void StartJob(Process& p, const StartEffect& start);
   void EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs);
