@@ -1,13 +1,15 @@
 // Describes a model of the user's own as values: a graph of ATen operations for each layer, as weft.export
 // wrote it (python/weft, docs/guide/exported_format.md).
 //
-// A layer reads the output of the layer before it, fields of the data, or both. Values are numbered within
-// the layer: first what it reads (the layer before, then fields), then its parameters, its constants, and the
+// A layer reads outputs of layers before it, fields of the data, or both. A tied parameter, which several
+// layers use, is in a layer of its own that reads nothing and hands it out. Values are numbered within the
+// layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and the
 // results of its operations, in order. The last layer's output is the loss.
 //
 // Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
 // values that stand before it; sizes are positive and their products stay far from overflow; names of layers
-// and of tensors are unique. Whether LibTorch takes the arguments is the worker's to check
+// and of tensors are unique; each layer but the last is read by one or two others, so that the sum of their
+// gradients has the same bits wherever the model is cut. Whether LibTorch takes the arguments is the worker's to check
 // (worker/shell/torch/graph_layer.h). Pure.
 #ifndef WEFT_RUN_EXPORTED_MODEL_H_
 #define WEFT_RUN_EXPORTED_MODEL_H_
@@ -62,6 +64,13 @@ struct ExportedTensor {
   std::vector<int64_t> sizes;
 };
 
+// A running average of a batch norm, by its name in the model's state_dict.
+struct ExportedStatistic {
+  std::string name;
+  std::vector<int64_t> sizes;
+  double momentum = 0;  // part of the micro-batches' mean in the next average; 0 to 1
+};
+
 // The costs of a sample, or of a micro-batch of any size where that is said (layer_spec.h).
 struct ExportedCosts {
   double flops = 0;
@@ -70,13 +79,19 @@ struct ExportedCosts {
 
 struct ExportedLayer {
   std::string name;
-  bool reads_previous = false;
-  std::vector<int> fields;  // fields that it reads
-  std::vector<ExportedTensor> parameters, constants;
+  std::vector<int> layers;  // that it reads, ascending
+  std::vector<int> fields;  // that it reads
+  std::vector<ExportedTensor> parameters;
+  std::vector<ExportedStatistic> statistics;
+  std::vector<ExportedTensor> constants;
+  // Returns the number of the first statistic among the values.
+  int first_statistic() const { return static_cast<int>(layers.size() + fields.size() + parameters.size()); }
   int values = 0;  // numbered values
   std::vector<GraphOperation> operations;
   int output = 0;                     // number of the output
-  std::vector<int64_t> output_sizes;  // of a sample; none for the last layer
+  std::vector<int64_t> output_sizes;  // none for the last layer
+  // True if these are the sizes of a sample; false for an output that has no samples, as a parameter.
+  bool output_by_sample = true;
   ExportedCosts costs;
 };
 

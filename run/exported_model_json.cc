@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr size_t kMaxGraphLayers = 10000, kMaxDimensions = 7, kMaxNameBytes = 512;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 constexpr int kMaxValues = 1 << 20;
@@ -80,11 +80,6 @@ class Reader {
                  text.get_ref<const std::string&>().size() > kMaxNameBytes))
       Fail(key, "is not a name");
     return ok() ? text.get<std::string>() : "";
-  }
-  bool Flag(const char* key) {
-    const Json& flag = At(key);
-    if (ok() && !flag.is_boolean()) Fail(key, "is neither true nor false");
-    return ok() && flag.get<bool>();
   }
   int64_t Whole(const char* key, int64_t least, int64_t most) { return WholeOf(At(key), key, least, most); }
   int64_t WholeOf(const Json& json, absl::string_view key, int64_t least, int64_t most) {
@@ -237,6 +232,20 @@ std::vector<ExportedTensor> TensorsOf(const Json& list, const std::string& path,
   return tensors;
 }
 
+std::vector<ExportedStatistic> StatisticsOf(const Json& list, const std::string& path, absl::Status& status) {
+  std::vector<ExportedStatistic> statistics;
+  for (const Json& json : list) {
+    Reader reader(json, absl::StrCat(path, "[", statistics.size(), "]"), status);
+    ExportedStatistic statistic{reader.Name("name"), reader.Sizes("sizes")};
+    const Json& momentum = reader.At("momentum");
+    if (reader.ok() && !(momentum.is_number() && momentum.get<double>() >= 0 && momentum.get<double>() <= 1))
+      reader.Fail("momentum", "is not a number from 0 to 1");
+    if (reader.ok()) statistic.momentum = momentum.get<double>();
+    statistics.push_back(std::move(statistic));
+  }
+  return statistics;
+}
+
 ExportedCosts CostsOf(const Json& json, const std::string& path, absl::Status& status) {
   Reader reader(json, path, status);
   ExportedCosts costs;
@@ -253,7 +262,12 @@ ExportedCosts CostsOf(const Json& json, const std::string& path, absl::Status& s
 void ReadReads(const Json& json, const std::string& path, const ExportedModel& model, ExportedLayer& layer,
                absl::Status& status) {
   Reader reader(json, path, status);
-  layer.reads_previous = reader.Flag("previous");
+  const auto before = static_cast<int64_t>(model.layers.size());
+  for (const Json& number : reader.List("layers")) {
+    const int64_t least = layer.layers.empty() ? 0 : layer.layers.back() + 1;
+    layer.layers.push_back(static_cast<int>(reader.WholeOf(number, "layers", least, before - 1)));
+    if (!reader.ok()) return;
+  }
   for (const Json& name : reader.List("fields")) {
     int found = -1;
     for (size_t i = 0; i < model.fields.size(); ++i) {
@@ -262,10 +276,18 @@ void ReadReads(const Json& json, const std::string& path, const ExportedModel& m
     if (found < 0) return reader.Fail("fields", "name a field that the model does not have");
     layer.fields.push_back(found);
   }
-  if (layer.reads_previous == model.layers.empty())
-    reader.Fail("previous", "must be false for the first layer and true for all others");
-  if (!layer.reads_previous && layer.fields.empty())
-    reader.Fail("fields", "are none: the first layer reads data");
+}
+
+// Reads the layer's output; the last one's is the loss, a number.
+void ReadOutput(const Json& json, const std::string& path, bool is_last, int defined, ExportedLayer& layer,
+                absl::Status& status) {
+  Reader reader(json, path, status);
+  layer.output = static_cast<int>(reader.Whole("value", 0, defined - 1));
+  if (is_last) return;
+  layer.output_sizes = reader.Sizes("sizes");
+  const std::string of = reader.Name("of");
+  layer.output_by_sample = of == "sample";
+  if (of != "sample" && of != "micro-batch") reader.Fail("of", "is neither sample nor micro-batch");
 }
 
 ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedModel& model, bool is_last,
@@ -275,9 +297,9 @@ ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedM
   layer.name = reader.Name("name");
   ReadReads(reader.At("reads"), reader.PathOf("reads"), model, layer, status);
   layer.parameters = TensorsOf(reader.List("parameters"), reader.PathOf("parameters"), false, status);
+  layer.statistics = StatisticsOf(reader.List("statistics"), reader.PathOf("statistics"), status);
   layer.constants = TensorsOf(reader.List("constants"), reader.PathOf("constants"), true, status);
-  int defined = static_cast<int>((layer.reads_previous ? 1 : 0) + layer.fields.size() +
-                                 layer.parameters.size() + layer.constants.size());
+  int defined = layer.first_statistic() + static_cast<int>(layer.statistics.size() + layer.constants.size());
   for (const Json& operation : reader.List("operations")) {
     layer.operations.push_back(
         OperationOf(operation, Numbered(path, "operations", layer.operations.size()), &defined, status));
@@ -285,9 +307,7 @@ ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedM
   }
   layer.values = static_cast<int>(reader.Whole("values", 1, kMaxValues));
   if (reader.ok() && layer.values != defined) reader.Fail("values", absl::StrCat("must be ", defined));
-  Reader output(reader.At("output"), reader.PathOf("output"), status);
-  layer.output = static_cast<int>(output.Whole("value", 0, defined - 1));
-  if (!is_last) layer.output_sizes = output.Sizes("sizes");
+  ReadOutput(reader.At("output"), reader.PathOf("output"), is_last, defined, layer, status);
   layer.costs = CostsOf(reader.At("costs"), reader.PathOf("costs"), status);
   return layer;
 }
@@ -316,6 +336,19 @@ void CheckNames(const ExportedModel& model, absl::Status& status) {
   for (const ExportedLayer& layer : model.layers) {
     check(layers, layer.name);
     for (const ExportedTensor& parameter : layer.parameters) check(parameters, parameter.name);
+    for (const ExportedStatistic& statistic : layer.statistics) check(parameters, statistic.name);
+  }
+}
+
+// Checks that one or two layers read each layer but the last.
+void CheckReaders(const ExportedModel& model, absl::Status& status) {
+  std::vector<int> readers(model.layers.size());
+  for (const ExportedLayer& layer : model.layers) {
+    for (const int number : layer.layers) ++readers[number];
+  }
+  for (size_t i = 0; i + 1 < readers.size() && status.ok(); ++i) {
+    if (readers[i] == 1 || readers[i] == 2) continue;
+    status = Wrong(Numbered("", "layers", i), absl::StrCat("is read by ", readers[i], " layers, not by 1 or 2"));
   }
 }
 
@@ -347,6 +380,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
         LayerOf(layer, Numbered("", "layers", number), *model, number + 1 == layers.size(), status));
   }
   CheckNames(*model, status);
+  CheckReaders(*model, status);
   if (!status.ok()) return status;
   return std::shared_ptr<const ExportedModel>(std::move(model));
 }

@@ -36,14 +36,16 @@ int64_t ParameterSpec::elements() const { return ProductOf(size); }
 
 bool LayerSpec::reads_data() const {
   const auto* exported = std::get_if<ExportedLayerSpec>(&kind);
-  return exported != nullptr ? !exported->graph().fields.empty() : inputs.empty();
+  return exported != nullptr ? exported->reads_data() : inputs.empty();
 }
 
 std::string NameInModel(const std::string& layer, const ParameterSpec& parameter) {
   return parameter.file.empty() ? absl::StrCat(layer, ".", parameter.name) : parameter.name;
 }
 
-int64_t LayerCount::output_elements() const { return output.empty() ? 0 : ProductOf(output); }
+int64_t LayerOutput::elements(int64_t samples) const {
+  return sizes.empty() ? 0 : ProductOf(sizes) * (by_sample ? samples : 1);
+}
 
 void LayerOperations::Parameter(std::string name, std::vector<int64_t> size, ParameterInit init, bool wide) {
   parameters_.push_back({std::move(name), std::move(size), init, ParameterSpec::Kind::kTrained, wide});
@@ -52,6 +54,13 @@ void LayerOperations::Parameter(std::string name, std::vector<int64_t> size, Par
 void LayerOperations::ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file) {
   Parameter(std::move(name), std::move(size), kZeroInit);
   parameters_.back().file = std::move(file);
+}
+
+void LayerOperations::StatisticOfFile(std::string name, std::vector<int64_t> size, std::string file,
+                                      float momentum) {
+  ParameterOfFile(std::move(name), std::move(size), std::move(file));
+  parameters_.back().kind = ParameterSpec::Kind::kStatistic;
+  parameters_.back().momentum = momentum;
 }
 
 void LayerOperations::Linear(absl::string_view name, int64_t rows, int64_t in, int64_t out,

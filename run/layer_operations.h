@@ -38,6 +38,8 @@ class LayerOperations {
               std::optional<ParameterInit> bias);
   // Adds a parameter whose initial value is in a file.
   void ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file);
+  // Adds a running average whose initial value is in a file.
+  void StatisticOfFile(std::string name, std::vector<int64_t> size, std::string file, float momentum);
   // Adds a product alone; its matrix is a parameter that was added.
   void Product(int64_t rows, int64_t in, int64_t out);
   // Adds a layer norm of `rows` rows: it keeps its output, and two statistics of each row.
@@ -61,7 +63,9 @@ class LayerOperations {
   void Tensors(int64_t tensors);
   // Adds bytes of a sample that an operation takes while it runs.
   void Work(int64_t bytes) { count_.work_bytes += bytes; }
-  void Output(std::vector<int64_t> size) { count_.output = std::move(size); }
+  void Output(std::vector<int64_t> sizes, bool by_sample = true) {
+    count_.output = {std::move(sizes), by_sample};
+  }
 
   // Return what has been added up. The count has no name and no inputs.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }

@@ -25,6 +25,9 @@ struct ParameterInit {
 };
 inline constexpr ParameterInit kZeroInit{ParameterInit::Kind::kConstant, 0};
 
+// Part of the micro-batches' measurements in a statistic's next average, of built-in batch norms.
+inline constexpr float kStatisticMomentum = 0.1f;
+
 struct ParameterSpec {
   enum class Kind : uint8_t {
     kTrained,
@@ -43,6 +46,7 @@ struct ParameterSpec {
   // A safetensors file that holds the initial value by the parameter's name, which is then that of the whole
   // model; "" if `init` says it.
   std::string file = {};
+  float momentum = kStatisticMomentum;  // of a statistic
   bool is_wide() const { return wide || kind == Kind::kStatistic; }
   int64_t elements() const;
 };
@@ -117,6 +121,8 @@ struct ExportedLayerSpec {
   std::string weights;  // file of its parameters and constants
   int layer = 0;        // its number
   const ExportedLayer& graph() const { return model->layers[layer]; }
+  // Returns true if it reads fields; a layer that reads no other one gets the data too, for its samples.
+  bool reads_data() const { return graph().layers.empty() || !graph().fields.empty(); }
 };
 
 using LayerKind = std::variant<TokenEmbeddingSpec, PatchEmbeddingSpec, TransformerBlockSpec, TokenScoresSpec,
@@ -128,12 +134,20 @@ struct LayerSpec {
   std::vector<int> inputs;  // layers that it reads, ascending
   LayerKind kind;
   std::vector<ParameterSpec> parameters = {};
-  // Returns true if it reads the data: instead of other layers, or, an exported one, beside them.
+  // Returns true if it gets the data: because it reads no other layer, or, an exported one, beside them.
   bool reads_data() const;
 };
 
 // Returns the parameter's name in the model, as checkpoints have it behind the stage.
 std::string NameInModel(const std::string& layer, const ParameterSpec& parameter);
+
+// The sizes of a layer's output: of a sample, or of a micro-batch of any size where the output has no samples.
+struct LayerOutput {
+  std::vector<int64_t> sizes;  // none for the last layer, whose output is the loss
+  bool by_sample = true;
+  // Returns the elements of an output for so many samples; 0 for the last layer.
+  int64_t elements(int64_t samples) const;
+};
 
 // The costs of a layer, without any tensor.
 struct LayerCount {
@@ -142,8 +156,7 @@ struct LayerCount {
   bool reads_data = false;
   double forward_flops = 0;  // operations per sample; a multiply-add counts 2
   int64_t parameters = 0;    // trained elements
-  // Sizes of one sample's output; none for the last layer, whose output is the loss.
-  std::vector<int64_t> output;
+  LayerOutput output;
   // Bytes that a forward keeps for its backward: its output and other saved tensors, without its input.
   // `activation_bytes` are those of a sample. `fixed_activation_bytes` are those of a micro-batch of any size
   // at most (statistics, the alignment of tensors).
@@ -153,8 +166,6 @@ struct LayerCount {
   // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a
   // sample, `work_fixed` those of a micro-batch of any size (copies of weights in another layout).
   int64_t work_bytes = 0, work_fixed = 0;
-
-  int64_t output_elements() const;  // elements per sample; 0 for the last layer
 };
 
 }  // namespace weft

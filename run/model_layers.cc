@@ -156,12 +156,14 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
 void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
   const ExportedLayer& graph = k.graph();
   for (const ExportedTensor& p : graph.parameters) layer->ParameterOfFile(p.name, p.sizes, k.weights);
+  for (const ExportedStatistic& s : graph.statistics)
+    layer->StatisticOfFile(s.name, s.sizes, k.weights, static_cast<float>(s.momentum));
   layer->Flops(graph.costs.flops);
   layer->KeepBytes(graph.costs.activation_bytes, graph.costs.fixed_activation_bytes);
   for (const int field : graph.fields) layer->KeepBytes(k.model->fields[field].bytes, 0);
   layer->Work(graph.costs.work_bytes);
   layer->Tensors(static_cast<int64_t>(graph.operations.size()));
-  layer->Output(graph.output_sizes);
+  layer->Output(graph.output_sizes, graph.output_by_sample);
 }
 
 LayerOperations OperationsOf(const LayerSpec& layer, int64_t element) {
@@ -267,9 +269,7 @@ std::vector<LayerSpec> LayersOf(const ExportedSpec& m) {
   std::vector<LayerSpec> layers;
   for (const ExportedLayer& layer : m.model->layers) {
     const auto number = static_cast<int>(layers.size());
-    std::vector<int> inputs;
-    if (layer.reads_previous) inputs.push_back(number - 1);
-    layers.push_back({layer.name, std::move(inputs), ExportedLayerSpec{m.model, m.weights(), number}});
+    layers.push_back({layer.name, layer.layers, ExportedLayerSpec{m.model, m.weights(), number}});
   }
   return layers;
 }

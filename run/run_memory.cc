@@ -97,7 +97,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
                              const StageLinks& links, int stage) {
   const int64_t element = ComputeBytes(run.precision);
   const auto bytes_of = [&](int layer) {
-    return element * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
+    return element * layers[layer].output.elements(run.microbatch_samples()) + kAlignment;
   };
   StageMemory memory;
   int64_t all = 0, output = 0, operation = 0;
@@ -107,7 +107,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
     all += layers[l].activation_bytes * run.microbatch_samples() + layers[l].fixed_activation_bytes;
     operation = std::max(operation,
                          layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kAlignment);
-    output = element * layers[l].output_elements() * run.microbatch_samples();
+    output = element * layers[l].output.elements(run.microbatch_samples());
   }
   if (element < kFloat) memory.narrowed = memory.parameters * element / kFloat;
   const ActivationPolicy activations = ActivationsOf(run.schedule, stage);

@@ -119,7 +119,7 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.backward_input = part.backward_weight = part.forward;
     part.activation_bytes = samples * static_cast<double>(layer.activation_bytes) +
                             static_cast<double>(layer.fixed_activation_bytes);
-    part.output_bytes = element * samples * static_cast<double>(layer.output_elements());
+    part.output_bytes = element * static_cast<double>(layer.output.elements(run.microbatch_samples()));
     part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;
     // This is the copy that layers compute with.

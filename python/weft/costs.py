@@ -21,13 +21,12 @@ def costs_of(interpreter: Interpreter, examples: list[dict[str, torch.Tensor]]) 
 
 def _measure(interpreter, fields) -> list[tuple[float, int, int]]:
     samples = next(iter(fields.values())).shape[0]
-    previous, measured = None, []
+    outputs, measured = [], []
     for layer in interpreter.layers:
-        if previous is not None:
-            previous = previous.detach().requires_grad_()
+        read = [outputs[number] for number in layer["reads"]["layers"]]
         own = {p["name"] for p in layer["parameters"]}
         staying = [t for n, t in interpreter.parameters.items() if n in own] + list(fields.values())
-        counted = {t.untyped_storage().data_ptr() for t in staying + ([previous] if previous is not None else [])}
+        counted = {t.untyped_storage().data_ptr() for t in staying + read}
         saved, largest = {}, [0]
 
         def pack(tensor):
@@ -38,10 +37,10 @@ def _measure(interpreter, fields) -> list[tuple[float, int, int]]:
             return tensor
 
         with FlopCounterMode(display=False) as flops, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            output = interpreter.run_layer(layer, previous, fields, samples)
+            output = interpreter.run_layer(layer, outputs, fields, samples)
         storage = output.untyped_storage()
         if storage.data_ptr() not in counted:
             saved[storage.data_ptr()] = storage.nbytes()
         measured.append((flops.get_total_flops() or output.numel(), sum(saved.values()), largest[0]))
-        previous = output
+        outputs.append(output.detach().requires_grad_())
     return measured

@@ -1,15 +1,16 @@
 """Cuts a traced model into layers where one tensor that depends on parameters crosses.
 
 What depends on the data and on constants alone, as masks and positions, does not cross: each layer that reads it
-computes it again. Cuts are at the borders of the model's own blocks.
+computes it again. Cuts are at the borders of the model's own blocks. A tied parameter, which several layers read,
+becomes a layer of its own that hands it to them.
 """
 import fnmatch
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from weft.errors import NotExportable
-from weft.tracing import Operation, Trace, Value
+from weft.tracing import Operation, Trace, Value, values_of
 
 
 @dataclass
@@ -17,8 +18,9 @@ class Layer:
     name: str
     operations: list[Operation]
     output: Value
-    previous: Value | None
-    inputs: dict[str, list[Value]] = field(default_factory=dict)  # by kind: "field", "parameter", "constant"
+    reads: list[Value] = field(default_factory=list)  # outputs of other layers, in the order of layers
+    inputs: dict[str, list[Value]] = field(default_factory=dict)  # by kind, in this order: field, parameter, statistic, constant
+    hands_out_parameter: bool = False  # its output has no samples
 
 
 def block_patterns(model: torch.nn.Module) -> list[str]:
@@ -43,7 +45,10 @@ def cut(trace: Trace, model: torch.nn.Module, patterns: list[str]) -> list[Layer
         inner = _needed(operations, begin, place + 1, output)
         layers.append(_layer(inner, output, previous, _name_of(inner, blocks, operations, layers)))
         begin, previous = place + 1, output
-    _refuse_shared_parameters(layers)
+    layers = _hand_out_tied(layers) + layers
+    number_of = {layer.output: i for i, layer in enumerate(layers)}
+    for layer in layers:
+        layer.reads.sort(key=number_of.get)
     return layers
 
 
@@ -134,7 +139,7 @@ def _without_unread(operations: list[Operation], output: Value) -> list[Operatio
 
 
 def _layer(operations: list[Operation], output: Value, previous: Value | None, name: str) -> Layer:
-    layer = Layer(name, operations, output, None, {"field": [], "parameter": [], "constant": []})
+    layer = Layer(name, operations, output, [], {"field": [], "parameter": [], "statistic": [], "constant": []})
     made = {r for o in operations for r in o.results}
     for operation in operations:
         for value in operation.reads:
@@ -142,11 +147,11 @@ def _layer(operations: list[Operation], output: Value, previous: Value | None, n
                 if value not in layer.inputs[value.kind]:
                     layer.inputs[value.kind].append(value)
             elif value is previous:
-                layer.previous = value
+                layer.reads = [value]
             elif value not in made:
                 raise NotExportable(f"layer {name} reads more than one tensor of the layers before; give other "
                                     f"`layers`, of blocks that one tensor alone enters")
-    if previous is not None and layer.previous is None:
+    if previous is not None and not layer.reads:
         raise NotExportable(f"layer {name} does not read the layer before it")
     return layer
 
@@ -160,12 +165,60 @@ def _name_of(inner: list[Operation], blocks: list, operations: list[Operation], 
     return name if name not in taken else next(n for i in range(2, 10000) if (n := f"{name}_{i}") not in taken)
 
 
-def _refuse_shared_parameters(layers: list[Layer]) -> None:
-    reader = {}
+# ---- tied parameters
+
+
+def _hand_out_tied(layers: list[Layer]) -> list[Layer]:
+    """Returns a layer for each tied parameter, whose readers read that layer's output in its place.
+
+    With k uses there are k - 1 such layers, each read by one use and by the next of them. So every output has at most
+    two readers, and the gradients of the uses are summed from the last use to the first, as by PyTorch, wherever the
+    model is cut.
+    """
+    readers = {}
     for layer in layers:
         for parameter in layer.inputs["parameter"]:
-            first = reader.setdefault(parameter.name, layer.name)
-            if first != layer.name:
-                raise NotExportable(
-                    f"the layers {first} and {layer.name} share the parameter {parameter.name}, and tied parameters "
-                    "cannot be exported yet; untie them, or give `layers` so that one layer has all of its uses")
+            readers.setdefault(parameter, []).append(layer)
+    made = []
+    for parameter, reading in readers.items():
+        if len(reading) > 1:
+            made += _hand_out(parameter, reading, {layer.name for layer in layers + made})
+    return made
+
+
+def _hand_out(parameter: Value, reading: list[Layer], taken: set[str]) -> list[Layer]:
+    uses = [(layer, i) for layer in reading for i, o in enumerate(layer.operations) for v in o.reads if v is parameter]
+    handed, given = [], parameter
+    for number in range(1, len(uses)):
+        output = Value("result", f"{parameter.name}#{number}", parameter.meta, True, True)
+        clone = Operation("aten::clone", [given, None], [output], "", [], [given])
+        name = f"tied.{parameter.name}" + (f".{number}" if number > 1 else "")
+        if name in taken:
+            raise NotExportable(f"the model has a module {name}; give it another name")
+        own = {"field": [], "parameter": [parameter] if number == 1 else [], "statistic": [], "constant": []}
+        handed.append(Layer(name, [clone], output, [] if number == 1 else [given], own, hands_out_parameter=True))
+        given = output
+    outputs = [layer.output for layer in handed]
+    for (layer, i), output in zip(uses, outputs + outputs[-1:]):
+        layer.operations[i] = _with_one_replaced(layer.operations[i], parameter, output)
+        if output not in layer.reads:
+            layer.reads.append(output)
+    for layer in reading:
+        layer.inputs["parameter"].remove(parameter)
+    return handed
+
+
+def _with_one_replaced(operation: Operation, value: Value, other: Value) -> Operation:
+    """Returns the operation with `other` in the place where it first reads `value`."""
+    left = [True]
+
+    def replaced(argument):
+        if isinstance(argument, list):
+            return [replaced(a) for a in argument]
+        if argument is value and left[0]:
+            left[0] = False
+            return other
+        return argument
+
+    arguments = replaced(operation.arguments)
+    return replace(operation, arguments=arguments, reads=list(values_of(arguments)))

@@ -13,7 +13,7 @@ from weft.cutting import Layer, block_patterns, cut
 from weft.errors import NotExportable
 from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder
 from weft.interpreter import Interpreter
-from weft.tracing import Trace, Value, trace
+from weft.tracing import Trace, Value, aliases_of, trace
 
 
 def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable | None = None, *,
@@ -33,7 +33,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     """
     loss = loss or _loss_of_output
     _check_arguments(model, example)
-    was_training = model.training
+    modes = {module: module.training for module in model.modules()}
     try:
         model.train()
         one = dict(sorted(example.items()))
@@ -43,18 +43,27 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         parts = list(zip(cut(first, model, patterns), cut(second, model, patterns)))
         content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
                    "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
-                   "layers": [_layer_json(a, b, first, second) for a, b in parts]}
+                   "layers": _layers_json(parts, first, second), **_state_names(model, first)}
         tensors = {v.name: first.tensors[v.name] for a, _ in parts
-                   for v in a.inputs["parameter"] + a.inputs["constant"]}
-        _write_checked(path, content, tensors, model, loss, [one, two])
+                   for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
+        unread = {n: t for n, t in model.state_dict().items() if n not in tensors and n not in content["aliases"]}
+        _write_checked(path, content, tensors, unread, model, loss, [one, two])
     finally:
-        model.train(was_training)
+        for module, mode in modes.items():
+            module.training = mode
     return [layer["name"] for layer in content["layers"]]
 
 
 def _loss_of_output(model, fields):
     output = model(**fields)
     return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def _state_names(model: torch.nn.Module, traced: Trace) -> dict:
+    """Returns what turns the folder's tensors into the module's state_dict: further names, and those that it lacks."""
+    state = model.state_dict()
+    return {"aliases": {n: first for n, first in aliases_of(model).items() if n in state},
+            "outside_state": sorted(n for n in traced.tensors if n not in state)}
 
 
 def _check_arguments(model, example) -> None:
@@ -65,6 +74,9 @@ def _check_arguments(model, example) -> None:
     for name, tensor in example.items():
         if tensor.dtype not in (torch.float32, torch.int64):
             raise NotExportable(f"the field {name} is of {tensor.dtype}; fields are float32 or int64")
+    for name, module in model.named_modules():
+        if getattr(module, "momentum", 0.1) is None and getattr(module, "track_running_stats", False):
+            raise NotExportable(f"{name} is a batch norm with momentum=None; give it a number, as 0.1")
     for name, parameter in model.named_parameters():
         if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
             raise NotExportable(f"the parameter {name} is of {parameter.dtype} on {parameter.device}; export the model "
@@ -85,8 +97,13 @@ def _type_and_size(size, dtype) -> dict:
 # ---- the content of a layer, of the traces at two numbers of samples
 
 
-def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace) -> dict:
-    values = ([a.previous] if a.previous else []) + [v for kind in a.inputs.values() for v in kind]
+def _layers_json(parts: list[tuple[Layer, Layer]], first: Trace, second: Trace) -> list[dict]:
+    number_of = {a.output: i for i, (a, _) in enumerate(parts)}
+    return [_layer_json(a, b, first, second, number_of) for a, b in parts]
+
+
+def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace, number_of: dict[Value, int]) -> dict:
+    values = a.reads + [v for kind in a.inputs.values() for v in kind]
     numbers = {v: i for i, v in enumerate(values)}
     if a.name != b.name or len(a.operations) != len(b.operations):
         raise NotExportable(f"layer {a.name} has other operations for another number of samples")
@@ -103,11 +120,15 @@ def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace) -> dict:
             operation["place"] = one.place
         operations.append(operation)
     output = {"value": numbers[a.output]}
-    if a.output is not first.loss:
-        output["sizes"] = list(a.output.meta.shape[1:])
+    if a.hands_out_parameter:
+        output.update(sizes=list(a.output.meta.shape), of="micro-batch")
+    elif a.output is not first.loss:
+        output.update(sizes=list(a.output.meta.shape[1:]), of="sample")
     return {"name": a.name,
-            "reads": {"previous": a.previous is not None, "fields": [v.name for v in a.inputs["field"]]},
+            "reads": {"layers": [number_of[v] for v in a.reads], "fields": [v.name for v in a.inputs["field"]]},
             "parameters": [{"name": v.name, "sizes": list(v.meta.shape)} for v in a.inputs["parameter"]],
+            "statistics": [{"name": v.name, "sizes": list(v.meta.shape), "momentum": first.momenta[v.name]}
+                           for v in a.inputs["statistic"]],
             "constants": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype)}
                           for v in a.inputs["constant"]],
             "values": len(numbers), "operations": operations, "output": output}
@@ -133,7 +154,7 @@ def _merge(one, two, first: Trace, second: Trace, place: str):
 # ---- the check
 
 
-def _write_checked(path, content, tensors, model, loss, examples) -> None:
+def _write_checked(path, content, tensors, unread, model, loss, examples) -> None:
     """Writes the folder beside its place, checks it, and moves it there."""
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
@@ -141,12 +162,12 @@ def _write_checked(path, content, tensors, model, loss, examples) -> None:
         raise NotExportable(f"{path} is there and is no exported model; give another path")
     partial = tempfile.mkdtemp(prefix=os.path.basename(path) + ".", dir=parent)
     try:
-        write_folder(partial, content, tensors)
+        write_folder(partial, content, tensors, unread)
         for example in examples:
             _check(read_folder(partial), model, loss, example)
         for layer, costs in zip(content["layers"], costs_of(Interpreter(*read_folder(partial)), examples)):
             layer["costs"] = costs
-        write_folder(partial, content, tensors)
+        write_folder(partial, content, tensors, unread)
         os.chmod(partial, 0o755)
         if os.path.exists(path):
             shutil.rmtree(path)
@@ -176,15 +197,29 @@ def _as_workers_compute():
         torch.set_num_threads(threads)
 
 
+@contextlib.contextmanager
+def _keeping_buffers(model):
+    """Puts back what a forward writes into the model's buffers, as batch norms do."""
+    kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept.items():
+                buffer.copy_(value)
+
+
 def _check(folder, model, loss, example) -> None:
     """Compares the loss and all gradients of the folder with the model's own."""
     interpreter = Interpreter(*folder)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     copy = {n: t.clone() for n, t in example.items()}
-    with _as_workers_compute():
+    with _as_workers_compute(), _keeping_buffers(model), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         with _WithoutDropout():
             own = loss(model, copy)
         own_gradients = torch.autograd.grad(own, list(trained.values()), allow_unused=True)
+        torch.manual_seed(0)  # numbers are drawn in the same order
         made = interpreter.run(example)
         leaves = interpreter.parameters
         gradients = dict(zip(leaves, torch.autograd.grad(made, list(leaves.values()), allow_unused=True)))

@@ -12,7 +12,7 @@ import torch
 
 from weft.errors import NotExportable
 
-FORMAT = 1
+FORMAT = 2
 
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64",
          torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -88,10 +88,15 @@ def argument_of(form: Any, values: list, samples: int) -> Any:
     raise ValueError(f"the file has an argument of the unknown kind {kind}")
 
 
-def write_folder(path: str, model: dict, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes the folder; the model comes last, so that a folder with a model is whole."""
+def write_folder(path: str, model: dict, tensors: dict[str, torch.Tensor], unread: dict[str, torch.Tensor]) -> None:
+    """Writes the folder; the model comes last, so that a folder with a model is whole.
+
+    unread: the part of the module's state_dict that no layer reads. Workers do not read it.
+    """
     os.makedirs(path, exist_ok=True)
     _write_safetensors(os.path.join(path, "weights.safetensors"), tensors)
+    if unread:
+        _write_safetensors(os.path.join(path, "unread.safetensors"), unread)
     partial = os.path.join(path, "model.json.partial")
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(model, file, separators=(",", ":"))

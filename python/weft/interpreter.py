@@ -8,22 +8,25 @@ from weft.graph_file import TYPE_OF, argument_of
 
 
 class Interpreter:
-    """The layers of a folder that `graph_file.read_folder` returned. Dropout drops nothing."""
+    """The layers of a folder that `graph_file.read_folder` returned. Dropout that stands alone drops nothing."""
 
     def __init__(self, model: dict, tensors: dict[str, torch.Tensor]):
         self.layers = model["layers"]
         # Leaves of the graph, by name; a parameter that several operations of a layer read is one leaf.
         self.parameters = {p["name"]: tensors[p["name"]].clone().requires_grad_()
                            for layer in self.layers for p in layer["parameters"]}
+        self._statistics = {s["name"]: tensors[s["name"]] for layer in self.layers for s in layer["statistics"]}
         self._constants = {c["name"]: tensors[c["name"]].to(TYPE_OF[c["type"]])
                            for layer in self.layers for c in layer["constants"]}
 
-    def run_layer(self, layer: dict, previous: torch.Tensor | None, fields: dict[str, torch.Tensor],
+    def run_layer(self, layer: dict, outputs: list[torch.Tensor], fields: dict[str, torch.Tensor],
                   samples: int) -> torch.Tensor:
+        """Returns the layer's output; `outputs` are those of the layers before it."""
         values = [None] * layer["values"]
-        given = [previous] if layer["reads"]["previous"] else []
+        given = [outputs[number] for number in layer["reads"]["layers"]]
         given += [fields[name] for name in layer["reads"]["fields"]]
         given += [self.parameters[p["name"]] for p in layer["parameters"]]
+        given += [self._statistics[s["name"]].clone() for s in layer["statistics"]]
         given += [self._constants[c["name"]] for c in layer["constants"]]
         values[:len(given)] = given
         for operation in layer["operations"]:
@@ -37,10 +40,10 @@ class Interpreter:
     def run(self, fields: dict[str, torch.Tensor]) -> torch.Tensor:
         """Returns the loss."""
         samples = next(iter(fields.values())).shape[0]
-        value = None
+        outputs = []
         for layer in self.layers:
-            value = self.run_layer(layer, value, fields, samples)
-        return value
+            outputs.append(self.run_layer(layer, outputs, fields, samples))
+        return outputs[-1]
 
 
 def _call(operation: dict, values: list, samples: int):

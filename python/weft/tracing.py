@@ -21,10 +21,11 @@ ALLOWED = frozenset((Path(__file__).parent / "operations.txt").read_text(encodin
 @dataclass(eq=False)
 class Value:
     """A tensor of the graph: a field of the data, a parameter, a constant, or what an operation makes."""
-    kind: str  # "field", "parameter", "constant" or "result"
+    kind: str  # "field", "parameter", "statistic", "constant" or "result"
     name: str
     meta: Any  # a tensor without bytes, with its size and type
-    # True if it depends on a trained parameter, and if gradients pass through it to one.
+    # True if it depends on a trained parameter or on numbers that were drawn, and if gradients pass through it to a
+    # parameter.
     live: bool = False
     trained: bool = False
 
@@ -44,7 +45,8 @@ class Trace:
     operations: list[Operation]
     loss: Value
     samples: int
-    tensors: dict[str, torch.Tensor]  # of parameters and constants, by name
+    tensors: dict[str, torch.Tensor]  # of parameters, statistics and constants, by name
+    momenta: dict[str, float]         # of statistics, by name
 
 
 def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable) -> Trace:
@@ -61,7 +63,17 @@ def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callab
         raise
     except Exception as error:
         raise NotExportable(f"torch.export cannot trace the model: {error}") from error
-    return _Flattening(program, example).run()
+    return _Flattening(program, example, aliases_of(model)).run()
+
+
+def aliases_of(model: torch.nn.Module) -> dict[str, str]:
+    """Returns each further name of a parameter or buffer, and its first name, which parameters are called by."""
+    first, aliases = {}, {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            if first.setdefault(id(tensor), name) != name:
+                aliases[name] = first[id(tensor)]
+    return aliases
 
 
 class _Whole(torch.nn.Module):
@@ -91,17 +103,19 @@ def _keep_regions_without_gradients(program) -> None:
 class _Flattening:
     """Reads torch's program into operations."""
 
-    def __init__(self, program, example):
+    def __init__(self, program, example, aliases):
         self._program = program
+        self._aliases = aliases
         self._example = example
         self._values = {}  # by node: a Value or a list of them
         self._operations = []
         self._tensors = {}
+        self._momenta = {}
 
     def run(self) -> Trace:
         signature = self._program.graph_signature
-        self._refuse_writes(signature)
         self._take_inputs(signature)
+        self._take_writes(signature)
         loss = None
         for node in self._program.graph.nodes:
             if node.op == "call_function":
@@ -109,24 +123,33 @@ class _Flattening:
             elif node.op == "get_attr":
                 raise NotExportable(f"{node.target} is a graph within the graph: control flow{_at(_place(node))}")
             elif node.op == "output":
-                loss = self._values[node.args[0][0]] if isinstance(node.args[0][0], torch.fx.Node) else None
-                if len(node.args[0]) != 1:
+                returned = node.args[0][len(signature.buffers_to_mutate):]
+                if len(returned) != 1:
                     raise NotExportable("the loss must be one tensor, and the function returns several values")
+                loss = self._values[returned[0]] if isinstance(returned[0], torch.fx.Node) else None
         if not isinstance(loss, Value) or loss.kind != "result" or loss.meta.dim() != 0 or not loss.trained:
             raise NotExportable("the loss must be one number that depends on the model's parameters")
         samples = next(iter(self._example.values())).shape[0]
-        return Trace(self._operations, loss, samples, self._tensors)
+        return Trace(self._operations, loss, samples, self._tensors, self._momenta)
 
-    @staticmethod
-    def _refuse_writes(signature) -> None:
-        written = list(signature.buffers_to_mutate.values())
-        if written:
-            name = written[0].removeprefix("model.")
-            raise NotExportable(
-                f"the forward writes the buffer {name}, and written buffers, as those of batch norms in training, "
-                "cannot be exported yet; use a group norm or a layer norm, or freeze them with .eval()")
+    def _take_writes(self, signature) -> None:
+        """Makes the running averages of batch norms statistics; refuses everything else that is written."""
         if signature.user_inputs_to_mutate:
             raise NotExportable("the forward writes into a field of its data; make it work on a copy")
+        nodes = {n.name: n for n in self._program.graph.nodes}
+        for made, buffer in signature.buffers_to_mutate.items():
+            node = nodes[made]
+            value = next(v for n, v in self._values.items() if v.name == buffer.removeprefix("model."))
+            if str(node.target) == "aten.add.Tensor" and value.name.endswith("num_batches_tracked"):
+                continue  # nobody reads it
+            norm = node.args[0] if node.target is operator.getitem else node
+            averages = [self._values.get(a) for a in norm.args[3:5]] if _is_batch_norm(norm) else []
+            if value not in averages or value.meta.dtype != torch.float32:
+                raise NotExportable(
+                    f"the forward writes the buffer {value.name}; a run may write the averages of batch norms only, each "
+                    "of one call and in float32, since what else is written depends on the order of micro-batches")
+            value.kind = "statistic"
+            self._momenta[value.name] = norm.args[6]
 
     def _take_inputs(self, signature) -> None:
         state = {**self._program.state_dict, **self._program.constants}
@@ -141,6 +164,7 @@ class _Flattening:
                 tensor = state[spec.target]
                 trained = kind == "PARAMETER" and tensor.requires_grad
                 name = spec.target.removeprefix("model.")
+                name = self._aliases.get(name, name)
                 value = Value("parameter" if trained else "constant", name, node.meta["val"], trained, trained)
                 self._tensors[name] = tensor.detach()
             else:
@@ -149,7 +173,9 @@ class _Flattening:
 
     def _take(self, node) -> None:
         if node.target is operator.getitem:
-            self._values[node] = self._values[node.args[0]][node.args[1]]
+            made, number = self._values[node.args[0]], node.args[1]
+            if number < len(made):  # else it is what an operation of Weft's own does not make
+                self._values[node] = made[number]
             return
         place = _place(node)
         if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
@@ -162,9 +188,13 @@ class _Flattening:
         name = schema.name
         if name == "aten::native_dropout":
             name, arguments = "aten::dropout", [arguments[0], arguments[1], True]
+        if name in _UNFILLED:  # what is not filled differs from run to run
+            name, kept = _UNFILLED[name]
+            arguments = arguments[:kept]
+        if _is_batch_norm(node):  # moves no average: that is done once a step
+            name, arguments = "aten::batch_norm", [*arguments[:5], True, 0.0, arguments[7], False]
         if name not in ALLOWED or schema.is_mutable:
             raise NotExportable(f"the operation {name} is not among those that an exported model may use{_at(place)}")
-        _refuse_random(name, schema, arguments, place)
         self._operations.append(self._operation(node, name, schema, arguments, place))
 
     def _arguments(self, node, schema) -> list:
@@ -186,17 +216,17 @@ class _Flattening:
 
     def _operation(self, node, name, schema, arguments, place) -> Operation:
         reads = list(values_of(arguments))
-        live = any(v.live for v in reads)
+        live = any(v.live for v in reads) or draws(name, schema, arguments)
         trained = any(v.trained for v in reads) and name != "aten::detach"
         made = node.meta["val"]
-        several = isinstance(made, (list, tuple)) and name != "aten::dropout"
+        several = isinstance(made, (list, tuple)) and name not in _OF_WEFT
         if isinstance(made, (list, tuple)) and not several:
             made = made[0]
         metas = made if several else [made]
         results = [Value("result", f"{node.name}#{i}", meta, live, trained and _floating(meta))
                    for i, meta in enumerate(metas)]
-        self._values[node] = results if several or name == "aten::dropout" else results[0]
-        overload = "" if name == "aten::dropout" else schema.overload_name
+        self._values[node] = results if several or isinstance(node.meta["val"], (list, tuple)) else results[0]
+        overload = "" if name in _OF_WEFT or schema.name in _UNFILLED else schema.overload_name
         if name == "aten::view" and not overload:
             name = "aten::reshape"  # the tensor may have other strides than the traced one
         modules = [v[0] for v in node.meta.get("nn_module_stack", {}).values()]
@@ -217,14 +247,24 @@ def _floating(meta) -> bool:
     return isinstance(meta, torch.Tensor) and meta.is_floating_point()
 
 
-def _refuse_random(name, schema, arguments, place) -> None:
-    """Refuses an operation that would draw numbers without a key."""
-    rates = {"aten::scaled_dot_product_attention": "dropout_p", "aten::lstm": "dropout", "aten::gru": "dropout"}
-    wanted = rates.get(name)
-    for argument, given in zip(schema.arguments, arguments):
-        if argument.name == wanted and given:
-            raise NotExportable(f"{name} drops out by itself, and only dropout that stands alone is keyed by step and "
-                                f"micro-batch; set its dropout to 0{_at(place)}")
+# Operations that a worker runs in its own way; each has one result.
+_OF_WEFT = ("aten::dropout", "aten::batch_norm")
+# Operations that give memory as it is, and those that fill it, with the arguments that both have.
+_UNFILLED = {"aten::empty": ("aten::zeros", 5), "aten::new_empty": ("aten::new_zeros", 6),
+             "aten::empty_like": ("aten::zeros_like", 6)}
+_RANDOM = frozenset(f"aten::{n}" for n in ("bernoulli", "rand", "rand_like", "randint", "randn", "randn_like"))
+_RATES = ("dropout_p", "dropout")  # names of the arguments by which other operations drop out
+
+
+def draws(name: str, schema, arguments) -> bool:
+    """Returns true for an operation that draws numbers; dropout that stands alone is not among them."""
+    if name in _OF_WEFT:
+        return False
+    return name in _RANDOM or any(a.name in _RATES and given for a, given in zip(schema.arguments, arguments))
+
+
+def _is_batch_norm(node) -> bool:
+    return str(node.target) == "aten._native_batch_norm_legit_functional.default" and node.args[5] is True
 
 
 def _place(node) -> str:

@@ -91,7 +91,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
     auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(x), {}, 0);
     ASSERT_TRUE(result.ok()) << result.status();
     x = result->activation;
-    const int64_t elements = counts[s].output_elements() * run.microbatch_samples();
+    const int64_t elements = counts[s].output.elements(run.microbatch_samples());
     EXPECT_EQ(x.bytes, static_cast<size_t>(elements) * sizeof(float)) << counts[s].name;
   }
 }
@@ -328,7 +328,7 @@ TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
       for (const int from : inputs[s]) read.push_back(outputs[from]);
       auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), read, {}, 0);
       ASSERT_TRUE(result.ok()) << result.status();
-      const int64_t size = counts[s].output_elements() * run.microbatch_samples();
+      const int64_t size = counts[s].output.elements(run.microbatch_samples());
       EXPECT_EQ(result->activation.bytes, static_cast<size_t>(size) * sizeof(float));
       const int64_t activation_bytes =
           counts[s].activation_bytes * run.microbatch_samples() + counts[s].fixed_activation_bytes;

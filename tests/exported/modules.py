@@ -69,6 +69,44 @@ class Gpt(nn.Module):
         return self.scores(self.norm(x))
 
 
+class TiedGpt(Gpt):
+    """Its token embedding is its projection to the scores, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores.weight = self.tokens.weight
+
+
+class NormedCnn(nn.Module):
+    """Batch norms with constants of their own, and one without a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8, eps=1e-3, momentum=0.3))
+        self.conv2 = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16, momentum=0.01))
+        self.scores = nn.Sequential(nn.BatchNorm1d(16, affine=False), nn.Linear(16, 4))
+
+    def forward(self, images):
+        x = F.relu(self.conv1(images))
+        return self.scores(F.relu(self.conv2(x)).mean((2, 3)))
+
+
+class Drawing(nn.Module):
+    """Draws numbers in several ways: noise, dropout within attention, and dropout that stands alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.scores = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        x = self.layers[1](x + 0.1 * torch.randn_like(x))
+        parts = x.view(-1, 2, 3, 2)
+        x = F.scaled_dot_product_attention(parts, parts, parts, dropout_p=0.2).reshape(-1, 12)
+        return self.scores(F.dropout(self.layers[2](x), 0.1) * torch.rand(12))
+
+
 class Lstm(nn.Module):
     def __init__(self):
         super().__init__()
@@ -98,6 +136,11 @@ MODULES = {
             lambda n: {"images": torch.rand(n, 1, 12, 12), "labels": torch.randint(0, 4, (n,))}),
     "gpt": (Gpt, next_token_loss, _tokens),
     "gpt_dropout": (lambda: Gpt(0.1), next_token_loss, _tokens),
+    "gpt_tied": (TiedGpt, next_token_loss, _tokens),
+    "cnn_norms": (NormedCnn, lambda m, f: F.cross_entropy(m(f["images"]), f["labels"]),
+                  lambda n: {"images": torch.rand(n, 1, 8, 8), "labels": torch.randint(0, 4, (n,))}),
+    "drawing": (Drawing, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+                lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
     "lstm": (Lstm, next_token_loss, _tokens),
 }
 
@@ -136,9 +179,23 @@ class Counting(Chain):
 
 
 class Tied(Chain):
+    """All layers are one."""
+
     def __init__(self):
         super().__init__()
-        self.layers[2].weight = self.layers[0].weight
+        self.layers[1] = self.layers[2] = self.layers[0]
+
+
+class Averaging(Chain):
+    """Writes a buffer that is no batch norm's."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.zeros(6))
+
+    def forward(self, x):
+        self.average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return super().forward(x) + self.average
 
 
 class Unused(Chain):
@@ -162,11 +219,13 @@ def _without_gradients(x):
 REFUSED = {
     "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
     "a hook on a tensor": (lambda: Chain(_hooked), "layer layers.1 is the first, from the loss on"),
-    "a batch norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)), "writes the buffer 1."),
-    "random numbers": (lambda: Chain(lambda x: x + torch.rand_like(x)), "aten::rand_like"),
+    "a batch norm of all batches": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, momentum=None)), "with momentum=None"),
+    "a written buffer": (Averaging, "writes the buffer average"),
+    "random numbers of an own law": (lambda: Chain(lambda x: x + torch.poisson(x.detach() ** 2)), "aten::poisson"),
     "a branch on values": (lambda: Chain(lambda x: x if x.sum() > 0 else -x), "torch.export cannot trace the model"),
     "state in Python": (Counting, "state in Python"),
-    "tied parameters": (Tied, "share the parameter"),
+    "tied parameters": (Tied, None),
+    "batch norms": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6)), None),
     "a parameter without use": (Unused, "gets no gradient"),
     "a region without gradients": (lambda: Chain(_without_gradients), None),
     "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),

@@ -39,7 +39,7 @@ std::string TableOf(const ModelSpec& model) {
   for (size_t l = 0; l < layers.size(); ++l) {
     const LayerCount& c = counts[l];
     absl::StrAppendFormat(&text, "%s reads [%s] gives [%s]: %.17g FLOPs, %d parameters, %d statistics",
-                          c.name, absl::StrJoin(c.inputs, ", "), absl::StrJoin(c.output, ", "),
+                          c.name, absl::StrJoin(c.inputs, ", "), absl::StrJoin(c.output.sizes, ", "),
                           c.forward_flops, c.parameters, c.statistics);
     for (const LayerCount* of : {&counts[l], &narrow[l]}) {
       absl::StrAppendFormat(&text, "; keeps %d + %d, works in %d + %d", of->activation_bytes,

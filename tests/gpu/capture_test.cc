@@ -325,8 +325,8 @@ StageLayout OneScale(int stage) {
   StageLayout layout;
   layout.stage = stage;
   layout.end_layer = 1;
-  layout.inputs = {{kFloats}};
-  layout.output = {kFloats};
+  layout.inputs = {{{kFloats}}};
+  layout.output = {{kFloats}};
   layout.consumers = 1;
   layout.reads = {{0}};
   layout.last_reader = {0, 0};

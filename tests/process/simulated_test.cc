@@ -62,7 +62,7 @@ SimulationResult Simulated(const RunSpec& run) {
     double parameters = 0;
     for (int i = 0; i < count; ++i) parameters += static_cast<double>(layers[layer++].parameters);
     options.weight.push_back(4 * parameters);
-    options.output.push_back(4.0 * static_cast<double>(layers[layer - 1].output_elements()) *
+    options.output.push_back(4.0 * static_cast<double>(layers[layer - 1].output.elements(1)) *
                              run.microbatch_samples());
   }
   const auto result = Simulate(Graph(*schedule), options);

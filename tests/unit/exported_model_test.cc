@@ -24,16 +24,16 @@ using Json = nlohmann::json;
 // Two layers: y = x W, and the mean of (y - target)^2.
 Json TwoLayers() {
   return Json::parse(R"({
-    "format": 1, "torch": "2.11.0",
+    "format": 2, "torch": "2.11.0",
     "fields": [{"name": "odd", "type": "F32", "sizes": [3]}, {"name": "target", "type": "I64", "sizes": []}],
     "layers": [
-      {"name": "first", "reads": {"previous": false, "fields": ["odd"]},
+      {"name": "first", "reads": {"layers": [], "fields": ["odd"]},
        "parameters": [{"name": "a.weight", "sizes": [2, 3]}], "constants": [], "values": 3,
        "operations": [{"op": "aten::linear", "arguments": [{"value": 0}, {"value": 1}, null], "results": [2],
                        "place": "m.py:3"}],
-       "output": {"value": 2, "sizes": [2]},
+       "output": {"value": 2, "sizes": [2], "of": "sample"},
        "costs": {"flops": 12, "activation_bytes": 8, "fixed_activation_bytes": 5, "work_bytes": 7}},
-      {"name": "last", "reads": {"previous": true, "fields": ["target"]},
+      {"name": "last", "reads": {"layers": [0], "fields": ["target"]},
        "parameters": [{"name": "b.weight", "sizes": [2]}], "constants": [], "values": 5,
        "operations": [{"op": "aten::mul.Tensor", "arguments": [{"value": 0}, {"value": 2}], "results": [3]},
                       {"op": "aten::sum", "arguments": [{"value": 3}, {"type": "F32"}], "results": [4]}],
@@ -75,7 +75,7 @@ TEST(ExportedModel, Layers_AreAChainWhoseLastReadsDataToo) {
   EXPECT_EQ(layers[0].parameters, 6);
   EXPECT_EQ(layers[0].forward_flops, 12);
   EXPECT_EQ(layers[0].activation_bytes, 8 + 12) << "with the field that it reads";
-  EXPECT_THAT(layers[0].output, ElementsAre(2));
+  EXPECT_THAT(layers[0].output.sizes, ElementsAre(2));
 }
 
 TEST(ExportedModel, Parameters_HaveTheirNamesInTheStateDict) {
@@ -109,10 +109,55 @@ TEST(ExportedModel, WrongFile_IsRefusedWithItsPlace) {
          "layers[1].operations[0].arguments: is not a whole number from 0 to 2");
   expect([](Json& g) { g["layers"][1]["operations"][1]["arguments"][1] = {{"code", "x"}}; }, "does not know");
   expect([](Json& g) { g["layers"][1]["parameters"][0]["name"] = "a.weight"; }, "a.weight stands twice");
-  expect([](Json& g) { g["layers"][1]["reads"]["previous"] = false; }, "must be false for the first layer");
+  expect([](Json& g) { g["layers"][1]["reads"]["layers"] = {1}; }, "layers: is not a whole number from 0 to 0");
+  expect([](Json& g) { g["layers"][0]["output"]["of"] = "batch"; }, "of: is neither sample nor micro-batch");
   expect([](Json& g) { g["layers"][0]["output"]["sizes"] = {-1}; }, "layers[0].output.sizes");
   expect([](Json& g) { g["layers"][0]["values"] = 4; }, "layers[0].values: must be 3");
   expect([](Json& g) { g["layers"] = Json::array(); }, "layers: are not 1 to");
+}
+
+// A layer that hands out a parameter of two numbers, which the last of `readers` layers and all before use.
+Json TiedLayers(int readers) {
+  Json graphs = TwoLayers();
+  Json& layers = graphs["layers"];
+  Json tied = layers[0];
+  tied["name"] = "tied";
+  tied["reads"] = {{"layers", Json::array()}, {"fields", Json::array()}};
+  tied["parameters"] = {{{"name", "t"}, {"sizes", {2}}}};
+  tied["operations"] = {{{"op", "aten::clone"}, {"arguments", {{{"value", 0}}, nullptr}}, {"results", {1}}}};
+  tied["values"] = 2;
+  tied["output"] = {{"value", 1}, {"sizes", {2}}, {"of", "micro-batch"}};
+  Json reader = layers[0];
+  reader["operations"] = {
+      {{"op", "aten::mul.Tensor"}, {"arguments", {{{"value", 0}}, {{"value", 1}}}}, {"results", {2}}}};
+  reader["reads"]["fields"] = Json::array();
+  reader["parameters"] = Json::array();
+  const Json first = layers[0], last = layers[1];
+  layers = {tied, first};
+  for (int i = 0; i < readers; ++i) {
+    reader["name"] = "reader" + std::to_string(i);
+    reader["reads"]["layers"] = {0, i + 1};
+    reader["values"] = 3;
+    layers.push_back(reader);
+  }
+  layers.push_back(last);
+  layers.back()["reads"]["layers"] = {readers + 1};
+  return graphs;
+}
+
+TEST(ExportedModel, TiedParameter_IsALayerWhoseOutputHasNoSamples) {
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(RunOf(TiedLayers(2)));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::vector<LayerCount> layers = CountLayers(spec->model);
+  EXPECT_TRUE(layers[0].reads_data) << "for the number of samples";
+  EXPECT_EQ(layers[0].output.elements(100), 2);
+  EXPECT_EQ(layers[1].output.elements(100), 200);
+  EXPECT_THAT(layers[3].inputs, ElementsAre(0, 2));
+  EXPECT_FALSE(layers[3].reads_data);
+}
+
+TEST(ExportedModel, LayerThatThreeOthersRead_IsRefused) {
+  ExpectRefused(RunOf(TiedLayers(3)), "layers[0]: is read by 3 layers, not by 1 or 2");
 }
 
 TEST(ExportedModel, RunThatDoesNotFit_IsRefused) {

@@ -60,13 +60,13 @@ TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   EXPECT_EQ(layers.front().name, "embedding");
   EXPECT_EQ(layers[1].name, "block0");
   EXPECT_EQ(layers.back().name, "head");
-  EXPECT_EQ(layers.back().output_elements(), 0);
+  EXPECT_EQ(layers.back().output.elements(1), 0);
   int64_t parameters = 0;
   for (const LayerCount& l : layers) parameters += l.parameters;
   // GPT-2 small has 124,439,808 with the head tied to the token embedding; here it is a matrix of its own.
   EXPECT_EQ(parameters, 124439808 + int64_t{50257} * 768);
   EXPECT_EQ(layers[1].parameters, 7087872);
-  EXPECT_EQ(layers[1].output_elements(), 1024 * 768);
+  EXPECT_EQ(layers[1].output.elements(1), 1024 * 768);
 }
 
 // The sizes are as published, with a head of its own in place of one tied to the token embedding.
@@ -98,9 +98,9 @@ TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
   EXPECT_EQ(layers[0].parameters, 7 * 5 + 5);
   EXPECT_EQ(layers[0].forward_flops, 2 * 7 * 5);
   EXPECT_EQ(layers[1].parameters, 5 * 5 + 5);
-  EXPECT_EQ(layers[1].output_elements(), 5);
+  EXPECT_EQ(layers[1].output.elements(1), 5);
   EXPECT_EQ(layers[2].parameters, 5 * 2 + 2);
-  EXPECT_EQ(layers[2].output_elements(), 0);
+  EXPECT_EQ(layers[2].output.elements(1), 0);
 }
 
 int64_t Parameters(const std::vector<LayerCount>& layers) {
@@ -143,17 +143,17 @@ TEST(CountLayers_ResNet, OfImageNet_CountsOfTheirPublication) {
     for (const LayerCount& l : layers) statistics += l.statistics;
     EXPECT_EQ(statistics, 2 * known.norm_channels);
     EXPECT_EQ(layers.front().name, "stem");
-    EXPECT_EQ(layers.front().output, (std::vector<int64_t>{64, 56, 56}));
-    EXPECT_EQ(layers[known.layers - 2].output, (std::vector<int64_t>{known.depth == 50 ? 2048 : 512, 7, 7}));
+    EXPECT_EQ(layers.front().output.sizes, (std::vector<int64_t>{64, 56, 56}));
+    EXPECT_EQ(layers[known.layers - 2].output.sizes, (std::vector<int64_t>{known.depth == 50 ? 2048 : 512, 7, 7}));
     EXPECT_EQ(layers.back().name, "head");
-    EXPECT_TRUE(layers.back().output.empty());
+    EXPECT_TRUE(layers.back().output.sizes.empty());
   }
 }
 
 TEST(CountLayers_ResNet, OfCifar_KeepsTheImagesSizeInItsStem) {
   const std::vector<LayerCount> layers = CountLayers(ResNetSpec());
-  EXPECT_EQ(layers.front().output, (std::vector<int64_t>{64, 32, 32}));
-  EXPECT_EQ(layers[8].output, (std::vector<int64_t>{512, 4, 4}));
+  EXPECT_EQ(layers.front().output.sizes, (std::vector<int64_t>{64, 32, 32}));
+  EXPECT_EQ(layers[8].output.sizes, (std::vector<int64_t>{512, 4, 4}));
   EXPECT_EQ(Parameters(layers), 11173962);  // as the usual variant for CIFAR-10
   const std::vector<int> cut = CutStages(layers, 4);
   EXPECT_EQ(std::accumulate(cut.begin(), cut.end(), 0), 10);
@@ -164,7 +164,7 @@ TEST(CountLayers_Vit, B16_CountsOfItsPublication) {
   ASSERT_EQ(layers.size(), 14u);
   EXPECT_EQ(Parameters(layers), 86567656);
   EXPECT_NEAR(GigaMultiplyAdds(layers), 17.564, 0.02);
-  EXPECT_EQ(layers.front().output, (std::vector<int64_t>{197, 768}));
+  EXPECT_EQ(layers.front().output.sizes, (std::vector<int64_t>{197, 768}));
   EXPECT_EQ(layers[1].name, "block0");
 }
 
@@ -181,7 +181,7 @@ TEST(CountLayers_Mlp, GeluApart_IsALayerWithoutParametersAndTheSumsAreTheSame) {
     EXPECT_EQ(gelu.inputs, std::vector<int>{static_cast<int>(2 * i)});
     EXPECT_EQ(gelu.parameters, 0);
     EXPECT_EQ(linear.parameters, whole[i].parameters);
-    EXPECT_EQ(gelu.output, whole[i].output);
+    EXPECT_EQ(gelu.output.sizes, whole[i].output.sizes);
     EXPECT_EQ(linear.activation_bytes + gelu.activation_bytes, whole[i].activation_bytes);
   }
   EXPECT_EQ(split.back().inputs, std::vector<int>{static_cast<int>(split.size()) - 2});

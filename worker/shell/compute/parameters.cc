@@ -61,6 +61,9 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
     for (ParameterSlot& slot : layout.slots) {
       if (slot.parameter.kind != kind) continue;
       slot.offset = layout.elements;
+      const float momentum = slot.parameter.momentum;
+      const bool other = layout.momenta.empty() || layout.momenta.back().momentum != momentum;
+      if (kind == ParameterSpec::Kind::kStatistic && other) layout.momenta.push_back({slot.offset, momentum});
       layout.elements += (slot.parameter.elements() + kAlign - 1) / kAlign * kAlign;
     }
   }

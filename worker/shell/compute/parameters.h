@@ -29,10 +29,9 @@ struct StageLayout {
   static constexpr int64_t kAlignElements = 16;  // 64 bytes of float32
   int stage = 0;
   int first_layer = 0, end_layer = 0;
-  // Sizes of a sample of each input from other stages, ascending.
-  std::vector<std::vector<int64_t>> inputs;
+  std::vector<LayerOutput> inputs;  // sizes of each input from other stages, ascending
   bool reads_data = false;
-  std::vector<int64_t> output;  // sizes of a sample; none for the last stage
+  LayerOutput output;
   int consumers = 0;            // stages that read the output
   // Inputs of each layer, by number: first the stage's inputs, then the data, then the stage's own layers.
   std::vector<std::vector<int>> reads;
@@ -40,6 +39,12 @@ struct StageLayout {
   std::vector<ParameterSlot> slots;  // in the order of layers and of declaration
   // Begin of the statistics in the flat buffer; `elements` if there are none.
   int64_t statistics_begin = 0;
+  // The statistics' momenta, ascending: each from its begin to the next one's.
+  struct Momentum {
+    int64_t begin;
+    float momentum;
+  };
+  std::vector<Momentum> momenta;
   int64_t elements = 0;  // size of the flat buffer, a multiple of kAlignElements
 };
 

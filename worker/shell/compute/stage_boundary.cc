@@ -7,18 +7,14 @@
 namespace weft {
 namespace {
 
-// Checks one tensor [samples, ..] of `sample` sizes.
 absl::Status CheckBoundary(const RunSpec& run, const char* what, const StageLayout& layout,
-                           const std::vector<int64_t>& sample, const Tensor& tensor) {
+                           const LayerOutput& output, const Tensor& tensor) {
   TensorShape expected;
-  expected.dims = static_cast<uint8_t>(1 + sample.size());
-  expected.size[0] = run.microbatch_samples();
+  if (output.by_sample) expected.size[expected.dims++] = run.microbatch_samples();
+  for (const int64_t size : output.sizes) expected.size[expected.dims++] = size;
   if (run.precision == Precision::kBFloat16) expected.type = DataType::kBFloat16;
-  size_t bytes = ElementBytes(expected.type) * static_cast<size_t>(expected.size[0]);
-  for (size_t i = 0; i < sample.size(); ++i) {
-    expected.size[1 + i] = sample[i];
-    bytes *= static_cast<size_t>(sample[i]);
-  }
+  const size_t bytes =
+      ElementBytes(expected.type) * static_cast<size_t>(output.elements(run.microbatch_samples()));
   if (tensor.shape == expected && tensor.bytes == bytes && tensor.data != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("the %s of stage %d came with %d dimensions and %d bytes, expected are %d and %d", what,

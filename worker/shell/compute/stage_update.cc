@@ -13,6 +13,19 @@ int64_t TrainedOf(const StageLayout& layout, int64_t begin, int64_t n) {
   return std::clamp<int64_t>(layout.statistics_begin - begin, 0, n);
 }
 
+// Moves the statistics in [begin, end) of the buffer, each by its momentum; the pointers point at `begin`.
+void MoveStatistics(const FlatMath& math, const StageLayout& layout, int microbatches, int64_t begin,
+                    int64_t end, const float* weights, float* out, const float* gradient) {
+  for (size_t i = 0; i < layout.momenta.size(); ++i) {
+    const int64_t next = i + 1 < layout.momenta.size() ? layout.momenta[i + 1].begin : layout.elements;
+    const int64_t from = std::max(begin, layout.momenta[i].begin), n = std::min(end, next) - from;
+    if (n <= 0) continue;
+    const int64_t at = from - begin;
+    math.MoveAverage({layout.momenta[i].momentum, static_cast<float>(microbatches)}, weights + at, out + at,
+                     gradient + at, n);
+  }
+}
+
 }  // namespace
 
 void UpdateRange(const FlatMath& math, const Optimizer& optimizer, const StageLayout& layout,
@@ -21,8 +34,8 @@ void UpdateRange(const FlatMath& math, const Optimizer& optimizer, const StageLa
   const int64_t trained = TrainedOf(layout, begin, n), statistics = n - trained;
   if (trained > 0) optimizer.Apply(math, weights, out, gradient, state, factor, trained);
   if (statistics > 0) {
-    math.MoveAverage({kStatisticMomentum, static_cast<float>(microbatches)}, weights + trained, out + trained,
-                     gradient + trained, statistics);
+    MoveStatistics(math, layout, microbatches, begin + trained, begin + n, weights + trained, out + trained,
+                   gradient + trained);
   }
 }
 

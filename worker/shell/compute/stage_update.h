@@ -1,7 +1,7 @@
 // Updates a range of a stage's flat buffer: the optimizer's step for trained parameters, moving averages for
 // statistics.
 //
-// A statistic moves to `running * (1 - kStatisticMomentum) + (sum / B) * kStatisticMomentum`, where `sum` is
+// A statistic moves to `running * (1 - momentum) + (sum / B) * momentum`, where `sum` is
 // the sum of the measurements of the step's B micro-batches. It has no optimizer state (the numbers there
 // stay as they are), no weight decay and no learning rate. Each element's result depends on that element
 // alone, as elementwise.h says, so a slice gives the same bits as the whole. Thread-compatible.
@@ -15,8 +15,6 @@
 #include "worker/shell/compute/parameters.h"
 
 namespace weft {
-
-inline constexpr float kStatisticMomentum = 0.1f;
 
 // Computes out = weights after the step, for elements [begin, begin + n) of the buffer that `layout`
 // describes, which the other pointers point at, in the memory of `math`; `out` may be `weights`. `gradient`

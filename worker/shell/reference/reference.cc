@@ -468,8 +468,9 @@ class PlainModel {
     // inverse.
     const at::Tensor count = at::full({}, run_.train.microbatches, device_.Options(c10::kFloat));
     const at::Tensor measured = stage.sums[slot] / count;
-    const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - kStatisticMomentum);
-    ValuesOf(next, place).copy_(kept + measured * kStatisticMomentum);
+    const float momentum = place.parameter.momentum;
+    const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - momentum);
+    ValuesOf(next, place).copy_(kept + measured * momentum);
   }
 
   const RunSpec& run_;

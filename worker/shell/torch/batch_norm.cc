@@ -29,20 +29,19 @@ class Measured : public torch::autograd::Function<Measured> {
 
 }  // namespace
 
-at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, bool training) {
-  constexpr double kEpsilon = 1e-5;
+at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, double epsilon, bool training) {
   const at::Tensor &weight = parameters[0], &bias = parameters[1];
   const at::Tensor &running_mean = parameters[2], &running_variance = parameters[3];
   if (!training) {
     return std::get<0>(at::native_batch_norm(x, weight, bias, running_mean, running_variance,
-                                             /*training=*/false, /*momentum=*/0, kEpsilon));
+                                             /*training=*/false, /*momentum=*/0, epsilon));
   }
   // LibTorch moves the averages that it is given towards the batch's; from zero, all the way, they become the
   // batch's.
   const at::Tensor mean = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
   const at::Tensor variance = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
   const at::Tensor y = std::get<0>(at::native_batch_norm(x, weight, bias, mean, variance,
-                                                         /*training=*/true, /*momentum=*/1, kEpsilon));
+                                                         /*training=*/true, /*momentum=*/1, epsilon));
   // These must be copies: the norm's graph keeps these two as they were before it filled them.
   return Measured::apply(y, running_mean, running_variance, mean.clone(), variance.clone());
 }

@@ -8,7 +8,7 @@
 // micro-batches b of a step in their order, in slices or whole, exactly as gradients are, and one update of
 // the stage makes
 //
-// running = running * (1 - kStatisticMomentum) + (sum_b measured_b / B) * kStatisticMomentum
+// running = running * (1 - momentum) + (sum_b measured_b / B) * momentum
 //
 // in float32, each operation rounded once (stage_update.h). Gradients need no such division: the loss from
 // which a backward starts is divided by B, and the measurements do not depend on it.
@@ -19,10 +19,10 @@
 
 namespace weft {
 
-// Normalizes the channels (dimension 1) of `x`. `parameters`: weight, bias, running mean, running variance.
-// With `training` it uses the micro-batch's own mean and variance, of at least two values a channel; without,
+// Normalizes the channels (dimension 1) of `x`. `parameters`: weight and bias, which may both be undefined, running mean,
+// running variance. With `training` it uses the micro-batch's own mean and variance, of at least two values a channel; without,
 // the running ones. Parameters are float32, also where x is bfloat16.
-at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, bool training);
+at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, double epsilon, bool training);
 
 }  // namespace weft
 

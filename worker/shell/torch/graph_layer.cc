@@ -33,25 +33,34 @@ class GraphLayer final : public Layer {
 
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                      const MaskKey& key) const override {
-    if (c10::GradMode::is_enabled()) return Run(inputs[0], inputs, parameters, key);
+    const size_t layers = spec_.graph().layers.size();
+    std::vector<at::Tensor> given(inputs, inputs + layers);
+    const at::Tensor data = spec_.reads_data() ? inputs[layers] : at::Tensor();
+    if (c10::GradMode::is_enabled()) return Run(std::move(given), data, parameters, key);
     at::AutoGradMode with_graph(true);
-    at::Tensor first = inputs[0];
-    if (spec_.graph().reads_previous) first = first.detach().set_requires_grad(true);
-    return Run(first, inputs, parameters, key).detach();
+    for (at::Tensor& input : given) input = input.detach().set_requires_grad(true);
+    return Run(std::move(given), data, parameters, key).detach();
   }
 
  private:
-  // `first`: in the place of the first input.
-  at::Tensor Run(const at::Tensor& first, const at::Tensor* inputs, const at::Tensor* parameters,
+  // `given`: the outputs of the layers that it reads.
+  at::Tensor Run(std::vector<at::Tensor> given, const at::Tensor& data, const at::Tensor* parameters,
                  const MaskKey& key) const {
     const ExportedLayer& graph = spec_.graph();
-    std::vector<at::Tensor> given;
-    given.reserve(1 + graph.fields.size() + graph.parameters.size());
-    if (graph.reads_previous) given.push_back(first);
-    const at::Tensor& data = inputs[graph.reads_previous ? 1 : 0];
+    const GraphPlace place = {SamplesOf(given, data), (data.defined() ? data : given[0]).device()};
+    given.reserve(given.size() + graph.fields.size() + graph.parameters.size());
     for (const int field : graph.fields) given.push_back(FieldOf(data, spec_.model->fields[field]));
     given.insert(given.end(), parameters, parameters + graph.parameters.size());
-    return ProgramFor({first.size(0), first.device()})->Run(given, key, index_);
+    return ProgramFor(place)->Run(given, key, index_);
+  }
+
+  // Returns the samples of what it reads; 0 if that has none.
+  int64_t SamplesOf(const std::vector<at::Tensor>& layers, const at::Tensor& data) const {
+    if (data.defined()) return data.size(0);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (spec_.model->layers[spec_.graph().layers[i]].output_by_sample) return layers[i].size(0);
+    }
+    return 0;
   }
 
   std::shared_ptr<const GraphProgram> ProgramFor(const GraphPlace& place) const {
@@ -77,25 +86,26 @@ at::Tensor WithoutBytes(int64_t samples, std::vector<int64_t> sizes, ElementType
   return at::empty(sizes, c10::TensorOptions().dtype(TorchTypeOf(type)).device(c10::kMeta));
 }
 
-// Runs one layer on tensors without bytes, and checks the sizes of its output.
+// Runs one layer on tensors without bytes, checks the sizes of its output, and appends that to those of the
+// layers before.
 absl::Status CheckGraph(const ExportedModel& model, const ExportedLayer& graph, int64_t samples,
-                        at::Tensor* previous) {
+                        std::vector<at::Tensor>* outputs) {
   const auto program =
       GraphProgram::Make(graph, /*weights=*/"", {samples, c10::Device(c10::DeviceType::Meta)});
   if (!program.ok()) return program.status();
   std::vector<at::Tensor> given;
-  if (graph.reads_previous) given.push_back(*previous);
+  for (const int number : graph.layers) given.push_back((*outputs)[number]);
   for (const int f : graph.fields)
     given.push_back(WithoutBytes(samples, model.fields[f].sizes, model.fields[f].type));
   for (const ExportedTensor& p : graph.parameters) given.push_back(WithoutBytes(0, p.sizes, p.type));
   MaskKey key;
   key.training = false;  // dropout changes no size
-  *previous = (*program)->Run(given, key, 0);
+  const at::Tensor output = outputs->emplace_back((*program)->Run(given, key, 0));
   std::vector<int64_t> wanted = graph.output_sizes;
-  if (&graph != &model.layers.back()) wanted.insert(wanted.begin(), samples);
-  if (previous->scalar_type() == c10::kFloat && previous->sizes() == wanted) return absl::OkStatus();
+  if (graph.output_by_sample && &graph != &model.layers.back()) wanted.insert(wanted.begin(), samples);
+  if (output.scalar_type() == c10::kFloat && output.sizes() == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("its output has the sizes [",
-                                                 absl::StrJoin(previous->sizes(), ", "), "], and [",
+                                                 absl::StrJoin(output.sizes(), ", "), "], and [",
                                                  absl::StrJoin(wanted, ", "), "] of float32 are announced"));
 }
 
@@ -109,12 +119,12 @@ absl::Status CheckGraphs(const RunSpec& run) {
   const auto* exported = std::get_if<ExportedSpec>(&run.model);
   if (exported == nullptr) return absl::OkStatus();
   at::NoGradGuard without_graph;
-  at::Tensor previous;
+  std::vector<at::Tensor> outputs;
   for (const ExportedLayer& graph : exported->model->layers) {
     const std::string place = absl::StrCat("model.exported: ", exported->folder, ": layer ", graph.name);
     absl::Status fits;
     try {
-      fits = CheckGraph(*exported->model, graph, run.microbatch_samples(), &previous);
+      fits = CheckGraph(*exported->model, graph, run.microbatch_samples(), &outputs);
     } catch (const c10::NotImplementedError&) {
       return absl::OkStatus();  // an operation that has no form without bytes; the first forward will tell
     } catch (const c10::Error& error) {

@@ -1,23 +1,30 @@
 #include "worker/shell/torch/graph_program.h"
 
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/compute/parameters.h"
+#include "worker/shell/torch/batch_norm.h"
 #include "worker/shell/torch/torch_stage.h"
 
 namespace weft {
 namespace {
 
-constexpr const char* kDropout = "aten::dropout";
+constexpr const char *kDropout = "aten::dropout", *kBatchNorm = "aten::batch_norm";
 
 std::string FullNameOf(const GraphOperation& operation) {
   std::string name = operation.name;
@@ -38,12 +45,17 @@ void ForEachRead(const std::vector<ReadyArgument>& arguments, F f) {
   }
 }
 
-// Numbers that an operation draws by itself have no key: their rate must be 0.
-absl::Status CheckDrawsNothing(const c10::Argument& argument, const ReadyArgument& given) {
-  if (argument.name() != "dropout_p" && argument.name() != "dropout") return absl::OkStatus();
-  if (given.fixed.isDouble() && given.fixed.toDouble() == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "drops out by itself, which has no key of the micro-batch; its rate must be 0");
+// Returns true for an operation that draws numbers: by its name, or by a rate of dropout among its arguments.
+bool Draws(const GraphOperation& operation, const std::vector<c10::Argument>& schema,
+           const std::vector<ReadyArgument>& given) {
+  static const auto* const drawing = new std::set<std::string>{
+      "aten::bernoulli", "aten::rand", "aten::rand_like", "aten::randint", "aten::randn", "aten::randn_like"};
+  if (drawing->count(operation.name) != 0) return true;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    const bool rate = schema[i].name() == "dropout_p" || schema[i].name() == "dropout";
+    if (rate && !(given[i].fixed.isDouble() && given[i].fixed.toDouble() == 0)) return true;
+  }
+  return false;
 }
 
 torch::jit::Stack StackOf(const std::vector<ReadyArgument>& arguments,
@@ -88,7 +100,7 @@ void CallWithoutBytes(const c10::OperatorHandle& handle, torch::jit::Stack* stac
 
 }  // namespace
 
-absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& operation, int* sites) const {
+absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& operation) const {
   const std::optional<c10::OperatorHandle> handle =
       c10::Dispatcher::singleton().findSchema({operation.name, operation.overload});
   if (!handle.has_value()) return absl::InvalidArgumentError("this LibTorch does not have the operation");
@@ -99,27 +111,51 @@ absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& op
     return absl::InvalidArgumentError(absl::StrCat("the operation has ", wanted.size(),
                                                    " arguments, and the file ", operation.arguments.size()));
   }
-  Step step{&operation, *handle, {}, false, -1, 0, {}};
+  Step step{&operation, *handle};
   for (size_t i = 0; i < wanted.size(); ++i) {
     absl::StatusOr<ReadyArgument> ready = MakeReady(operation.arguments[i], wanted[i].type(), place_);
     if (!ready.ok())
       return absl::InvalidArgumentError(absl::StrCat(ready.status().message(), ": ", wanted[i].name()));
-    if (operation.name != kDropout) {
-      if (absl::Status s = CheckDrawsNothing(wanted[i], *ready); !s.ok()) return s;
-    }
     step.arguments.push_back(*std::move(ready));
   }
   const std::vector<c10::Argument>& returns = schema.returns();
   step.returns_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
   if (!step.returns_list && returns.size() != operation.results.size())
     return absl::InvalidArgumentError(absl::StrCat("the operation has ", returns.size(), " results"));
-  if (operation.name != kDropout) return step;
-  const c10::IValue& rate = step.arguments[1].fixed;
-  if (step.arguments[0].value < 0 || !rate.isDouble() || !(rate.toDouble() >= 0 && rate.toDouble() < 1))
-    return absl::InvalidArgumentError("a dropout has a rate from 0 to below 1");
-  step.dropout = rate.toDouble();
-  step.site = (*sites)++;
+  if (absl::Status s = Classify(&step); !s.ok()) return s;
   return step;
+}
+
+// Finds out how the step runs.
+absl::Status GraphProgram::Classify(Step* step) const {
+  const GraphOperation& operation = *step->operation;
+  if (operation.name == kDropout) {
+    const c10::IValue& rate = step->arguments[1].fixed;
+    if (step->arguments[0].value < 0 || !rate.isDouble() || !(rate.toDouble() >= 0 && rate.toDouble() < 1))
+      return absl::InvalidArgumentError("a dropout has a rate from 0 to below 1");
+    step->kind = Step::Kind::kDropout;
+    step->number = rate.toDouble();
+  } else if (operation.name == kBatchNorm) {
+    if (absl::Status s = CheckBatchNorm(*step); !s.ok()) return s;
+    step->kind = Step::Kind::kBatchNorm;
+    step->number = step->arguments[7].fixed.toDouble();
+  } else if (Draws(operation, step->handle.schema().arguments(), step->arguments)) {
+    step->kind = Step::Kind::kDrawingCall;
+  }
+  return absl::OkStatus();
+}
+
+// Checks that a batch norm's averages are two statistics of the layer, which nothing else may read.
+absl::Status GraphProgram::CheckBatchNorm(const Step& step) const {
+  const int first = layer_.first_statistic(), end = first + static_cast<int>(layer_.statistics.size());
+  for (const size_t average : {size_t{3}, size_t{4}}) {
+    const int number = step.arguments[average].value;
+    if (number < first || number >= end)
+      return absl::InvalidArgumentError("a batch norm's running averages are statistics of its layer");
+  }
+  if (step.arguments[0].value < 0 || !step.arguments[7].fixed.isDouble())
+    return absl::InvalidArgumentError("a batch norm has an input and a number as epsilon");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const ExportedLayer& layer,
@@ -128,9 +164,11 @@ absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const Exp
   std::unique_ptr<GraphProgram> program(new GraphProgram(layer, place));
   int sites = 0;
   for (const GraphOperation& operation : layer.operations) {
-    absl::StatusOr<Step> step = program->StepOf(operation, &sites);
+    absl::StatusOr<Step> step = program->StepOf(operation);
     if (!step.ok())
       return absl::InvalidArgumentError(absl::StrCat(FullNameOf(operation), ": ", step.status().message()));
+    const bool draws = step->kind == Step::Kind::kDropout || step->kind == Step::Kind::kDrawingCall;
+    if (draws) step->site = sites++;
     program->steps_.push_back(*std::move(step));
   }
   if (absl::Status s = program->ReadConstants(weights); !s.ok()) return s;
@@ -141,7 +179,7 @@ absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const Exp
 
 absl::Status GraphProgram::ReadConstants(const std::string& weights) {
   known_.resize(layer_.values);
-  size_t number = (layer_.reads_previous ? 1 : 0) + layer_.fields.size() + layer_.parameters.size();
+  size_t number = layer_.first_statistic() + layer_.statistics.size();
   for (const ExportedTensor& constant : layer_.constants) {
     const c10::ScalarType type = TorchTypeOf(constant.type);
     at::Tensor value = at::empty(constant.sizes, c10::TensorOptions().dtype(type).device(place_.device));
@@ -161,7 +199,7 @@ void GraphProgram::Fold() {
   at::NoGradGuard without_graph;
   std::vector<Step> rest;
   for (Step& step : steps_) {
-    bool known = step.dropout < 0;
+    bool known = step.site < 0;
     ForEachRead(step.arguments, [&](int number) { known = known && known_[number].defined(); });
     if (known) {
       RunStep(step, MaskKey(), 0, &known_);
@@ -190,13 +228,17 @@ void GraphProgram::NoteLastUses() {
 void GraphProgram::RunStep(const Step& step, const MaskKey& key, int index,
                            std::vector<at::Tensor>* values) const {
   const std::vector<int>& results = step.operation->results;
-  if (step.dropout >= 0) {
-    (*values)[results[0]] = Dropout((*values)[step.arguments[0].value], step.dropout, key, index, step.site);
+  if (step.kind == Step::Kind::kDropout || step.kind == Step::Kind::kBatchNorm) {
+    if (results[0] < 0) return;
+    (*values)[results[0]] =
+        step.kind == Step::Kind::kBatchNorm
+            ? RunBatchNorm(step, key, *values)
+            : Dropout((*values)[step.arguments[0].value], step.number, key, index, step.site);
     return;
   }
   torch::jit::Stack stack = StackOf(step.arguments, *values);
   try {
-    place_.device.is_meta() ? CallWithoutBytes(step.handle, &stack) : step.handle.callBoxed(stack);
+    Call(step, key, index, &stack);
   } catch (c10::Error& error) {
     error.add_context(absl::StrCat("in ", FullNameOf(*step.operation), " of layer ", layer_.name));
     throw;
@@ -213,6 +255,27 @@ void GraphProgram::RunStep(const Step& step, const MaskKey& key, int index,
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i] >= 0) (*values)[results[i]] = std::move(stack[i]).toTensor();
   }
+}
+
+at::Tensor GraphProgram::RunBatchNorm(const Step& step, const MaskKey& key,
+                                      const std::vector<at::Tensor>& values) const {
+  at::Tensor given[5];
+  for (size_t i = 0; i < 5; ++i) {
+    if (step.arguments[i].value >= 0) given[i] = values[step.arguments[i].value];
+  }
+  if (place_.device.is_meta()) return at::empty_like(given[0]);
+  return BatchNorm(given[0], given + 1, step.number, key.training);
+}
+
+void GraphProgram::Call(const Step& step, const MaskKey& key, int index, torch::jit::Stack* stack) const {
+  if (place_.device.is_meta()) return CallWithoutBytes(step.handle, stack);
+  if (step.kind != Step::Kind::kDrawingCall) return step.handle.callBoxed(*stack);
+  // LibTorch has one generator for all threads, and no operation that takes a seed.
+  static auto* const one_at_a_time = new Mutex;
+  MutexLock lock(*one_at_a_time);
+  at::Generator generator = at::globalContext().defaultGenerator(place_.device);
+  generator.set_current_seed(MaskSeed(key.seed, key.step, key.microbatch, index, step.site));
+  step.handle.callBoxed(*stack);
 }
 
 at::Tensor GraphProgram::Run(const std::vector<at::Tensor>& given, const MaskKey& key, int index) const {

@@ -1,5 +1,9 @@
 // Runs the operations of one exported layer for one device and one number of samples.
 //
+// Dropout that stands alone, and batch norms, are Weft's own (dropout.h, batch_norm.h). Other operations that
+// draw numbers are called with LibTorch's generator of the device at a seed of step, micro-batch and place in
+// the layer.
+//
 // Private to the adapter of LibTorch. A program does not change once it is made, and may run on several
 // threads at once. Ownership: the layer's description outlives it. Failure: InvalidArgument or a failed
 // reading of constants when it is made; c10::Error with operation and line when it runs.
@@ -40,18 +44,23 @@ class GraphProgram {
     c10::OperatorHandle handle;
     std::vector<ReadyArgument> arguments;
     bool returns_list = false;
-    double dropout = -1;        // rate of a dropout; -1 for another operation
-    int site = 0;               // number of the dropout in the layer
+    enum class Kind : uint8_t { kCall, kDrawingCall, kDropout, kBatchNorm } kind = Kind::kCall;
+    double number = 0;          // a dropout's rate, a batch norm's epsilon
+    int site = -1;              // number in the layer of an operation that draws
     std::vector<int> last_use;  // values that no later step reads
   };
 
   GraphProgram(const ExportedLayer& layer, const GraphPlace& place) : layer_(layer), place_(place) {}
 
-  absl::StatusOr<Step> StepOf(const GraphOperation& operation, int* sites) const;
+  absl::StatusOr<Step> StepOf(const GraphOperation& operation) const;
+  absl::Status Classify(Step* step) const;
+  absl::Status CheckBatchNorm(const Step& step) const;
   absl::Status ReadConstants(const std::string& weights);
   void Fold();
   void NoteLastUses();
   void RunStep(const Step& step, const MaskKey& key, int index, std::vector<at::Tensor>* values) const;
+  at::Tensor RunBatchNorm(const Step& step, const MaskKey& key, const std::vector<at::Tensor>& values) const;
+  void Call(const Step& step, const MaskKey& key, int index, torch::jit::Stack* stack) const;
 
   const ExportedLayer& layer_;
   const GraphPlace place_;

@@ -20,7 +20,8 @@ constexpr int kParametersOfConvolution = 5;  // weight of a convolution, and par
 at::Tensor ConvolveAndNorm(const at::Tensor& x, const NormedConvolution& c, const at::Tensor* parameters,
                            bool training) {
   const at::Tensor y = at::conv2d(x, parameters[0], /*bias=*/{}, c.stride, c.kernel / 2);
-  return BatchNorm(y, parameters + 1, training);
+  constexpr double kEpsilon = 1e-5;
+  return BatchNorm(y, parameters + 1, kEpsilon, training);
 }
 
 class Stem final : public Layer {
