@@ -17,7 +17,7 @@ new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
 configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
-.PHONY: help setup build run test nightly bench bundle install deb checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test nightly bench bundle install deb wheel checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -54,6 +54,9 @@ install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: pr
 
 deb: build ## Pack a Debian package into build/weft_VERSION_amd64.deb
 	@deploy/deb.sh $(BUILD)
+
+wheel: bundle ## Pack the same and the Python package as a wheel, build/weft-VERSION-py3-none-manylinux_.._x86_64.whl
+	@python3 deploy/wheel.py $$(ls -d build/weft-*-linux-x86_64) build
 
 checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or more on 2 cores)
 	@for check in tsan asan thread-safety tidy; do $(MAKE) --no-print-directory $$check || exit 1; done

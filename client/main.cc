@@ -21,6 +21,9 @@ struct Run {
   weft::ExitCode operator()(const weft::CheckpointOptions& options) const {
     return weft::RunCheckpoint(options);
   }
+  weft::ExitCode operator()(const weft::ExportWeightsOptions& options) const {
+    return weft::RunExportWeights(options);
+  }
   weft::ExitCode operator()(const weft::SubmitOptions& options) const { return weft::RunSubmit(options); }
   weft::ExitCode operator()(const weft::ListOptions& options) const { return weft::RunList(options); }
   weft::ExitCode operator()(const weft::WorkersOptions& options) const { return weft::RunWorkers(options); }

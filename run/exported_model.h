@@ -15,6 +15,7 @@
 #define WEFT_RUN_EXPORTED_MODEL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -64,6 +65,11 @@ struct ExportedTensor {
   std::vector<int64_t> sizes;
 };
 
+// A buffer, or a parameter that is not trained.
+struct ExportedConstant : ExportedTensor {
+  bool is_frozen_parameter = false;
+};
+
 // A running average of a batch norm, by its name in the model's state_dict.
 struct ExportedStatistic {
   std::string name;
@@ -83,7 +89,7 @@ struct ExportedLayer {
   std::vector<int> fields;  // that it reads
   std::vector<ExportedTensor> parameters;
   std::vector<ExportedStatistic> statistics;
-  std::vector<ExportedTensor> constants;
+  std::vector<ExportedConstant> constants;
   // Returns the number of the first statistic among the values.
   int first_statistic() const { return static_cast<int>(layers.size() + fields.size() + parameters.size()); }
   int values = 0;  // numbered values
@@ -107,6 +113,10 @@ struct ExportedModel {
   std::vector<ExportedField> fields;
   int64_t sample_bytes = 0;
   std::vector<ExportedLayer> layers;
+  // Of the model's state_dict: further names of parameters, each with the first one; names of tensors that no
+  // layer reads.
+  std::map<std::string, std::string> aliases;
+  std::vector<std::string> unread;
 };
 
 // Returns "F32", ..

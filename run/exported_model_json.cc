@@ -81,6 +81,11 @@ class Reader {
       Fail(key, "is not a name");
     return ok() ? text.get<std::string>() : "";
   }
+  bool Flag(const char* key) {
+    const Json& flag = At(key);
+    if (ok() && !flag.is_boolean()) Fail(key, "is neither true nor false");
+    return ok() && flag.get<bool>();
+  }
   int64_t Whole(const char* key, int64_t least, int64_t most) { return WholeOf(At(key), key, least, most); }
   int64_t WholeOf(const Json& json, absl::string_view key, int64_t least, int64_t most) {
     if (!ok()) return least;
@@ -220,16 +225,27 @@ GraphOperation OperationOf(const Json& json, const std::string& path, int* defin
   return operation;
 }
 
-std::vector<ExportedTensor> TensorsOf(const Json& list, const std::string& path, bool typed,
-                                      absl::Status& status) {
-  std::vector<ExportedTensor> tensors;
+std::vector<ExportedTensor> ParametersOf(const Json& list, const std::string& path, absl::Status& status) {
+  std::vector<ExportedTensor> parameters;
   for (const Json& json : list) {
-    Reader reader(json, absl::StrCat(path, "[", tensors.size(), "]"), status);
-    ExportedTensor tensor{reader.Name("name"), ElementType::kF32, reader.Sizes("sizes")};
-    if (typed) tensor.type = reader.Type("type");
-    tensors.push_back(std::move(tensor));
+    Reader reader(json, absl::StrCat(path, "[", parameters.size(), "]"), status);
+    parameters.push_back({reader.Name("name"), ElementType::kF32, reader.Sizes("sizes")});
   }
-  return tensors;
+  return parameters;
+}
+
+std::vector<ExportedConstant> ConstantsOf(const Json& list, const std::string& path, absl::Status& status) {
+  std::vector<ExportedConstant> constants;
+  for (const Json& json : list) {
+    Reader reader(json, absl::StrCat(path, "[", constants.size(), "]"), status);
+    ExportedConstant constant;
+    constant.name = reader.Name("name");
+    constant.sizes = reader.Sizes("sizes");
+    constant.type = reader.Type("type");
+    constant.is_frozen_parameter = reader.Flag("frozen_parameter");
+    constants.push_back(std::move(constant));
+  }
+  return constants;
 }
 
 std::vector<ExportedStatistic> StatisticsOf(const Json& list, const std::string& path, absl::Status& status) {
@@ -296,9 +312,9 @@ ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedM
   ExportedLayer layer;
   layer.name = reader.Name("name");
   ReadReads(reader.At("reads"), reader.PathOf("reads"), model, layer, status);
-  layer.parameters = TensorsOf(reader.List("parameters"), reader.PathOf("parameters"), false, status);
+  layer.parameters = ParametersOf(reader.List("parameters"), reader.PathOf("parameters"), status);
   layer.statistics = StatisticsOf(reader.List("statistics"), reader.PathOf("statistics"), status);
-  layer.constants = TensorsOf(reader.List("constants"), reader.PathOf("constants"), true, status);
+  layer.constants = ConstantsOf(reader.List("constants"), reader.PathOf("constants"), status);
   int defined = layer.first_statistic() + static_cast<int>(layer.statistics.size() + layer.constants.size());
   for (const Json& operation : reader.List("operations")) {
     layer.operations.push_back(
@@ -337,6 +353,21 @@ void CheckNames(const ExportedModel& model, absl::Status& status) {
     check(layers, layer.name);
     for (const ExportedTensor& parameter : layer.parameters) check(parameters, parameter.name);
     for (const ExportedStatistic& statistic : layer.statistics) check(parameters, statistic.name);
+  }
+}
+
+// Reads the names of the state_dict that are no tensor of a layer.
+void ReadOtherNames(Reader& reader, ExportedModel& model) {
+  const Json& aliases = reader.At("aliases");
+  if (reader.ok() && !aliases.is_object()) reader.Fail("aliases", "are not an object");
+  if (!reader.ok()) return;
+  for (const auto& [alias, name] : aliases.items()) {
+    if (!name.is_string()) return reader.Fail("aliases", "are not names");
+    model.aliases[alias] = name.get<std::string>();
+  }
+  for (const Json& name : reader.List("unread")) {
+    if (!name.is_string()) return reader.Fail("unread", "are not names");
+    model.unread.push_back(name.get<std::string>());
   }
 }
 
@@ -379,6 +410,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
     model->layers.push_back(
         LayerOf(layer, Numbered("", "layers", number), *model, number + 1 == layers.size(), status));
   }
+  ReadOtherNames(reader, *model);
   CheckNames(*model, status);
   CheckReaders(*model, status);
   if (!status.ok()) return status;

@@ -40,7 +40,7 @@ bool LayerSpec::reads_data() const {
 }
 
 std::string NameInModel(const std::string& layer, const ParameterSpec& parameter) {
-  return parameter.file.empty() ? absl::StrCat(layer, ".", parameter.name) : parameter.name;
+  return parameter.model_name.empty() ? absl::StrCat(layer, ".", parameter.name) : parameter.model_name;
 }
 
 int64_t LayerOutput::elements(int64_t samples) const {
@@ -52,7 +52,8 @@ void LayerOperations::Parameter(std::string name, std::vector<int64_t> size, Par
 }
 
 void LayerOperations::ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file) {
-  Parameter(std::move(name), std::move(size), kZeroInit);
+  Parameter(name, std::move(size), kZeroInit);
+  parameters_.back().model_name = std::move(name);
   parameters_.back().file = std::move(file);
 }
 

@@ -43,8 +43,9 @@ struct ParameterSpec {
   // too: a token embedding, whose rows gather one gradient for each time a token occurs, and batch norms,
   // whose kernels want it, on every device.
   bool wide = false;
-  // A safetensors file that holds the initial value by the parameter's name, which is then that of the whole
-  // model; "" if `init` says it.
+  std::string model_name = {};  // name in the whole model; "" for LAYER.NAME
+  // Weights that hold the initial value by that name (worker/shell/compute/initial_weights.h); "" if `init` says
+  // it.
   std::string file = {};
   float momentum = kStatisticMomentum;  // of a statistic
   bool is_wide() const { return wide || kind == Kind::kStatistic; }
@@ -118,8 +119,11 @@ struct AveragedScoresSpec {
 // A layer of the user's own model (exported_model.h).
 struct ExportedLayerSpec {
   std::shared_ptr<const ExportedModel> model;
-  std::string weights;  // file of its parameters and constants
+  std::string weights;  // file of its constants
+  std::string initial;  // weights in the place of that file's parameters; "" for none
   int layer = 0;        // its number
+  // Returns where parameters have their initial values.
+  const std::string& initial_or_own() const { return initial.empty() ? weights : initial; }
   const ExportedLayer& graph() const { return model->layers[layer]; }
   // Returns true if it reads fields; a layer that reads no other one gets the data too, for its samples.
   bool reads_data() const { return graph().layers.empty() || !graph().fields.empty(); }

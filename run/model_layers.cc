@@ -155,9 +155,9 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
 // The exporter measured what the graph keeps, besides the fields of the data.
 void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
   const ExportedLayer& graph = k.graph();
-  for (const ExportedTensor& p : graph.parameters) layer->ParameterOfFile(p.name, p.sizes, k.weights);
+  for (const ExportedTensor& p : graph.parameters) layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own());
   for (const ExportedStatistic& s : graph.statistics)
-    layer->StatisticOfFile(s.name, s.sizes, k.weights, static_cast<float>(s.momentum));
+    layer->StatisticOfFile(s.name, s.sizes, k.initial_or_own(), static_cast<float>(s.momentum));
   layer->Flops(graph.costs.flops);
   layer->KeepBytes(graph.costs.activation_bytes, graph.costs.fixed_activation_bytes);
   for (const int field : graph.fields) layer->KeepBytes(k.model->fields[field].bytes, 0);
@@ -269,7 +269,7 @@ std::vector<LayerSpec> LayersOf(const ExportedSpec& m) {
   std::vector<LayerSpec> layers;
   for (const ExportedLayer& layer : m.model->layers) {
     const auto number = static_cast<int>(layers.size());
-    layers.push_back({layer.name, layer.layers, ExportedLayerSpec{m.model, m.weights(), number}});
+    layers.push_back({layer.name, layer.layers, ExportedLayerSpec{m.model, m.weights(), m.initial, number}});
   }
   return layers;
 }

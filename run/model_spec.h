@@ -73,6 +73,7 @@ struct ExportedSpec {
   std::string folder;
   std::shared_ptr<const ExportedModel> model;
   std::shared_ptr<const nlohmann::json> source;  // the model as its file has it
+  std::string initial;  // weights in the place of the exported ones (run_spec.h); "" for none
   std::string weights() const { return folder + "/weights.safetensors"; }
 };
 using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec, ExportedSpec>;

@@ -438,12 +438,14 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(
       json, "",
-      {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels", "checkpoint",
-       "restarts", "redundancy", "job_timeout", "validate", "record", "resume", "until"},
+      {"name", "model", "weights", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
+       "checkpoint", "restarts", "redundancy", "job_timeout", "validate", "record", "resume", "until"},
       status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
+  file.Read("weights", spec.weights);
+  if (auto* exported = std::get_if<ExportedSpec>(&spec.model)) exported->initial = spec.weights;
   file.Require("data", "data: {text: {path: input.txt}}");
   spec.data = ReadData(file.At("data"), "data", {"order", "augment"}, status);
   CheckModelAndData(spec.model, spec.data, "data", status);
@@ -503,6 +505,7 @@ Json ToJson(const RunSpec& spec) {
                {"schedule", ToJson(spec.schedule)},
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};
+  if (!spec.weights.empty()) json["weights"] = spec.weights;
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};

@@ -145,6 +145,9 @@ struct ResumeSpec {
 struct RunSpec {
   std::string name;
   ModelSpec model;
+  // Weights that the run begins with, a safetensors file or a folder of them; "" for those of the seed, or of
+  // the exported model. A checkpoint that it resumes from goes before.
+  std::string weights;
   DataSpec data;
   TrainSpec train;
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S

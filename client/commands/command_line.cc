@@ -468,6 +468,9 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
       ->type_name("DIR");
+  sub->add_option("--weights", o.weights,
+                  "Begin with these weights: a safetensors file, or a folder of them with an index")
+      ->type_name("PATH");
   AddRecord(*sub, o.record_hashes);
   AddDevice(*sub, o.device);
   sub->footer(Footer(
@@ -591,6 +594,20 @@ CLI::App* AddCheckpoint(CLI::App& app, CheckpointOptions& o) {
                       {"weft checkpoint verify out/shakespeare", "whether all bytes are what was written"},
                       {"weft checkpoint verify out/run/checkpoint-40 -o json", "one, for a script"}},
                      "With damage, verify names each file and the checkpoint to go on from; exit code 78."));
+  return sub;
+}
+
+CLI::App* AddExportWeights(CLI::App& app, ExportWeightsOptions& o) {
+  CLI::App* sub = app.add_subcommand("export-weights", "Write the weights of a checkpoint as one file");
+  sub->add_option("FOLDER", o.folder, "A checkpoint, or the output folder of a run: its newest whole one")
+      ->required()
+      ->type_name("");
+  sub->add_option("FILE", o.file, "The safetensors file to write; one that is there is replaced")
+      ->required()
+      ->type_name("");
+  sub->footer(Footer({{"weft export-weights out/run weights.safetensors", "the names are the model's"},
+                      {"weft train run.yaml --weights weights.safetensors", "begin another run with them"}},
+                     "For a state_dict with buffers and tied names, use weft.load_checkpoint in Python."));
   return sub;
 }
 
@@ -955,6 +972,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   EvalOptions eval;
   GenerateOptions generate;
   CheckpointOptions checkpoint;
+  ExportWeightsOptions export_weights;
   SubmitOptions submit;
   ListOptions list;
   WorkersOptions workers;
@@ -971,6 +989,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddEval(app, eval), [&] { return eval; });
   commands.emplace_back(AddGenerate(app, generate), [&] { return generate; });
   commands.emplace_back(AddCheckpoint(app, checkpoint), [&] { return checkpoint; });
+  commands.emplace_back(AddExportWeights(app, export_weights), [&] { return export_weights; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
   commands.emplace_back(AddPlan(app, plan), [&] { return plan; });

@@ -18,6 +18,7 @@
 #include "client/commands/diff_command.h"
 #include "client/commands/eval_command.h"
 #include "client/commands/explain_command.h"
+#include "client/commands/export_weights_command.h"
 #include "client/commands/generate_command.h"
 #include "client/commands/move_commands.h"
 #include "client/commands/plan_command.h"
@@ -30,9 +31,9 @@
 namespace weft {
 
 using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
-                             EvalOptions, GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions,
-                             WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions,
-                             DrainOptions, DiffOptions, ExplainOptions>;
+                             EvalOptions, GenerateOptions, CheckpointOptions, ExportWeightsOptions,
+                             SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions,
+                             CancelOptions, MoveOptions, DrainOptions, DiffOptions, ExplainOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

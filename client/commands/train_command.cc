@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,7 @@
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
+#include "worker/shell/compute/initial_weights.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
@@ -41,6 +43,15 @@ void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
   PrintMessage(absl::StrCat("warning: ", file, ": train.lr_schedule: the warm-up takes ",
                             train.lr_schedule.warmup, " steps and the run has ", train.steps,
                             ", so it does not reach the full rate"));
+}
+
+// Takes weights that the flag names, in the place of the run file's.
+absl::Status TakeWeights(const std::string& path, RunSpec* spec) {
+  if (path.empty()) return absl::OkStatus();
+  spec->weights = Absolute(path);
+  if (auto* exported = std::get_if<ExportedSpec>(&spec->model)) exported->initial = spec->weights;
+  const absl::Status fits = CheckInitialWeights(*spec);
+  return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--", fits.message()));
 }
 
 absl::Status Resumed(const absl::Status& status) {
@@ -181,6 +192,8 @@ ExitCode RunTrain(const TrainOptions& options) {
   ScheduledRun* const run = &training->run;
   RunSpec* const spec = &run->spec;
   spec->record_hashes = spec->record_hashes || options.record_hashes;
+  if (const absl::Status weights = TakeWeights(options.weights, spec); !weights.ok())
+    return Fail(kExitBadConfiguration, weights.message());
   WarnOfWarmup(options.file, spec->train);
   auto output = OutputFolder::Open(Absolute(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());

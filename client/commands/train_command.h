@@ -22,6 +22,7 @@ struct TrainOptions {
   int until = 0;  // number of the file's steps after which it stops; 0: make all
   DeviceFlags device;
   std::string resume;          // folder of the checkpoint to go on from; "" to begin
+  std::string weights;         // weights to begin with; "" for those of the run file
   bool record_hashes = false;  // for `weft diff`; the run file may ask for it too
   bool overwrite = false;      // replaces what a former run left in the folder, once this one has results
 };

@@ -1,16 +1,39 @@
-"""Weft's side in Python: gives a PyTorch model to `weft train`.
+"""Weft in Python: gives a PyTorch model and its data to Weft, trains them, and takes the weights back.
 
-    weft.export(model, example, loss=my_loss, path="model.weft")
+    layers = weft.export(model, example, loss=my_loss, path="model.weft")
+    data = weft.write_data(samples, "data")
+    done = weft.train({"model": {"exported": "model.weft"}, "data": data, "stages": 2, "schedule": "1f1b",
+                       "train": {"steps": 100, "batch": 32, "microbatches": 4}})
+    model.load_state_dict(done.state_dict(), strict=True)
 
-writes the model, its loss and its weights as a folder; a run file names it as `model: {exported: model.weft}`.
-Only `export` needs torch.
+docs/guide/python.md has all of it. `export` and `load_checkpoint` need torch; nothing else imports it.
 """
-from weft.errors import NotExportable
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["NotExportable", "export"]
+from weft.errors import BadRun, NotExportable, RunFailed, WeftError
+
+if TYPE_CHECKING:
+    from weft.checkpoints import export_weights, load_checkpoint
+    from weft.data import tokenizer_hash, write_data
+    from weft.exporting import export
+    from weft.runs import compare, plan, simulate
+    from weft.training import Training, train
+
+__all__ = ["BadRun", "NotExportable", "RunFailed", "Training", "WeftError", "compare", "export", "export_weights",
+           "load_checkpoint", "plan", "simulate", "tokenizer_hash", "train", "write_data"]
+
+# Where each name comes from; torch and numpy are imported when they are first needed.
+_MODULES = {"compare": "runs", "export": "exporting", "export_weights": "checkpoints", "load_checkpoint": "checkpoints",
+            "plan": "runs", "simulate": "runs", "tokenizer_hash": "data", "train": "training", "Training": "training",
+            "write_data": "data"}
 
 
-def export(*arguments, **keywords):
-    """Exports a model; `weft.exporting.export` has the parameters."""
-    from weft.exporting import export as run  # torch takes seconds to import
-    return run(*arguments, **keywords)
+def __getattr__(name: str):
+    if name not in _MODULES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"weft.{_MODULES[name]}"), name)
+
+
+def __dir__():
+    return sorted({*globals(), *_MODULES})

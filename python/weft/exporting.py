@@ -41,12 +41,13 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         first, second = trace(model, one, loss), trace(model, two, loss)
         patterns = block_patterns(model) if layers is None else list(layers)
         parts = list(zip(cut(first, model, patterns), cut(second, model, patterns)))
-        content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
-                   "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
-                   "layers": _layers_json(parts, first, second), **_state_names(model, first)}
         tensors = {v.name: first.tensors[v.name] for a, _ in parts
                    for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
-        unread = {n: t for n, t in model.state_dict().items() if n not in tensors and n not in content["aliases"]}
+        content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
+                   "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
+                   "layers": _layers_json(parts, first, second), **_state_names(model, tensors)}
+        state = model.state_dict()
+        unread = {n: state[n] for n in content["unread"]}
         _write_checked(path, content, tensors, unread, model, loss, [one, two])
     finally:
         for module, mode in modes.items():
@@ -59,11 +60,12 @@ def _loss_of_output(model, fields):
     return output if isinstance(output, torch.Tensor) else output.loss
 
 
-def _state_names(model: torch.nn.Module, traced: Trace) -> dict:
+def _state_names(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> dict:
     """Returns what turns the folder's tensors into the module's state_dict: further names, and those that it lacks."""
     state = model.state_dict()
-    return {"aliases": {n: first for n, first in aliases_of(model).items() if n in state},
-            "outside_state": sorted(n for n in traced.tensors if n not in state)}
+    aliases = {n: first for n, first in aliases_of(model).items() if n in state}
+    return {"aliases": aliases, "unread": [n for n in state if n not in tensors and n not in aliases],
+            "outside_state": sorted(n for n in tensors if n not in state)}
 
 
 def _check_arguments(model, example) -> None:
@@ -129,7 +131,8 @@ def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace, number_of: dict
             "parameters": [{"name": v.name, "sizes": list(v.meta.shape)} for v in a.inputs["parameter"]],
             "statistics": [{"name": v.name, "sizes": list(v.meta.shape), "momentum": first.momenta[v.name]}
                            for v in a.inputs["statistic"]],
-            "constants": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype)}
+            "constants": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype),
+                           "frozen_parameter": v.frozen_parameter}
                           for v in a.inputs["constant"]],
             "values": len(numbers), "operations": operations, "output": output}
 

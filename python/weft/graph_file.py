@@ -94,9 +94,9 @@ def write_folder(path: str, model: dict, tensors: dict[str, torch.Tensor], unrea
     unread: the part of the module's state_dict that no layer reads. Workers do not read it.
     """
     os.makedirs(path, exist_ok=True)
-    _write_safetensors(os.path.join(path, "weights.safetensors"), tensors)
+    write_safetensors(os.path.join(path, "weights.safetensors"), tensors)
     if unread:
-        _write_safetensors(os.path.join(path, "unread.safetensors"), unread)
+        write_safetensors(os.path.join(path, "unread.safetensors"), unread)
     partial = os.path.join(path, "model.json.partial")
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(model, file, separators=(",", ":"))
@@ -107,10 +107,11 @@ def read_folder(path: str) -> tuple[dict, dict[str, torch.Tensor]]:
     """Returns the model of a folder, and its tensors by name."""
     with open(os.path.join(path, "model.json"), encoding="utf-8") as file:
         model = json.load(file)
-    return model, _read_safetensors(os.path.join(path, "weights.safetensors"))
+    return model, read_safetensors(os.path.join(path, "weights.safetensors"))
 
 
-def _write_safetensors(path: str, tensors: dict[str, torch.Tensor]) -> None:
+def write_safetensors(path: str | os.PathLike, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes the file, whole or not at all."""
     header, parts, end = {}, [], 0
     for name, tensor in tensors.items():
         held = tensor.detach().cpu().to(_HELD_AS.get(tensor.dtype, tensor.dtype)).contiguous()
@@ -123,13 +124,14 @@ def _write_safetensors(path: str, tensors: dict[str, torch.Tensor]) -> None:
         end += len(part)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    partial = path + ".partial"
+    partial = os.fspath(path) + ".partial"
     with open(partial, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
     os.replace(partial, path)
 
 
-def _read_safetensors(path: str) -> dict[str, torch.Tensor]:
+def read_safetensors(path: str | os.PathLike) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a file by their names."""
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])

@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
+from unittest import mock
 
 import torch
 
@@ -28,6 +29,7 @@ class Value:
     # parameter.
     live: bool = False
     trained: bool = False
+    frozen_parameter: bool = False
 
 
 @dataclass(eq=False)
@@ -56,7 +58,10 @@ def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callab
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(whole, (example,), strict=False)
+            # A model that asks must take the way that it takes when it is trained: transformers makes other masks, and so
+            # takes other kernels, while it is exported.
+            with mock.patch.object(torch.compiler, "is_exporting", lambda: False):
+                program = torch.export.export(whole, (example,), strict=False)
             _keep_regions_without_gradients(program)
             program = program.run_decompositions({})
     except NotExportable:
@@ -165,7 +170,8 @@ class _Flattening:
                 trained = kind == "PARAMETER" and tensor.requires_grad
                 name = spec.target.removeprefix("model.")
                 name = self._aliases.get(name, name)
-                value = Value("parameter" if trained else "constant", name, node.meta["val"], trained, trained)
+                value = Value("parameter" if trained else "constant", name, node.meta["val"], trained, trained,
+                              kind == "PARAMETER" and not trained)
                 self._tensors[name] = tensor.detach()
             else:
                 raise NotExportable(f"an input of the kind {kind} cannot be exported")

@@ -42,8 +42,7 @@ def images(samples):
 
 def models():
     t = transformers
-    # While it is traced, transformers makes a mask for "sdpa" that it does not make otherwise, and attends by another kernel.
-    none = {"attention_dropout": 0.0, "use_cache": False, "attn_implementation": "eager"}
+    none = {"attention_dropout": 0.0, "use_cache": False}
     bert = {**SIZES, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 32, **UNTIED}
     yield "gpt2", t.GPT2LMHeadModel(t.GPT2Config(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=16, resid_pdrop=0.0,
                                                  embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, **UNTIED)), tokens

@@ -24,17 +24,17 @@ using Json = nlohmann::json;
 // Two layers: y = x W, and the mean of (y - target)^2.
 Json TwoLayers() {
   return Json::parse(R"({
-    "format": 2, "torch": "2.11.0",
+    "format": 2, "torch": "2.11.0", "aliases": {"c.weight": "a.weight"}, "unread": ["count"],
     "fields": [{"name": "odd", "type": "F32", "sizes": [3]}, {"name": "target", "type": "I64", "sizes": []}],
     "layers": [
       {"name": "first", "reads": {"layers": [], "fields": ["odd"]},
-       "parameters": [{"name": "a.weight", "sizes": [2, 3]}], "constants": [], "values": 3,
+       "parameters": [{"name": "a.weight", "sizes": [2, 3]}], "statistics": [], "constants": [], "values": 3,
        "operations": [{"op": "aten::linear", "arguments": [{"value": 0}, {"value": 1}, null], "results": [2],
                        "place": "m.py:3"}],
        "output": {"value": 2, "sizes": [2], "of": "sample"},
        "costs": {"flops": 12, "activation_bytes": 8, "fixed_activation_bytes": 5, "work_bytes": 7}},
       {"name": "last", "reads": {"layers": [0], "fields": ["target"]},
-       "parameters": [{"name": "b.weight", "sizes": [2]}], "constants": [], "values": 5,
+       "parameters": [{"name": "b.weight", "sizes": [2]}], "statistics": [], "constants": [], "values": 5,
        "operations": [{"op": "aten::mul.Tensor", "arguments": [{"value": 0}, {"value": 2}], "results": [3]},
                       {"op": "aten::sum", "arguments": [{"value": 3}, {"type": "F32"}], "results": [4]}],
        "output": {"value": 4},
@@ -154,6 +154,36 @@ TEST(ExportedModel, TiedParameter_IsALayerWhoseOutputHasNoSamples) {
   EXPECT_EQ(layers[1].output.elements(100), 200);
   EXPECT_THAT(layers[3].inputs, ElementsAre(0, 2));
   EXPECT_FALSE(layers[3].reads_data);
+}
+
+TEST(ExportedModel, Statistics_AreNoTrainedParametersAndHaveTheirMomentum) {
+  Json graphs = TwoLayers();
+  Json& last = graphs["layers"][1];
+  last["statistics"] = {{{"name", "norm.running_mean"}, {"sizes", {2}}, {"momentum", 0.3}}};
+  last["values"] = 6;
+  last["operations"][0]["results"] = {4};
+  last["operations"][1]["results"] = {5};
+  last["operations"][1]["arguments"][0]["value"] = 4;
+  last["output"]["value"] = 5;
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(RunOf(graphs));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(CountLayers(spec->model)[1].parameters, 2);
+  EXPECT_EQ(CountLayers(spec->model)[1].statistics, 2);
+  const ParameterSpec statistic = DescribeLayers(spec->model)[1].parameters.back();
+  EXPECT_EQ(statistic.kind, ParameterSpec::Kind::kStatistic);
+  EXPECT_EQ(statistic.momentum, 0.3f);
+  EXPECT_EQ(NameInModel("last", statistic), "norm.running_mean");
+  last["statistics"][0]["momentum"] = 1.5;
+  ExpectRefused(RunOf(graphs), "statistics[0].momentum: is not a number from 0 to 1");
+}
+
+TEST(ExportedModel, WeightsOfTheRun_GoBeforeTheExportedOnes) {
+  Json run = RunOf(TwoLayers());
+  run["weights"] = "/w.safetensors";
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(DescribeLayers(spec->model)[0].parameters[0].file, "/w.safetensors");
+  EXPECT_EQ(ToJson(*spec)["weights"], "/w.safetensors");
 }
 
 TEST(ExportedModel, LayerThatThreeOthersRead_IsRefused) {

@@ -36,6 +36,29 @@ constexpr TypeName kTypes[] = {{DataType::kFloat32, "F32", 4},
                                {DataType::kInt64, "I64", 8},
                                {DataType::kUInt8, "U8", 1}};
 
+// Types of files that others wrote.
+struct OtherType {
+  const char* name;
+  uint64_t bytes;
+};
+constexpr OtherType kOtherTypes[] = {{"F64", 8}, {"F16", 2}, {"I32", 4}, {"I16", 2},     {"I8", 1},     {"U64", 8},
+                                     {"U32", 4}, {"U16", 2}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+
+// Sets the type of an entry; returns the bytes of an element, or 0 for an unknown type.
+uint64_t SetType(const nlohmann::json& dtype, SafetensorsEntry* entry) {
+  if (!dtype.is_string()) return 0;
+  entry->dtype = dtype.get<std::string>();
+  for (const TypeName& own : kTypes) {
+    if (entry->dtype != own.name) continue;
+    entry->type = own.type;
+    return own.bytes;
+  }
+  for (const OtherType& other : kOtherTypes) {
+    if (entry->dtype == other.name) return other.bytes;
+  }
+  return 0;
+}
+
 const TypeName& Named(DataType type) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
                        [&](const TypeName& t) { return t.type == type; });
@@ -112,10 +135,8 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& path, const std::
   SafetensorsEntry entry;
   entry.name = name;
   const nlohmann::json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
-  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                  [&](const TypeName& t) { return dtype.is_string() && dtype == t.name; });
-  if (type == std::end(kTypes)) return bad("has an unknown dtype");
-  entry.type = type->type;
+  uint64_t bytes = SetType(dtype, &entry);
+  if (bytes == 0) return bad("has an unknown dtype");
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned()) {
     return bad("has no valid data_offsets");
@@ -123,7 +144,6 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& path, const std::
   entry.begin = offsets[0].get<uint64_t>();
   entry.end = offsets[1].get<uint64_t>();
   if (entry.end < entry.begin) return bad("ends before it begins");
-  uint64_t bytes = type->bytes;
   if (!shape.is_array()) return bad("has no valid shape");
   for (const nlohmann::json& size : shape) {
     if (!size.is_number_unsigned()) return bad("has no valid shape");

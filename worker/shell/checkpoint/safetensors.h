@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ namespace weft {
 
 struct SafetensorsEntry {
   std::string name;
-  DataType type = DataType::kFloat32;
+  std::string dtype;             // the format's word, as "BF16"
+  std::optional<DataType> type;  // none for a type that no tensor of ours has
   std::vector<int64_t> shape;
   uint64_t begin = 0, end = 0;  // bytes within the data
 };

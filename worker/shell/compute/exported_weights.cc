@@ -29,11 +29,12 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
   if (!header.ok()) return header.status();
   std::set<std::string> wanted;
   for (const ExportedLayer& layer : exported.model->layers) {
-    for (const std::vector<ExportedTensor>* tensors : {&layer.parameters, &layer.constants}) {
-      for (const ExportedTensor& tensor : *tensors) {
-        wanted.insert(tensor.name);
-        if (absl::Status s = CheckTensor(file, header->Find(tensor.name), tensor); !s.ok()) return s;
-      }
+    std::vector<ExportedTensor> tensors = layer.parameters;
+    tensors.insert(tensors.end(), layer.constants.begin(), layer.constants.end());
+    for (const ExportedStatistic& s : layer.statistics) tensors.push_back({s.name, ElementType::kF32, s.sizes});
+    for (const ExportedTensor& tensor : tensors) {
+      wanted.insert(tensor.name);
+      if (absl::Status s = CheckTensor(file, header->Find(tensor.name), tensor); !s.ok()) return s;
     }
   }
   for (const SafetensorsEntry& entry : header->entries) {

@@ -53,7 +53,10 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
   constexpr int64_t kAlign = StageLayout::kAlignElements;
   for (int l = layout.first_layer; l < layout.end_layer; ++l) {
     for (const ParameterSpec& p : layers.at(l).parameters) {
-      layout.slots.push_back({p, l, layers[l].name, 0});
+      ParameterSlot& slot = layout.slots.emplace_back(ParameterSlot{p, l, layers[l].name, 0});
+      if (run.weights.empty()) continue;
+      slot.parameter.model_name = NameInModel(layers[l].name, p);
+      slot.parameter.file = run.weights;
     }
   }
   for (const auto kind : {ParameterSpec::Kind::kTrained, ParameterSpec::Kind::kStatistic}) {

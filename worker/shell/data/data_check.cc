@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/compute/initial_weights.h"
 
 namespace weft {
 
@@ -13,6 +14,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse u
   if (const auto* exported = std::get_if<ExportedSpec>(&run.model)) {
     if (absl::Status weights = CheckExportedWeights(*exported); !weights.ok()) return weights;
   }
+  if (absl::Status weights = CheckInitialWeights(run); !weights.ok()) return weights;
   const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
   if (absl::Status whole = (*data)->CheckWhole(progress); !whole.ok()) return whole;

@@ -68,7 +68,7 @@ class GraphLayer final : public Layer {
     if (program_ == nullptr || program_->place().samples != place.samples ||
         program_->place().device != place.device) {
       absl::StatusOr<std::unique_ptr<const GraphProgram>> made =
-          GraphProgram::Make(spec_.graph(), spec_.weights, place);
+          GraphProgram::Make(spec_, place);
       ThrowUnlessOk(made.status());
       program_ = *std::move(made);
     }
@@ -88,10 +88,10 @@ at::Tensor WithoutBytes(int64_t samples, std::vector<int64_t> sizes, ElementType
 
 // Runs one layer on tensors without bytes, checks the sizes of its output, and appends that to those of the
 // layers before.
-absl::Status CheckGraph(const ExportedModel& model, const ExportedLayer& graph, int64_t samples,
-                        std::vector<at::Tensor>* outputs) {
-  const auto program =
-      GraphProgram::Make(graph, /*weights=*/"", {samples, c10::Device(c10::DeviceType::Meta)});
+absl::Status CheckGraph(const ExportedLayerSpec& spec, int64_t samples, std::vector<at::Tensor>* outputs) {
+  const ExportedModel& model = *spec.model;
+  const ExportedLayer& graph = spec.graph();
+  const auto program = GraphProgram::Make(spec, {samples, c10::Device(c10::DeviceType::Meta)});
   if (!program.ok()) return program.status();
   std::vector<at::Tensor> given;
   for (const int number : graph.layers) given.push_back((*outputs)[number]);
@@ -120,11 +120,13 @@ absl::Status CheckGraphs(const RunSpec& run) {
   if (exported == nullptr) return absl::OkStatus();
   at::NoGradGuard without_graph;
   std::vector<at::Tensor> outputs;
-  for (const ExportedLayer& graph : exported->model->layers) {
-    const std::string place = absl::StrCat("model.exported: ", exported->folder, ": layer ", graph.name);
+  for (int layer = 0; layer < static_cast<int>(exported->model->layers.size()); ++layer) {
+    const ExportedLayerSpec spec{exported->model, "", "", layer};
+    const std::string place =
+        absl::StrCat("model.exported: ", exported->folder, ": layer ", spec.graph().name);
     absl::Status fits;
     try {
-      fits = CheckGraph(*exported->model, graph, run.microbatch_samples(), &outputs);
+      fits = CheckGraph(spec, run.microbatch_samples(), &outputs);
     } catch (const c10::NotImplementedError&) {
       return absl::OkStatus();  // an operation that has no form without bytes; the first forward will tell
     } catch (const c10::Error& error) {

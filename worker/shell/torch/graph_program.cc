@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/compute/initial_weights.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/torch/batch_norm.h"
 #include "worker/shell/torch/torch_stage.h"
@@ -158,9 +159,9 @@ absl::Status GraphProgram::CheckBatchNorm(const Step& step) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const ExportedLayer& layer,
-                                                                       const std::string& weights,
+absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const ExportedLayerSpec& spec,
                                                                        const GraphPlace& place) {
+  const ExportedLayer& layer = spec.graph();
   std::unique_ptr<GraphProgram> program(new GraphProgram(layer, place));
   int sites = 0;
   for (const GraphOperation& operation : layer.operations) {
@@ -171,21 +172,25 @@ absl::StatusOr<std::unique_ptr<const GraphProgram>> GraphProgram::Make(const Exp
     if (draws) step->site = sites++;
     program->steps_.push_back(*std::move(step));
   }
-  if (absl::Status s = program->ReadConstants(weights); !s.ok()) return s;
+  if (absl::Status s = program->ReadConstants(spec); !s.ok()) return s;
   program->Fold();
   program->NoteLastUses();
   return std::unique_ptr<const GraphProgram>(std::move(program));
 }
 
-absl::Status GraphProgram::ReadConstants(const std::string& weights) {
+absl::Status GraphProgram::ReadConstants(const ExportedLayerSpec& spec) {
   known_.resize(layer_.values);
   size_t number = layer_.first_statistic() + layer_.statistics.size();
-  for (const ExportedTensor& constant : layer_.constants) {
+  const auto initial = spec.initial.empty() ? InitialWeights() : InitialWeights::Open(spec.initial);
+  if (!initial.ok()) return initial.status();
+  for (const ExportedConstant& constant : layer_.constants) {
     const c10::ScalarType type = TorchTypeOf(constant.type);
     at::Tensor value = at::empty(constant.sizes, c10::TensorOptions().dtype(type).device(place_.device));
-    if (!weights.empty()) {
+    if (!place_.device.is_meta()) {
       const at::Tensor held = at::empty(constant.sizes, TorchType(HeldTypeOf(constant.type)));
-      absl::Status read = ReadExportedTensor(weights, constant, held.mutable_data_ptr());
+      const bool other = constant.is_frozen_parameter && initial->Has(constant.name);
+      absl::Status read = other ? initial->Read(constant.name, constant.sizes, held.mutable_data_ptr<float>())
+                                : ReadExportedTensor(spec.weights, constant, held.mutable_data_ptr());
       if (!read.ok()) return read;
       value.copy_(held);
     }

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "run/exported_model.h"
+#include "run/layer_spec.h"
 #include "worker/shell/torch/dropout.h"
 #include "worker/shell/torch/graph_arguments.h"
 
@@ -26,9 +26,8 @@ namespace weft {
 
 class GraphProgram {
  public:
-  // `weights`: the file of the constants; "" makes them without values, for a device without bytes.
-  static absl::StatusOr<std::unique_ptr<const GraphProgram>> Make(const ExportedLayer& layer,
-                                                                  const std::string& weights,
+  // `spec` has the files of the constants, which are not read for a device without bytes.
+  static absl::StatusOr<std::unique_ptr<const GraphProgram>> Make(const ExportedLayerSpec& spec,
                                                                   const GraphPlace& place);
 
   // Returns the layer's output. `given`: what the layer reads and its parameters, in their order; `index`:
@@ -55,7 +54,7 @@ class GraphProgram {
   absl::StatusOr<Step> StepOf(const GraphOperation& operation) const;
   absl::Status Classify(Step* step) const;
   absl::Status CheckBatchNorm(const Step& step) const;
-  absl::Status ReadConstants(const std::string& weights);
+  absl::Status ReadConstants(const ExportedLayerSpec& spec);
   void Fold();
   void NoteLastUses();
   void RunStep(const Step& step, const MaskKey& key, int index, std::vector<at::Tensor>* values) const;

@@ -17,7 +17,7 @@
 #include <mutex>
 
 #include "run/model_layers.h"
-#include "worker/shell/compute/exported_weights.h"
+#include "worker/shell/compute/initial_weights.h"
 #include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/torch_resnet.h"
 
@@ -201,8 +201,9 @@ at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets) {
 
 absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {
   if (!parameter.file.empty()) {
-    return ReadExportedTensor(parameter.file, {parameter.name, ElementType::kF32, parameter.size},
-                              tensor.mutable_data_ptr());
+    const absl::StatusOr<InitialWeights> weights = InitialWeights::Open(parameter.file);
+    if (!weights.ok()) return weights.status();
+    return weights->Read(parameter.model_name, parameter.size, tensor.mutable_data_ptr<float>());
   }
   at::NoGradGuard no_grad;
   const uint64_t own = ParameterSeed(seed, layer, parameter.name);
