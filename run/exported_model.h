@@ -3,14 +3,14 @@
 //
 // A layer reads outputs of layers before it, fields of the data, or both. A tied parameter, which several
 // layers use, is in a layer of its own that reads nothing and hands it out. Values are numbered within the
-// layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and the
-// results of its operations, in order. The last layer's output is the loss.
+// layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and
+// the results of its operations, in order. The last layer's output is the loss.
 //
 // Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
 // values that stand before it; sizes are positive and their products stay far from overflow; names of layers
 // and of tensors are unique; each layer but the last is read by one or two others, so that the sum of their
-// gradients has the same bits wherever the model is cut. Whether LibTorch takes the arguments is the worker's to check
-// (worker/shell/torch/graph_layer.h). Pure.
+// gradients has the same bits wherever the model is cut. Whether LibTorch takes the arguments is the worker's
+// to check (worker/shell/torch/graph_layer.h). Pure.
 #ifndef WEFT_RUN_EXPORTED_MODEL_H_
 #define WEFT_RUN_EXPORTED_MODEL_H_
 

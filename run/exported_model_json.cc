@@ -379,7 +379,8 @@ void CheckReaders(const ExportedModel& model, absl::Status& status) {
   }
   for (size_t i = 0; i + 1 < readers.size() && status.ok(); ++i) {
     if (readers[i] == 1 || readers[i] == 2) continue;
-    status = Wrong(Numbered("", "layers", i), absl::StrCat("is read by ", readers[i], " layers, not by 1 or 2"));
+    status =
+        Wrong(Numbered("", "layers", i), absl::StrCat("is read by ", readers[i], " layers, not by 1 or 2"));
   }
 }
 

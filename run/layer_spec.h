@@ -44,8 +44,8 @@ struct ParameterSpec {
   // whose kernels want it, on every device.
   bool wide = false;
   std::string model_name = {};  // name in the whole model; "" for LAYER.NAME
-  // Weights that hold the initial value by that name (worker/shell/compute/initial_weights.h); "" if `init` says
-  // it.
+  // Weights that hold the initial value by that name (worker/shell/compute/initial_weights.h); "" if `init`
+  // says it.
   std::string file = {};
   float momentum = kStatisticMomentum;  // of a statistic
   bool is_wide() const { return wide || kind == Kind::kStatistic; }
@@ -145,7 +145,8 @@ struct LayerSpec {
 // Returns the parameter's name in the model, as checkpoints have it behind the stage.
 std::string NameInModel(const std::string& layer, const ParameterSpec& parameter);
 
-// The sizes of a layer's output: of a sample, or of a micro-batch of any size where the output has no samples.
+// The sizes of a layer's output: of a sample, or of a micro-batch of any size where the output has no
+// samples.
 struct LayerOutput {
   std::vector<int64_t> sizes;  // none for the last layer, whose output is the loss
   bool by_sample = true;

@@ -155,7 +155,8 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
 // The exporter measured what the graph keeps, besides the fields of the data.
 void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
   const ExportedLayer& graph = k.graph();
-  for (const ExportedTensor& p : graph.parameters) layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own());
+  for (const ExportedTensor& p : graph.parameters)
+    layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own());
   for (const ExportedStatistic& s : graph.statistics)
     layer->StatisticOfFile(s.name, s.sizes, k.initial_or_own(), static_cast<float>(s.momentum));
   layer->Flops(graph.costs.flops);

@@ -68,10 +68,14 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 
 // The texts of a file that are paths, as pointers into its JSON.
 constexpr const char* kPaths[] = {"/weights",
-                                  "/data/text/path",           "/data/idx/images",
-                                  "/data/idx/labels",          "/data/cifar10/path",
-                                  "/validate/data/text/path",  "/validate/data/idx/images",
-                                  "/validate/data/idx/labels", "/validate/data/cifar10/path"};
+                                  "/data/text/path",
+                                  "/data/idx/images",
+                                  "/data/idx/labels",
+                                  "/data/cifar10/path",
+                                  "/validate/data/text/path",
+                                  "/validate/data/idx/images",
+                                  "/validate/data/idx/labels",
+                                  "/validate/data/cifar10/path"};
 
 // Returns the same of this file: the files of an exported model's fields have the fields' names.
 std::vector<Json::json_pointer> PathsOf(const Json& json) {

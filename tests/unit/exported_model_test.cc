@@ -109,7 +109,8 @@ TEST(ExportedModel, WrongFile_IsRefusedWithItsPlace) {
          "layers[1].operations[0].arguments: is not a whole number from 0 to 2");
   expect([](Json& g) { g["layers"][1]["operations"][1]["arguments"][1] = {{"code", "x"}}; }, "does not know");
   expect([](Json& g) { g["layers"][1]["parameters"][0]["name"] = "a.weight"; }, "a.weight stands twice");
-  expect([](Json& g) { g["layers"][1]["reads"]["layers"] = {1}; }, "layers: is not a whole number from 0 to 0");
+  expect([](Json& g) { g["layers"][1]["reads"]["layers"] = {1}; },
+         "layers: is not a whole number from 0 to 0");
   expect([](Json& g) { g["layers"][0]["output"]["of"] = "batch"; }, "of: is neither sample nor micro-batch");
   expect([](Json& g) { g["layers"][0]["output"]["sizes"] = {-1}; }, "layers[0].output.sizes");
   expect([](Json& g) { g["layers"][0]["values"] = 4; }, "layers[0].values: must be 3");

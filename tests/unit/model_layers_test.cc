@@ -144,7 +144,8 @@ TEST(CountLayers_ResNet, OfImageNet_CountsOfTheirPublication) {
     EXPECT_EQ(statistics, 2 * known.norm_channels);
     EXPECT_EQ(layers.front().name, "stem");
     EXPECT_EQ(layers.front().output.sizes, (std::vector<int64_t>{64, 56, 56}));
-    EXPECT_EQ(layers[known.layers - 2].output.sizes, (std::vector<int64_t>{known.depth == 50 ? 2048 : 512, 7, 7}));
+    EXPECT_EQ(layers[known.layers - 2].output.sizes,
+              (std::vector<int64_t>{known.depth == 50 ? 2048 : 512, 7, 7}));
     EXPECT_EQ(layers.back().name, "head");
     EXPECT_TRUE(layers.back().output.sizes.empty());
   }

@@ -41,8 +41,9 @@ struct OtherType {
   const char* name;
   uint64_t bytes;
 };
-constexpr OtherType kOtherTypes[] = {{"F64", 8}, {"F16", 2}, {"I32", 4}, {"I16", 2},     {"I8", 1},     {"U64", 8},
-                                     {"U32", 4}, {"U16", 2}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+constexpr OtherType kOtherTypes[] = {{"F64", 8},  {"F16", 2},     {"I32", 4},    {"I16", 2},
+                                     {"I8", 1},   {"U64", 8},     {"U32", 4},    {"U16", 2},
+                                     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
 
 // Sets the type of an entry; returns the bytes of an element, or 0 for an unknown type.
 uint64_t SetType(const nlohmann::json& dtype, SafetensorsEntry* entry) {

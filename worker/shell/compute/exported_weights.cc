@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 absl::Status CheckTensor(const std::string& file, const SafetensorsEntry* entry,
-                        const ExportedTensor& tensor) {
+                         const ExportedTensor& tensor) {
   if (entry == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s holds no %s, which the model has; export the model again", file, tensor.name));
@@ -31,7 +31,8 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
   for (const ExportedLayer& layer : exported.model->layers) {
     std::vector<ExportedTensor> tensors = layer.parameters;
     tensors.insert(tensors.end(), layer.constants.begin(), layer.constants.end());
-    for (const ExportedStatistic& s : layer.statistics) tensors.push_back({s.name, ElementType::kF32, s.sizes});
+    for (const ExportedStatistic& s : layer.statistics)
+      tensors.push_back({s.name, ElementType::kF32, s.sizes});
     for (const ExportedTensor& tensor : tensors) {
       wanted.insert(tensor.name);
       if (absl::Status s = CheckTensor(file, header->Find(tensor.name), tensor); !s.ok()) return s;

@@ -39,7 +39,8 @@ std::string WithoutStage(const std::string& name) {
 
 // Returns the float32 of a float16's bits.
 float WidenHalf(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1f, fraction = half & 0x3ff;
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1f,
+                 fraction = half & 0x3ff;
   if (exponent == 0) {  // zero, or too small for the exponent: so many times 2^-24
     const float value = static_cast<float>(fraction) * 0x1p-24f;
     return sign != 0 ? -value : value;
@@ -67,7 +68,8 @@ void WidenInPlace(const std::string& type, int64_t n, float* out) {
 // Returns "a, b, c and 5 more".
 std::string Some(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamesShown);
-  const std::string some = absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  const std::string some =
+      absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
   return names.size() > shown ? absl::StrCat(some, " and ", names.size() - shown, " more") : some;
 }
 
@@ -112,12 +114,13 @@ absl::Status CheckWanted(const InitialWeights& weights, const std::string& path,
     if (wanted.tensors.count(name) == 0 && wanted.ignored.count(name) == 0) unknown.push_back(name);
   }
   if (!missing.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " lacks ", missing.size(), " of the model's ", wanted.tensors.size(), " tensors: ",
-                     Some(missing), unknown.empty() ? "" : absl::StrCat("; it has ", Some(unknown), " instead")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " lacks ", missing.size(), " of the model's ", wanted.tensors.size(), " tensors: ",
+        Some(missing), unknown.empty() ? "" : absl::StrCat("; it has ", Some(unknown), " instead")));
   }
   if (!unknown.empty())
-    return absl::InvalidArgumentError(absl::StrCat(path, " holds what the model does not have: ", Some(unknown)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " holds what the model does not have: ", Some(unknown)));
   for (const auto& [name, size] : wanted.tensors) {
     if (absl::Status s = weights.Check(name, size); !s.ok()) return s;
   }
@@ -143,7 +146,8 @@ absl::Status InitialWeights::AddFolder(const std::string& folder) {
     const std::string file = absl::StrCat(folder, "/", kOneFile);
     std::error_code error;
     if (fs::exists(file, error)) return AddFile(file, /*of_weft=*/false);
-    return absl::NotFoundError(absl::StrCat(folder, " holds neither ", std::string(kCheckpointIndex), " nor ", kOneFile));
+    return absl::NotFoundError(
+        absl::StrCat(folder, " holds neither ", std::string(kCheckpointIndex), " nor ", kOneFile));
   }
   if (!text.ok()) return text.status();
   const absl::StatusOr<Json> json = ParseJson(*text);
@@ -179,16 +183,17 @@ absl::Status InitialWeights::Check(const std::string& name, const std::vector<in
   if (found == places_.end()) return absl::InvalidArgumentError(absl::StrCat(path_, " lacks ", name));
   const SafetensorsEntry& entry = found->second.entry;
   if (entry.shape != size) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s holds %s with the sizes [%s], and the model has it with [%s]",
-                                                      found->second.file, name, absl::StrJoin(entry.shape, ", "),
-                                                      absl::StrJoin(size, ", ")));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds %s with the sizes [%s], and the model has it with [%s]", found->second.file,
+                        name, absl::StrJoin(entry.shape, ", "), absl::StrJoin(size, ", ")));
   }
   if (entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16") return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat("%s holds %s as %s; weights are F32, BF16 or F16",
                                                     found->second.file, name, entry.dtype));
 }
 
-absl::Status InitialWeights::Read(const std::string& name, const std::vector<int64_t>& size, float* out) const {
+absl::Status InitialWeights::Read(const std::string& name, const std::vector<int64_t>& size,
+                                  float* out) const {
   if (absl::Status s = Check(name, size); !s.ok()) return s;
   const Place& place = places_.at(name);
   const uint64_t bytes = place.entry.end - place.entry.begin;

@@ -1,10 +1,10 @@
-// Reads the weights that a run begins with from safetensors files of another program: tensors by their names in
-// the model's state_dict.
+// Reads the weights that a run begins with from safetensors files of another program: tensors by their names
+// in the model's state_dict.
 //
 // The path is one file, or a folder: a checkpoint of Weft, whose names lose the stage in front; files with a
-// `model.safetensors.index.json`, as transformers writes them; or one `model.safetensors`. bfloat16 and float16
-// are widened to float32, which is exact. Nothing is held but headers. Threads: any. Failure: NotFound,
-// InvalidArgument or DataLoss that names the file and the tensor.
+// `model.safetensors.index.json`, as transformers writes them; or one `model.safetensors`. bfloat16 and
+// float16 are widened to float32, which is exact. Nothing is held but headers. Threads: any. Failure:
+// NotFound, InvalidArgument or DataLoss that names the file and the tensor.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_INITIAL_WEIGHTS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_INITIAL_WEIGHTS_H_
 
@@ -48,7 +48,8 @@ class InitialWeights {
 };
 
 // Checks that the weights that the run begins with hold all that the model has, in its sizes, and nothing
-// else; of frozen parameters all or none, which then stay those of the export. OK for a run without. The message begins with "weights: ".
+// else; of frozen parameters all or none, which then stay those of the export. OK for a run without. The
+// message begins with "weights: ".
 absl::Status CheckInitialWeights(const RunSpec& run);
 
 }  // namespace weft

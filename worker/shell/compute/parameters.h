@@ -2,9 +2,10 @@
 // names in a checkpoint and the seeds of their initial values. No tensor, no LibTorch.
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
-// `stage01.block0.attention.qkv.weight`, or `stage<ss>.<name in the state_dict>` for an exported model. In a stage's buffer the parameters follow one another in the order
-// of layers and of declaration, first all that are trained, then the statistics, each at a multiple of
-// kAlignElements; the gaps between are zero. So an update of the buffer is one range of each kind.
+// `stage01.block0.attention.qkv.weight`, or `stage<ss>.<name in the state_dict>` for an exported model. In a
+// stage's buffer the parameters follow one another in the order of layers and of declaration, first all that
+// are trained, then the statistics, each at a multiple of kAlignElements; the gaps between are zero. So an
+// update of the buffer is one range of each kind.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 
@@ -32,7 +33,7 @@ struct StageLayout {
   std::vector<LayerOutput> inputs;  // sizes of each input from other stages, ascending
   bool reads_data = false;
   LayerOutput output;
-  int consumers = 0;            // stages that read the output
+  int consumers = 0;  // stages that read the output
   // Inputs of each layer, by number: first the stage's inputs, then the data, then the stage's own layers.
   std::vector<std::vector<int>> reads;
   std::vector<int> last_reader;      // by these numbers: the stage's layer, from 0, that reads it last

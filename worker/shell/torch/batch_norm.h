@@ -19,9 +19,9 @@
 
 namespace weft {
 
-// Normalizes the channels (dimension 1) of `x`. `parameters`: weight and bias, which may both be undefined, running mean,
-// running variance. With `training` it uses the micro-batch's own mean and variance, of at least two values a channel; without,
-// the running ones. Parameters are float32, also where x is bfloat16.
+// Normalizes the channels (dimension 1) of `x`. `parameters`: weight and bias, which may both be undefined,
+// running mean, running variance. With `training` it uses the micro-batch's own mean and variance, of at
+// least two values a channel; without, the running ones. Parameters are float32, also where x is bfloat16.
 at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, double epsilon, bool training);
 
 }  // namespace weft

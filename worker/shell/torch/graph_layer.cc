@@ -67,8 +67,7 @@ class GraphLayer final : public Layer {
     MutexLock lock(mutex_);
     if (program_ == nullptr || program_->place().samples != place.samples ||
         program_->place().device != place.device) {
-      absl::StatusOr<std::unique_ptr<const GraphProgram>> made =
-          GraphProgram::Make(spec_, place);
+      absl::StatusOr<std::unique_ptr<const GraphProgram>> made = GraphProgram::Make(spec_, place);
       ThrowUnlessOk(made.status());
       program_ = *std::move(made);
     }

@@ -1,10 +1,11 @@
 // Builds layers of exported models (run/exported_model.h): each runs its graph of ATen operations through
 // LibTorch's dispatcher, so that LibTorch records the graph for the backward as it does for built-in layers.
 //
-// A layer reads outputs of other layers, and the data: the bytes of all fields, of which it takes its own. One
-// that reads no layer gets the data for the number of its samples. Operations that depend on constants and sizes alone run once. A forward without
-// a graph records one too, and drops it layer by layer: kernels may be chosen by whether gradients are
-// recorded, and a forward that is run again must have the same bits. Dropout is Dropout of dropout.h.
+// A layer reads outputs of other layers, and the data: the bytes of all fields, of which it takes its own.
+// One that reads no layer gets the data for the number of its samples. Operations that depend on constants
+// and sizes alone run once. A forward without a graph records one too, and drops it layer by layer: kernels
+// may be chosen by whether gradients are recorded, and a forward that is run again must have the same bits.
+// Dropout is Dropout of dropout.h.
 //
 // Private to the adapter of LibTorch. Threads: as Layer. Failure: CheckGraphs says beforehand whether
 // LibTorch takes the graphs; a forward throws c10::Error with the operation and the line of the model's code.

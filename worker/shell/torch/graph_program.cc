@@ -235,10 +235,9 @@ void GraphProgram::RunStep(const Step& step, const MaskKey& key, int index,
   const std::vector<int>& results = step.operation->results;
   if (step.kind == Step::Kind::kDropout || step.kind == Step::Kind::kBatchNorm) {
     if (results[0] < 0) return;
-    (*values)[results[0]] =
-        step.kind == Step::Kind::kBatchNorm
-            ? RunBatchNorm(step, key, *values)
-            : Dropout((*values)[step.arguments[0].value], step.number, key, index, step.site);
+    (*values)[results[0]] = step.kind == Step::Kind::kBatchNorm ? RunBatchNorm(step, key, *values)
+                                                                : Dropout((*values)[step.arguments[0].value],
+                                                                          step.number, key, index, step.site);
     return;
   }
   torch::jit::Stack stack = StackOf(step.arguments, *values);

@@ -24,8 +24,8 @@ class Layer {
   virtual ~Layer() = default;
   // Runs the layer. `inputs`: what the layer reads, as LayerCount.inputs lists it, or the data (tokens as
   // int64 [samples, context], or features [samples, inputs]). `parameters` in the order of DescribeLayers.
-  // The output of the last layer is the scores [rows, classes], or, of an exported model, the loss. An exported
-  // layer may read other layers and the data behind them.
+  // The output of the last layer is the scores [rows, classes], or, of an exported model, the loss. An
+  // exported layer may read other layers and the data behind them.
   virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                              const MaskKey& key) const = 0;
 };
