@@ -68,7 +68,7 @@ class NonFiniteValues : public ::testing::Test {
     for (int64_t row = 0; row < weights->shape[0]; ++row) values[row * weights->shape[1]] = 3e38f;
     std::vector<SafetensorsSource> tensors;
     for (const SafetensorsEntry& entry : file.header.entries)
-      tensors.push_back({entry.name, entry.type, entry.shape, file.data.data() + entry.begin});
+      tensors.push_back({entry.name, *entry.type, entry.shape, file.data.data() + entry.begin});
     std::map<std::string, std::string> metadata = file.header.metadata;
     metadata.erase("crc32");
     Require(WriteSafetensors(path, tensors, metadata));

@@ -419,7 +419,8 @@ TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
   std::vector<at::Tensor> parameters;
   for (int i = 0; i < 4; ++i) parameters.push_back(at::empty({4}, floats).set_requires_grad(true));
   const auto run = [&] {
-    const at::Tensor scores = MaxPool(BatchNorm(images, parameters.data(), /*training=*/true)).mean({2, 3});
+    const at::Tensor scores =
+        MaxPool(BatchNorm(images, parameters.data(), /*epsilon=*/1e-5, /*training=*/true)).mean({2, 3});
     const at::Tensor loss = Loss(scores, at::zeros({2}, floats.dtype(at::kLong)));
     std::vector<at::Tensor> leaves = parameters;
     leaves.push_back(images);

@@ -267,6 +267,8 @@ at::Tensor GraphProgram::RunBatchNorm(const Step& step, const MaskKey& key,
   for (size_t i = 0; i < 5; ++i) {
     if (step.arguments[i].value >= 0) given[i] = values[step.arguments[i].value];
   }
+  TORCH_CHECK(given[0].dim() > 1 && given[0].numel() > given[0].size(1), FullNameOf(*step.operation),
+              " has one value of each channel; it needs micro-batches of more samples");
   if (place_.device.is_meta()) return at::empty_like(given[0]);
   return BatchNorm(given[0], given + 1, step.number, key.training);
 }
