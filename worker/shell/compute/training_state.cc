@@ -181,6 +181,10 @@ std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules) 
   nlohmann::json parts;
   for (const char* key : {"model", "data", "train", "stages", "precision"}) parts[key] = all[key];
   DropFolders(&parts["data"]);
+  if (all.contains("weights")) {  // frozen parameters are theirs to the end
+    parts["weights"] = all["weights"];
+    DropFolders(&parts["weights"]);
+  }
   for (const StateRule& rule : rules) parts["staleness"].push_back(StalenessText(rule.staleness));
   return absl::StrFormat("%016x", Fnv1a().Add(parts.dump()).hash());
 }
