@@ -141,7 +141,7 @@ def check_refusals(weft, folder):
     own = read(folder / "mlp.weft" / "weights.safetensors")
     first = "layers.0.weight"
     cases = [
-        ("a missing tensor", {n: t for n, t in own.items() if n != first}, f"lacks 1 of the model's 10 tensors: {first}"),
+        ("a missing tensor", {n: t for n, t in own.items() if n != first}, f"lacks 1 of the model's 8 tensors: {first}"),
         ("a tensor too many", {**own, "head.weight": own[first]}, "holds what the model does not have: head.weight"),
         ("another size", {**own, first: ("F32", [12, 24], own[first][2])}, "with the sizes [12, 24], and the model has it with [24, 12]"),
         ("another type", {**own, first: ("F64", [24, 6], own[first][2])}, "sizes"),
