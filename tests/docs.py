@@ -71,7 +71,7 @@ def lines(page, text):
 
 def commands(page, text, known):
     code = re.findall(r"^```.*?^```", text, re.M | re.S) + re.findall(r"`[^`\n]+`", text)
-    for name in {name for part in code for name in re.findall(r"(?:^|[`$;|&] ?)weft ([a-z]+)\b", part, re.M)} - known - NO_COMMANDS:
+    for name in {name for part in code for name in re.findall(r"(?:^|[`$;|&] ?)weft ([a-z]+(?:-[a-z]+)*)\b", part, re.M)} - known - NO_COMMANDS:
         yield f"{page.relative_to(ROOT)}: weft {name} is no command"
 
 
@@ -87,7 +87,7 @@ def shown_outputs(page, text, weft):
 def main():
     weft = pathlib.Path(sys.argv[1]).resolve() / "weft"
     help_text = subprocess.run([weft, "--help"], capture_output=True, text=True, check=True).stdout
-    known = set(re.findall(r"^  ([a-z]+)  ", help_text, re.M))
+    known = set(re.findall(r"^  ([a-z-]+)  ", help_text, re.M))
     if len(known) < 10:
         sys.exit("docs.py: cannot read the commands of weft --help")
     problems, checked = [], pages()

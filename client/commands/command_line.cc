@@ -782,6 +782,14 @@ CLI::App* AddCompletion(CLI::App& app, std::string& shell) {
   return sub;
 }
 
+// Adds what the program itself answers.
+void DescribeProgram(CLI::App& app) {
+  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
+  app.require_subcommand(1);
+  app.footer(ProgramFooter());
+}
+
 // Adds the flags of every command: its help, and whether its output has colours.
 void AddCommonFlags(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands({})) {
@@ -960,10 +968,7 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
 
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app{"Weft trains neural networks on many ranks, with the parallel scheme as a value.", "weft"};
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
-  app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
-  app.require_subcommand(1);
-  app.footer(ProgramFooter());
+  DescribeProgram(app);
   SimulateOptions simulate;
   CompareOptions compare;
   PlanOptions plan;

@@ -151,6 +151,15 @@ ExitCode FailOnFolder(const absl::Status& status) {
   return Fail(absl::IsResourceExhausted(status) ? kExitTryAgain : kExitBadConfiguration, status.message());
 }
 
+// Prepares this process for a training that it begins and ends.
+void PrepareProcess() {
+  // The reader of our output may leave; the workers must still be ended in order.
+  signal(SIGPIPE, SIG_IGN);
+  // gRPC's messages about connections that end at the end are noise here; a user who wants them can ask for
+  // them.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+}
+
 }  // namespace
 
 absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
@@ -226,11 +235,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (prepared.ok() && training->planned.has_value())
     prepared = WritePlan(*training->planned, (*output)->live());
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
-  // The reader of our output may leave; the workers must still be ended in order.
-  signal(SIGPIPE, SIG_IGN);
-  // gRPC's messages about connections that end at the end are noise here; a user who wants them can ask for
-  // them.
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  PrepareProcess();
   return options.reference ? TrainReference(local) : TrainLocally(local);
 }
 

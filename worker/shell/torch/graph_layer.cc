@@ -48,9 +48,10 @@ class GraphLayer final : public Layer {
                  const MaskKey& key) const {
     const ExportedLayer& graph = spec_.graph();
     const GraphPlace place = {SamplesOf(given, data), (data.defined() ? data : given[0]).device()};
-    given.reserve(given.size() + graph.fields.size() + graph.parameters.size());
+    const size_t own = graph.parameters.size() + graph.statistics.size();
+    given.reserve(given.size() + graph.fields.size() + own);
     for (const int field : graph.fields) given.push_back(FieldOf(data, spec_.model->fields[field]));
-    given.insert(given.end(), parameters, parameters + graph.parameters.size());
+    given.insert(given.end(), parameters, parameters + own);
     return ProgramFor(place)->Run(given, key, index_);
   }
 
@@ -97,6 +98,8 @@ absl::Status CheckGraph(const ExportedLayerSpec& spec, int64_t samples, std::vec
   for (const int f : graph.fields)
     given.push_back(WithoutBytes(samples, model.fields[f].sizes, model.fields[f].type));
   for (const ExportedTensor& p : graph.parameters) given.push_back(WithoutBytes(0, p.sizes, p.type));
+  for (const ExportedStatistic& s : graph.statistics)
+    given.push_back(WithoutBytes(0, s.sizes, ElementType::kF32));
   MaskKey key;
   key.training = false;  // dropout changes no size
   const at::Tensor output = outputs->emplace_back((*program)->Run(given, key, 0));

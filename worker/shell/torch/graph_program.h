@@ -30,8 +30,8 @@ class GraphProgram {
   static absl::StatusOr<std::unique_ptr<const GraphProgram>> Make(const ExportedLayerSpec& spec,
                                                                   const GraphPlace& place);
 
-  // Returns the layer's output. `given`: what the layer reads and its parameters, in their order; `index`:
-  // the layer's number, for the masks.
+  // Returns the layer's output. `given`: what the layer reads, its parameters and its statistics, in their
+  // order; `index`: the layer's number, for the masks.
   at::Tensor Run(const std::vector<at::Tensor>& given, const MaskKey& key, int index) const;
 
   const GraphPlace& place() const { return place_; }
