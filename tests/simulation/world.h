@@ -97,14 +97,15 @@ struct WorldResult {
   std::map<int32_t, int> peak_versions;                   // of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0, validations = 0;
   int coordinator_kills = 0;
-  int restarts = 0;      // times that the run began again
-  int resumed = 0;       // of these, from a checkpoint that it had made, or from copies
-  int from_copies = 0;   // of these, from copies in memory
-  int jobs_again = 0;    // jobs that had started and were made again
-  int steps_again = 0;   // most steps that an attempt made again
-  int moved = 0;         // attempts that began with the ranks where they were ordered to
-  bool stopped = false;  // by stop_at_ns, not by the end of its steps
-  std::string failure;   // reason why the run failed, where it has a bad job
+  int restarts = 0;            // times that the run began again
+  std::string restart_reason;  // of the last
+  int resumed = 0;             // of these, from a checkpoint that it had made, or from copies
+  int from_copies = 0;         // of these, from copies in memory
+  int jobs_again = 0;          // jobs that had started and were made again
+  int steps_again = 0;         // most steps that an attempt made again
+  int moved = 0;               // attempts that began with the ranks where they were ordered to
+  bool stopped = false;        // by stop_at_ns, not by the end of its steps
+  std::string failure;         // reason why the run failed, where it has a bad job
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

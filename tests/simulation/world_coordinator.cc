@@ -150,6 +150,7 @@ void World::CarryOut(Effects effects) {
     if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
     if (run.restarts == result_.restarts) continue;
     result_.restarts = run.restarts;
+    result_.restart_reason = run.restart_reason;
     stops_.insert(run.restart_step);
     CheckRestart(run);
     counted_now_.clear();
