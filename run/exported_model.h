@@ -4,7 +4,8 @@
 // A layer reads outputs of layers before it, fields of the data, or both. A tied parameter, which several
 // layers use, is in a layer of its own that reads nothing and hands it out. Values are numbered within the
 // layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and
-// the results of its operations, in order. The last layer's output is the loss.
+// the results of its operations, in order. The last layer's output is the loss: a mean over the micro-batch,
+// or a sum, beside which the model has a count.
 //
 // Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
 // values that stand before it; sizes are positive and their products stay far from overflow; names of layers
@@ -117,6 +118,9 @@ struct ExportedModel {
   // layer reads.
   std::map<std::string, std::string> aliases;
   std::vector<std::string> unread;
+  // What counts a micro-batch, where the loss is a sum: a model of one layer that reads data alone, with the
+  // fields that it reads. Null for a loss that is a mean by itself.
+  std::shared_ptr<const ExportedModel> count;
 };
 
 // Returns "F32", ..

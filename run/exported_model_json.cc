@@ -328,17 +328,45 @@ ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedM
   return layer;
 }
 
+// Places a field behind those that the model has.
+void AppendField(ExportedField field, ExportedModel& model) {
+  field.begin = model.sample_bytes;
+  field.bytes = ElementTypeBytes(field.type);
+  for (const int64_t size : field.sizes) field.bytes *= size;
+  model.sample_bytes += (field.bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
+  model.fields.push_back(std::move(field));
+}
+
 void ReadFields(const Json& list, ExportedModel& model, absl::Status& status) {
   for (const Json& json : list) {
     Reader reader(json, Numbered("", "fields", model.fields.size()), status);
-    ExportedField field{reader.Name("name"), reader.Type("type"), reader.Sizes("sizes"), model.sample_bytes};
+    ExportedField field{reader.Name("name"), reader.Type("type"), reader.Sizes("sizes")};
     if (reader.ok() && field.type != ElementType::kF32 && field.type != ElementType::kI64)
       reader.Fail("type", "must be F32 or I64");
-    field.bytes = ElementTypeBytes(field.type);
-    for (const int64_t size : field.sizes) field.bytes *= size;
-    model.sample_bytes += (field.bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
-    model.fields.push_back(std::move(field));
+    AppendField(std::move(field), model);
   }
+}
+
+// Reads what counts a micro-batch, as a model of the fields that it reads; null where there is none.
+std::shared_ptr<const ExportedModel> CountOf(const Json& file, const std::vector<ExportedField>& fields,
+                                             absl::Status& status) {
+  const auto found = file.find("count");
+  if (found == file.end() || !status.ok()) return nullptr;
+  ExportedModel data;
+  data.fields = fields;
+  ExportedLayer layer = LayerOf(*found, "count", data, /*is_last=*/true, status);
+  if (!status.ok()) return nullptr;
+  if (!layer.parameters.empty() || !layer.statistics.empty() || layer.fields.empty()) {
+    status = Wrong("count", "does not read data alone");
+    return nullptr;
+  }
+  auto count = std::make_shared<ExportedModel>();
+  for (int& field : layer.fields) {
+    AppendField(fields[field], *count);
+    field = static_cast<int>(count->fields.size()) - 1;
+  }
+  count->layers.push_back(std::move(layer));
+  return count;
 }
 
 // Checks that no name stands twice: parameters and constants are found by name, and checkpoints name layers.
@@ -412,6 +440,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
         LayerOf(layer, Numbered("", "layers", number), *model, number + 1 == layers.size(), status));
   }
   ReadOtherNames(reader, *model);
+  model->count = CountOf(file, model->fields, status);
   CheckNames(*model, status);
   CheckReaders(*model, status);
   if (!status.ok()) return status;

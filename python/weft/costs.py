@@ -4,6 +4,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from weft.interpreter import Interpreter
 
+NO_COSTS = {"flops": 0, "activation_bytes": 0, "fixed_activation_bytes": 0, "work_bytes": 0}
+
 
 def costs_of(interpreter: Interpreter, examples: list[dict[str, torch.Tensor]]) -> list[dict]:
     """Returns the costs of each layer, of a sample; the examples have two different numbers of samples.

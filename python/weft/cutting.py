@@ -52,6 +52,16 @@ def cut(trace: Trace, model: torch.nn.Module, patterns: list[str]) -> list[Layer
     return layers
 
 
+def counting_layer(trace: Trace) -> Layer:
+    """Returns a layer that makes the count of the loss from the data alone."""
+    wanted, operations = {trace.count}, []
+    for operation in reversed(trace.operations):
+        if any(r in wanted for r in operation.results):
+            wanted.update(operation.reads)
+            operations.append(operation)
+    return _layer(operations[::-1], trace.count, None, "count")
+
+
 def _block_of(operation: Operation, patterns: list[str]) -> str | None:
     for module in operation.modules:
         for pattern in patterns:

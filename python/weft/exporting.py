@@ -8,8 +8,8 @@ from typing import Callable
 import torch
 from torch.overrides import TorchFunctionMode
 
-from weft.costs import costs_of
-from weft.cutting import Layer, block_patterns, cut
+from weft.costs import NO_COSTS, costs_of
+from weft.cutting import Layer, block_patterns, counting_layer, cut
 from weft.errors import NotExportable
 from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder
 from weft.interpreter import Interpreter
@@ -23,8 +23,9 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
     example: the fields of one micro-batch by name, each with the samples first, at least 2 of them. A run may have
         micro-batches of another size; all other sizes stay.
-    loss: `loss(model, fields)`, which returns one number; None for `model(**fields)` that returns it, or an object
-        with it as `loss`.
+    loss: `loss(model, fields)`, which returns one number, or two, a sum and its count: then the loss of a step is the
+        sum over all micro-batches, divided by the count over all of them. None for `model(**fields)` that returns it,
+        or an object with it as `loss`.
     layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
         takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
 
@@ -41,11 +42,14 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         first, second = trace(model, one, loss), trace(model, two, loss)
         patterns = block_patterns(model) if layers is None else list(layers)
         parts = list(zip(cut(first, model, patterns), cut(second, model, patterns)))
-        tensors = {v.name: first.tensors[v.name] for a, _ in parts
+        counting = [(counting_layer(first), counting_layer(second))] if first.count is not None else []
+        tensors = {v.name: first.tensors[v.name] for a, _ in parts + counting
                    for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
         content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
                    "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
                    "layers": _layers_json(parts, first, second), **_state_names(model, tensors)}
+        if counting:
+            content["count"] = {**_layers_json(counting, first, second)[0], "costs": NO_COSTS}
         state = model.state_dict()
         unread = {n: state[n] for n in content["unread"]}
         _write_checked(path, content, tensors, unread, model, loss, [one, two])
@@ -124,7 +128,7 @@ def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace, number_of: dict
     output = {"value": numbers[a.output]}
     if a.hands_out_parameter:
         output.update(sizes=list(a.output.meta.shape), of="micro-batch")
-    elif a.output is not first.loss:
+    elif a.output not in (first.loss, first.count):
         output.update(sizes=list(a.output.meta.shape[1:]), of="sample")
     return {"name": a.name,
             "reads": {"layers": [number_of[v] for v in a.reads], "fields": [v.name for v in a.inputs["field"]]},
@@ -220,10 +224,10 @@ def _check(folder, model, loss, example) -> None:
     with _as_workers_compute(), _keeping_buffers(model), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         with _WithoutDropout():
-            own = loss(model, copy)
+            own, own_count = _loss_and_count(loss(model, copy))
         own_gradients = torch.autograd.grad(own, list(trained.values()), allow_unused=True)
         torch.manual_seed(0)  # numbers are drawn in the same order
-        made = interpreter.run(example)
+        made, count = interpreter.run(example), interpreter.count(example)
         leaves = interpreter.parameters
         gradients = dict(zip(leaves, torch.autograd.grad(made, list(leaves.values()), allow_unused=True)))
     for (name, _), gradient in zip(trained.items(), own_gradients):
@@ -243,6 +247,15 @@ def _check(folder, model, loss, example) -> None:
     if not _same_bits(own, made):
         raise NotExportable(f"the folder's loss is {made.item()!r}, and the model's own is {own.item()!r}; does the "
                             "model keep state in Python?")
+
+
+    if (own_count is None) != (count is None) or (count is not None and own_count.item() != count.item()):
+        raise NotExportable(f"the folder's count is {count}, and the model's own is {own_count}; is the count computed "
+                            "from the data alone?")
+
+
+def _loss_and_count(made):
+    return made if isinstance(made, tuple) else (made, None)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

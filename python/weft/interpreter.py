@@ -12,12 +12,13 @@ class Interpreter:
 
     def __init__(self, model: dict, tensors: dict[str, torch.Tensor]):
         self.layers = model["layers"]
+        self._counting = model.get("count")
         # Leaves of the graph, by name; a parameter that several operations of a layer read is one leaf.
         self.parameters = {p["name"]: tensors[p["name"]].clone().requires_grad_()
                            for layer in self.layers for p in layer["parameters"]}
         self._statistics = {s["name"]: tensors[s["name"]] for layer in self.layers for s in layer["statistics"]}
         self._constants = {c["name"]: tensors[c["name"]].to(TYPE_OF[c["type"]])
-                           for layer in self.layers for c in layer["constants"]}
+                           for layer in [*self.layers, self._counting or {"constants": []}] for c in layer["constants"]}
 
     def run_layer(self, layer: dict, outputs: list[torch.Tensor], fields: dict[str, torch.Tensor],
                   samples: int) -> torch.Tensor:
@@ -44,6 +45,12 @@ class Interpreter:
         for layer in self.layers:
             outputs.append(self.run_layer(layer, outputs, fields, samples))
         return outputs[-1]
+
+
+    def count(self, fields: dict[str, torch.Tensor]) -> torch.Tensor | None:
+        """Returns the count by which the sum of the losses is divided, or None."""
+        samples = next(iter(fields.values())).shape[0]
+        return self.run_layer(self._counting, [], fields, samples) if self._counting else None
 
 
 def _call(operation: dict, values: list, samples: int):

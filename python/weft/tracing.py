@@ -46,6 +46,7 @@ class Operation:
 class Trace:
     operations: list[Operation]
     loss: Value
+    count: Value | None  # by which the sum of the losses is divided; None for a loss that is a mean by itself
     samples: int
     tensors: dict[str, torch.Tensor]  # of parameters, statistics and constants, by name
     momenta: dict[str, float]         # of statistics, by name
@@ -121,7 +122,7 @@ class _Flattening:
         signature = self._program.graph_signature
         self._take_inputs(signature)
         self._take_writes(signature)
-        loss = None
+        returned = []
         for node in self._program.graph.nodes:
             if node.op == "call_function":
                 self._take(node)
@@ -129,13 +130,23 @@ class _Flattening:
                 raise NotExportable(f"{node.target} is a graph within the graph: control flow{_at(_place(node))}")
             elif node.op == "output":
                 returned = node.args[0][len(signature.buffers_to_mutate):]
-                if len(returned) != 1:
-                    raise NotExportable("the loss must be one tensor, and the function returns several values")
-                loss = self._values[returned[0]] if isinstance(returned[0], torch.fx.Node) else None
+        loss, count = self._loss_and_count(returned)
+        samples = next(iter(self._example.values())).shape[0]
+        return Trace(self._operations, loss, count, samples, self._tensors, self._momenta)
+
+    def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
+        if len(returned) not in (1, 2):
+            raise NotExportable("the loss must be one tensor, or a sum and a count, and the function returns "
+                                f"{len(returned)} values")
+        loss, count = [*(self._values[r] if isinstance(r, torch.fx.Node) else None for r in returned), None][:2]
         if not isinstance(loss, Value) or loss.kind != "result" or loss.meta.dim() != 0 or not loss.trained:
             raise NotExportable("the loss must be one number that depends on the model's parameters")
-        samples = next(iter(self._example.values())).shape[0]
-        return Trace(self._operations, loss, samples, self._tensors, self._momenta)
+        if len(returned) == 2 and not (isinstance(count, Value) and count.kind == "result" and count.meta.dim() == 0
+                                       and count.meta.dtype in (torch.int64, torch.float32) and not count.live):
+            raise NotExportable("the count of the loss must be one number, int64 or float32, that is computed from the "
+                                "data alone, as (labels != -100).sum(): all micro-batches of a step are counted before "
+                                "the first of them is trained")
+        return loss, count
 
     def _take_writes(self, signature) -> None:
         """Makes the running averages of batch norms statistics; refuses everything else that is written."""

@@ -37,6 +37,8 @@ SCHEDULES = {
                     ("{fsdp: , activations: offload}", 1)],
     "gpt_tied": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{fsdp: {shard: width}, activations: offload}", 2),
                  ("{lpp: {groups: 2, ranks: 2}}", 1), ("ddp", 1)],
+    "gpt_counted": [("1f1b", 2), ("{ddp: , activations: recompute}", 1), ("{zb_h1: , activations: offload}", 1),
+                    ("{fsdp: {shard: width}}", 2)],
     "cnn_norms": [("1f1b", 2), ("{ddp: , activations: recompute}", 1), ("{fsdp: {shard: width}}", 2)],
     "drawing": [("{ddp: }", 2), ("{1f1b: , activations: recompute}", 1), ("{zb_h1: , activations: offload}", 2)],
     "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
@@ -118,6 +120,18 @@ def check_refusals(weft, folder):
     return failures
 
 
+def check_empty_count(weft, folder):
+    """A step whose loss counts nothing ends the run with its number."""
+    path = folder / "gpt_counted.targets.npy"
+    full = path.read_bytes()
+    elements = 24 * 8  # of one byte each
+    path.write_bytes(full[:-elements] + bytes(elements))
+    done = subprocess.run([weft, "train", run_file(folder, "gpt_counted"), "--out", folder / "empty"], capture_output=True, text=True, check=False)
+    path.write_bytes(full)
+    said = done.returncode == 1 and "(step 0, stage 2" in done.stderr and "the loss of step 0 is a sum over a count of 0" in done.stderr
+    return [] if said else [f"a step that counts nothing: exit {done.returncode}, {done.stderr}"]
+
+
 # ---- PyTorch's own first step
 
 def first_step(module, loss, data):
@@ -130,9 +144,13 @@ def first_step(module, loss, data):
     for norm, _ in norms.values():
         norm.momentum = 1  # the averages become the micro-batch's own
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    parts = [{n: t[3 * b:3 * b + 3].contiguous() for n, t in data.items()} for b in range(4)]
+    divisor = None
+    if isinstance(loss(module, parts[0]), tuple):  # a sum and a count
+        divisor = as_float32(sum(loss(module, part)[1].item() for part in parts) / 4)
     losses, sums = [], None
-    for b in range(4):
-        value = loss(module, {n: t[3 * b:3 * b + 3].contiguous() for n, t in data.items()})
+    for part in parts:
+        value = loss(module, part) if divisor is None else loss(module, part)[0] / divisor
         gradients = torch.autograd.grad(value, list(trained.values()), grad_outputs=torch.tensor(0.25))
         losses.append(value.item())
         for average, _, _, measured in averages.values():
@@ -162,6 +180,9 @@ def compare_with_torch(weft, folder):
         module, loss, data = make_models.make(folder, name)
         with torch.backends.mkldnn.flags(enabled=False):
             wanted_loss, wanted = first_step(module, loss, data)
+        if name == "gpt_counted":  # the mean of the step is that of one large batch
+            total, count = loss(module, {n: t[:12] for n, t in data.items()})
+            failures += [] if abs(wanted_loss - (total / count).item()) < 1e-6 else ["the mean over unequal counts"]
         run = run_file(folder, name, steps=1, optimizer="{sgd: {lr: 0.5}}")
         made, losses = train(weft, run, folder / name, "--processes", "1")
         made = {key.split(".", 1)[1]: value for key, value in made.items()}
@@ -178,13 +199,13 @@ def check_exporter(folder):
     import torch
     import weft
     failures = []
-    for title, (build, words) in modules.REFUSED.items():
+    for title, (build, words, *own) in modules.REFUSED.items():
+        loss = own[0] if own else lambda m, f: torch.nn.functional.mse_loss(m(f["x"]), f["y"])
         torch.manual_seed(1)
         path = folder / "refused.weft"
         said = None
         try:
-            weft.export(build(), {"x": torch.randn(4, 6), "y": torch.randn(4, 6)},
-                        lambda m, f: torch.nn.functional.mse_loss(m(f["x"]), f["y"]), path=str(path))
+            weft.export(build(), {"x": torch.randn(4, 6), "y": torch.randn(4, 6)}, loss, path=str(path))
         except weft.NotExportable as error:
             said = str(error)
         wrong = said is not None if words is None else said is None or words not in said or path.exists()
@@ -209,7 +230,7 @@ def main():
             failures = compare_with_torch(weft, folder) + check_exporter(folder)
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            failures = compare_schedules(weft, folder) + check_refusals(weft, folder)
+            failures = compare_schedules(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

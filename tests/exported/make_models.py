@@ -15,7 +15,7 @@ import weft  # noqa: E402
 from modules import MODULES  # noqa: E402
 
 SAMPLES = 24  # of the data
-KEPT = ("mlp", "cnn", "gpt_dropout", "gpt_tied", "cnn_norms", "drawing", "lstm")  # in the repository
+KEPT = ("mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "lstm")  # in the repository
 
 
 def make(folder, name):

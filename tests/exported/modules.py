@@ -122,10 +122,24 @@ def next_token_loss(model, fields):
     return F.cross_entropy(model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten())
 
 
+def sum_and_count(model, fields):
+    """The sum over the targets that are no padding, and their number."""
+    scores, targets = model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten()
+    return F.cross_entropy(scores, targets, ignore_index=0, reduction="sum"), (targets != 0).sum()
+
+
 def _tokens(samples):
     text = torch.randint(1, 32, (samples, 9))
     text[::3, 6:] = 0  # padding
     return {"tokens": text[:, :8].clone(), "targets": text[:, 1:].clone()}
+
+
+def _uneven(samples):
+    """Samples with targets of different numbers, so that no two micro-batches count the same."""
+    fields = _tokens(samples)
+    for i, targets in enumerate(fields["targets"]):
+        targets[1 + i % 8:] = 0
+    return fields
 
 
 # By name: the module, its loss, and a function that makes samples.
@@ -137,6 +151,7 @@ MODULES = {
     "gpt": (Gpt, next_token_loss, _tokens),
     "gpt_dropout": (lambda: Gpt(0.1), next_token_loss, _tokens),
     "gpt_tied": (TiedGpt, next_token_loss, _tokens),
+    "gpt_counted": (Gpt, sum_and_count, _uneven),
     "cnn_norms": (NormedCnn, lambda m, f: F.cross_entropy(m(f["images"]), f["labels"]),
                   lambda n: {"images": torch.rand(n, 1, 8, 8), "labels": torch.randint(0, 4, (n,))}),
     "drawing": (Drawing, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
@@ -215,7 +230,7 @@ def _without_gradients(x):
     return x * scale
 
 
-# By title: the module, and words of the refusal; None for a module that is fine.
+# By title: the module, words of the refusal, None for a module that is fine, and a loss of its own.
 REFUSED = {
     "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
     "a hook on a tensor": (lambda: Chain(_hooked), "layer layers.1 is the first, from the loss on"),
@@ -229,4 +244,8 @@ REFUSED = {
     "a parameter without use": (Unused, "gets no gradient"),
     "a region without gradients": (lambda: Chain(_without_gradients), None),
     "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
+    "a sum and a count": (Chain, None, lambda m, f: (m(f["x"]).square().sum(), (f["y"] > 0).sum())),
+    "a count of what the model makes": (Chain, "computed from the data alone",
+                                        lambda m, f: (m(f["x"]).square().sum(), (m(f["x"]) > 0).sum())),
+    "a count that is none": (Chain, "computed from the data alone", lambda m, f: (m(f["x"]).square().sum(), 24)),
 }

@@ -94,6 +94,46 @@ TEST(ExportedModel, SpecificationAsJson_IsTheSameAgain) {
   EXPECT_EQ(ToJson(*again), ToJson(*spec));
 }
 
+// The sum of the targets.
+Json Count() {
+  return Json::parse(R"({
+    "name": "count", "reads": {"layers": [], "fields": ["target"]}, "parameters": [], "statistics": [],
+    "constants": [], "values": 2, "operations": [{"op": "aten::sum", "arguments": [{"value": 0}, null],
+    "results": [1]}], "output": {"value": 1},
+    "costs": {"flops": 0, "activation_bytes": 0, "fixed_activation_bytes": 0, "work_bytes": 0}})");
+}
+
+TEST(ExportedModel, Count_IsAModelOfTheFieldsThatItReads) {
+  Json graphs = TwoLayers();
+  graphs["count"] = Count();
+  const auto model = ParseExportedModel(graphs);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->sample_bytes, 24);
+  const ExportedModel& count = *(*model)->count;
+  EXPECT_EQ(count.sample_bytes, 8);
+  EXPECT_EQ(count.fields[0].name, "target");
+  EXPECT_EQ(count.fields[0].begin, 0);
+  EXPECT_THAT(count.layers[0].fields, ElementsAre(0));
+  EXPECT_EQ(ParseExportedModel(TwoLayers()).value()->count, nullptr);
+}
+
+TEST(ExportedModel, CountThatReadsMoreThanData_IsRefused) {
+  const auto expect = [](const std::function<void(Json&)>& change, const std::string& words) {
+    Json graphs = TwoLayers();
+    graphs["count"] = Count();
+    change(graphs["count"]);
+    ExpectRefused(RunOf(graphs), words);
+  };
+  expect(
+      [](Json& c) {
+        c["parameters"].push_back({{"name", "p"}, {"sizes", {1}}});
+        c["operations"][0]["results"][0] = c["output"]["value"] = 2;
+        c["values"] = 3;
+      },
+      "count: does not read data alone");
+  expect([](Json& c) { c["reads"]["layers"].push_back(0); }, "count.reads.layers: is not a whole number");
+}
+
 TEST(ExportedModel, WrongFile_IsRefusedWithItsPlace) {
   const auto expect = [](const std::function<void(Json&)>& change, const std::string& words) {
     Json graphs = TwoLayers();

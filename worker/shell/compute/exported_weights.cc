@@ -28,10 +28,13 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
   const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   if (!header.ok()) return header.status();
   std::set<std::string> wanted;
-  for (const ExportedLayer& layer : exported.model->layers) {
-    std::vector<ExportedTensor> tensors = layer.parameters;
-    tensors.insert(tensors.end(), layer.constants.begin(), layer.constants.end());
-    for (const ExportedStatistic& s : layer.statistics)
+  std::vector<const ExportedLayer*> layers;
+  for (const ExportedLayer& layer : exported.model->layers) layers.push_back(&layer);
+  if (exported.model->count != nullptr) layers.push_back(&exported.model->count->layers.front());
+  for (const ExportedLayer* const layer : layers) {
+    std::vector<ExportedTensor> tensors = layer->parameters;
+    tensors.insert(tensors.end(), layer->constants.begin(), layer->constants.end());
+    for (const ExportedStatistic& s : layer->statistics)
       tensors.push_back({s.name, ElementType::kF32, s.sizes});
     for (const ExportedTensor& tensor : tensors) {
       wanted.insert(tensor.name);

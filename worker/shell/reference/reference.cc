@@ -39,6 +39,7 @@
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/reference/reference_hashes.h"
 #include "worker/shell/torch/graph_layer.h"
+#include "worker/shell/torch/loss_counts.h"
 #include "worker/shell/torch/plain_device.h"
 #include "worker/shell/torch/torch_context.h"
 #include "worker/shell/torch/torch_layers.h"
@@ -484,8 +485,9 @@ class PlainModel {
 };
 
 // Returns one micro-batch's loss, and adds its gradients to the sums.
-absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, int step, int b,
-                                       PlainDevice& device, PlainModel& model, ReferenceHashes& hashes) {
+absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, LossCounts& counts, int step,
+                                       int b, PlainDevice& device, PlainModel& model,
+                                       ReferenceHashes& hashes) {
   const int64_t samples = run.microbatch_samples();
   at::Tensor inputs = at::empty({samples, data.inputs()}, TorchType(data.input_type()));
   at::Tensor targets = at::empty({samples * data.targets()}, c10::kLong);
@@ -495,9 +497,13 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   const absl::StatusOr<at::Tensor> read = device.ToDevice(inputs), wanted = device.ToDevice(targets);
   if (!read.ok()) return read.status();
   if (!wanted.ok()) return wanted.status();
+  MaskKey key{run.train.seed, step, b, true, &device.math()};
   at::Tensor loss;
   s = device.Run(Job::Compute(step, 0, b, JobKind::kForward), [&] {
-    loss = model.Loss(*read, *wanted, MaskKey{run.train.seed, step, b, true, &device.math()});
+    const absl::StatusOr<float> divisor = counts.DivisorOf(step);
+    if (!divisor.ok()) return divisor.status();
+    key.loss_divisor = *divisor;
+    loss = model.Loss(*read, *wanted, key);
     (loss / run.train.microbatches).backward();
     model.AddGradients(b);
     return absl::OkStatus();
@@ -584,6 +590,7 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
   ReferenceHashes hashes(InputsOfStages(run), run.first_step(),
                          run.record_hashes && device.is_host() ? checkpoints.hashed : nullptr);
   PlainModel model(run, StalenessOf(scheduled), device, hashes);
+  LossCounts counts(run);
   absl::Status begun = run.first_step() > 0 ? CheckResume(scheduled) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
   if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
@@ -593,7 +600,8 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
     for (int b = 0; b < run.train.microbatches; ++b) {
-      const absl::StatusOr<double> loss = TrainMicrobatch(run, **data, step, b, device, model, hashes);
+      const absl::StatusOr<double> loss =
+          TrainMicrobatch(run, **data, counts, step, b, device, model, hashes);
       if (!loss.ok()) return loss.status();
       const Job forward = Job::Compute(step, run.stages() - 1, b, JobKind::kForward);
       if (absl::Status s = Named(forward, CheckLoss(run, *loss)); !s.ok()) return s;

@@ -35,6 +35,8 @@ struct MaskKey {
   const FlatMath* math = nullptr;
   // Seeds of a pass that is captured, in place of seed, step and microbatch; else null.
   MaskSeeds* seeds = nullptr;
+  // Number by which the model's loss is divided, where that is a sum (loss_counts.h).
+  float loss_divisor = 1;
 };
 
 // The seeds in the device's memory, one for each site of dropout of a stage.

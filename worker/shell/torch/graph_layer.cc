@@ -1,15 +1,18 @@
 #include "worker/shell/torch/graph_layer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
 #include "worker/shell/torch/graph_program.h"
@@ -52,7 +55,12 @@ class GraphLayer final : public Layer {
     given.reserve(given.size() + graph.fields.size() + own);
     for (const int field : graph.fields) given.push_back(FieldOf(data, spec_.model->fields[field]));
     given.insert(given.end(), parameters, parameters + own);
-    return ProgramFor(place)->Run(given, key, index_);
+    const at::Tensor output = ProgramFor(place)->Run(given, key, index_);
+    return is_sum_of_losses() ? output / key.loss_divisor : output;
+  }
+
+  bool is_sum_of_losses() const {
+    return spec_.model->count != nullptr && &spec_.graph() == &spec_.model->layers.back();
   }
 
   // Returns the samples of what it reads; 0 if that has none.
@@ -86,9 +94,10 @@ at::Tensor WithoutBytes(int64_t samples, std::vector<int64_t> sizes, ElementType
   return at::empty(sizes, c10::TensorOptions().dtype(TorchTypeOf(type)).device(c10::kMeta));
 }
 
-// Runs one layer on tensors without bytes, checks the sizes of its output, and appends that to those of the
-// layers before.
-absl::Status CheckGraph(const ExportedLayerSpec& spec, int64_t samples, std::vector<at::Tensor>* outputs) {
+// Runs one layer on tensors without bytes, checks the type and the sizes of its output, and appends that to
+// those of the layers before.
+absl::Status CheckGraph(const ExportedLayerSpec& spec, int64_t samples, std::vector<c10::ScalarType> types,
+                        std::vector<at::Tensor>* outputs) {
   const ExportedModel& model = *spec.model;
   const ExportedLayer& graph = spec.graph();
   const auto program = GraphProgram::Make(spec, {samples, c10::Device(c10::DeviceType::Meta)});
@@ -105,10 +114,32 @@ absl::Status CheckGraph(const ExportedLayerSpec& spec, int64_t samples, std::vec
   const at::Tensor output = outputs->emplace_back((*program)->Run(given, key, 0));
   std::vector<int64_t> wanted = graph.output_sizes;
   if (graph.output_by_sample && &graph != &model.layers.back()) wanted.insert(wanted.begin(), samples);
-  if (output.scalar_type() == c10::kFloat && output.sizes() == wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("its output has the sizes [",
-                                                 absl::StrJoin(output.sizes(), ", "), "], and [",
-                                                 absl::StrJoin(wanted, ", "), "] of float32 are announced"));
+  const bool right_type = std::find(types.begin(), types.end(), output.scalar_type()) != types.end();
+  if (right_type && output.sizes() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("its output has the sizes [%s] of %s, and [%s] of %s are announced",
+                      absl::StrJoin(output.sizes(), ", "), c10::toString(output.scalar_type()),
+                      absl::StrJoin(wanted, ", "), c10::toString(types.front())));
+}
+
+// Checks one layer of the model, or of its count, as CheckGraph; a failure names the layer. Unimplemented if
+// an operation has no form without bytes.
+absl::Status CheckLayer(const ExportedSpec& exported, const std::shared_ptr<const ExportedModel>& model,
+                        int layer, int64_t samples, std::vector<c10::ScalarType> types,
+                        std::vector<at::Tensor>* outputs) {
+  const ExportedLayerSpec spec{model, "", "", layer};
+  absl::Status fits;
+  try {
+    fits = CheckGraph(spec, samples, std::move(types), outputs);
+  } catch (const c10::NotImplementedError& error) {
+    return absl::UnimplementedError(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    fits = absl::InvalidArgumentError(error.what_without_backtrace());
+  }
+  if (fits.ok()) return fits;
+  return absl::InvalidArgumentError(absl::StrCat("model.exported: ", exported.folder, ": layer ",
+                                                 spec.graph().name, ": ", fits.message(),
+                                                 "; export the model again"));
 }
 
 }  // namespace
@@ -121,24 +152,15 @@ absl::Status CheckGraphs(const RunSpec& run) {
   const auto* exported = std::get_if<ExportedSpec>(&run.model);
   if (exported == nullptr) return absl::OkStatus();
   at::NoGradGuard without_graph;
-  std::vector<at::Tensor> outputs;
-  for (int layer = 0; layer < static_cast<int>(exported->model->layers.size()); ++layer) {
-    const ExportedLayerSpec spec{exported->model, "", "", layer};
-    const std::string place =
-        absl::StrCat("model.exported: ", exported->folder, ": layer ", spec.graph().name);
-    absl::Status fits;
-    try {
-      fits = CheckGraph(spec, run.microbatch_samples(), &outputs);
-    } catch (const c10::NotImplementedError&) {
-      return absl::OkStatus();  // an operation that has no form without bytes; the first forward will tell
-    } catch (const c10::Error& error) {
-      fits = absl::InvalidArgumentError(error.what_without_backtrace());
-    }
-    if (!fits.ok())
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, ": ", fits.message(), "; export the model again"));
-  }
-  return absl::OkStatus();
+  const int64_t samples = run.microbatch_samples();
+  std::vector<at::Tensor> outputs, counts;
+  absl::Status fits;
+  for (int layer = 0; layer < static_cast<int>(exported->model->layers.size()) && fits.ok(); ++layer)
+    fits = CheckLayer(*exported, exported->model, layer, samples, {c10::kFloat}, &outputs);
+  if (fits.ok() && exported->model->count != nullptr)
+    fits = CheckLayer(*exported, exported->model->count, 0, samples, {c10::kLong, c10::kFloat}, &counts);
+  // Where an operation has no form without bytes, the first forward will tell.
+  return absl::IsUnimplemented(fits) ? absl::OkStatus() : fits;
 }
 
 }  // namespace weft

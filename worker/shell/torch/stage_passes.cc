@@ -79,8 +79,14 @@ absl::StatusOr<at::Tensor> StagePasses::Targets(const Job& job) {
   return data_.Take({job.step, job.microbatch, true});
 }
 
-MaskKey StagePasses::KeyOf(const Job& job) const {
-  return {model_.run.train.seed, job.step, job.microbatch, /*training=*/true, &device_.math()};
+absl::StatusOr<MaskKey> StagePasses::KeyOf(const Job& job) const {
+  MaskKey key{model_.run.train.seed, job.step, job.microbatch, /*training=*/true, &device_.math()};
+  if (!is_last()) return key;
+  const Charged charged(device_, MemoryClass::kBuffers);
+  const absl::StatusOr<float> divisor = model_.counts->DivisorOf(job.step);
+  if (!divisor.ok()) return divisor.status();
+  key.loss_divisor = *divisor;
+  return key;
 }
 
 absl::StatusOr<ForwardResult> StagePasses::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
@@ -143,23 +149,24 @@ absl::StatusOr<PassOutput> StagePasses::RunPass(const Job& job, const std::vecto
                                                 Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(job);
   if (!targets.ok()) return targets.status();
+  const absl::StatusOr<MaskKey> key = KeyOf(job);
+  if (!key.ok()) return key.status();
   // A backward that runs the forward again needs the saved tensors at once.
   if (activations_ == ActivationPolicy::kOffload && job.kind == JobKind::kForward)
-    return RunOffloaded(job, inputs, *targets, pass);
-  const MaskKey key = KeyOf(job);
+    return RunOffloaded(inputs, *targets, *key, pass);
   if (model_.capturable && job.kind == JobKind::kForward && !pass->fetched) {
     const PassShape shape{model_.layers, layout_, model_.loss_gradient, model_.split_backward};
     pass->captured = graphs_.Take(shape, pass->weights, inputs, *targets);
-    if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets, key);
+    if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets, *key);
   }
-  return RunForward(model_.layers, layout_, inputs, *targets, key, pass);
+  return RunForward(model_.layers, layout_, inputs, *targets, *key, pass);
 }
 
 // Runs it while the tensors that the graph saves go to the host.
-absl::StatusOr<PassOutput> StagePasses::RunOffloaded(const Job& job, const std::vector<at::Tensor>& inputs,
-                                                     const at::Tensor& targets, Pass* pass) {
+PassOutput StagePasses::RunOffloaded(const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
+                                     const MaskKey& key, Pass* pass) {
   HostOffload offload(device_, pass->weights->storages(), &pass->offloaded);
-  PassOutput output = RunForward(model_.layers, layout_, inputs, targets, KeyOf(job), pass);
+  PassOutput output = RunForward(model_.layers, layout_, inputs, targets, key, pass);
   // The input bytes that the graph needs have moved; the leaves of the inputs are the graph's ends and need
   // no bytes.
   for (const at::Tensor& input : inputs) offload.Strip(input);
@@ -173,9 +180,11 @@ absl::StatusOr<PassOutput> StagePasses::RunOnce(const Job& job, const std::vecto
                                                 Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(job);
   if (!targets.ok()) return targets.status();
+  const absl::StatusOr<MaskKey> key = KeyOf(job);
+  if (!key.ok()) return key.status();
   const auto data = inputs.end() - (layout_.reads_data ? 1 : 0);
   pass->inputs.assign(inputs.begin(), data);
-  return RunWithoutGraph(model_.layers, layout_, inputs, *targets, KeyOf(job), *pass);
+  return RunWithoutGraph(model_.layers, layout_, inputs, *targets, *key, *pass);
 }
 
 // Runs the forward of a pass again, with its graph. Masks and data depend on the job alone, so all bits are

@@ -38,6 +38,7 @@
 #include "worker/shell/memory/tensor.h"
 #include "worker/shell/torch/data_feed.h"
 #include "worker/shell/torch/held_stage.h"
+#include "worker/shell/torch/loss_counts.h"
 #include "worker/shell/torch/pass_table.h"
 #include "worker/shell/torch/pass_weights.h"
 #include "worker/shell/torch/rank_device.h"
@@ -52,6 +53,7 @@ struct PassModel {
   const RunSpec& run;
   const std::vector<std::unique_ptr<Layer>> layers;
   at::Tensor loss_gradient;  // gradient of the step's loss by one micro-batch's
+  const std::unique_ptr<LossCounts> counts;
   // True if passes may be captured: weights stay in their place.
   bool capturable = false;
   bool split_backward = false;
@@ -72,12 +74,12 @@ class StagePasses {
 
  private:
   bool is_last() const { return layout_.stage + 1 == model_.run.stages(); }
-  MaskKey KeyOf(const Job& job) const;
+  absl::StatusOr<MaskKey> KeyOf(const Job& job) const;
   absl::Status AppendData(const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Job& job);
   absl::StatusOr<PassOutput> RunPass(const Job& job, const std::vector<at::Tensor>& inputs, Pass* pass);
-  absl::StatusOr<PassOutput> RunOffloaded(const Job& job, const std::vector<at::Tensor>& inputs,
-                                          const at::Tensor& targets, Pass* pass);
+  PassOutput RunOffloaded(const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
+                          const MaskKey& key, Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Job& job, const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::Status TakeLoss(PassOutput* output, ForwardResult* result);
   absl::Status Recompute(const Job& job, Tensor weights, int version, Pass* pass);

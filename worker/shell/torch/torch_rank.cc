@@ -49,9 +49,11 @@ TorchRank::TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset
     : run_(run),
       device_(std::move(device)),
       guard_(*device_, std::move(prepare_thread)),
-      model_{run_.spec, BuildLayers(run.spec.model),
+      model_{run_.spec,
+             BuildLayers(run.spec.model),
              at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
+             std::make_unique<LossCounts>(run_.spec),
              /*capturable=*/device_->captures() && !std::holds_alternative<ExportedSpec>(run.spec.model) &&
                  (run.schedule == nullptr || run.schedule->scheme.MaxStaleness() == 0),
              /*split_backward=*/run.schedule != nullptr && run.schedule->scheme.split_backward},
