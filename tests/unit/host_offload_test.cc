@@ -1,6 +1,7 @@
 // Tests that saved tensors come back from host memory as they were when the forward saved them.
 #include "worker/shell/torch/host_offload.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/randn.h>
