@@ -112,10 +112,15 @@ class Cluster:
         self.log = open(folder / "daemons.log", "w")
         self.stopped, self.cut, self.workers = {}, {}, [None] * WORKERS
         self.coordinator = None
+        if network.works:
+            subprocess.run([bins / "weft", "certs", "init", folder / "certs"], stdout=self.log, check=True)
         self.supervise()
 
+    def tls(self, role):
+        return ["--tls", self.folder / "certs" / role]
+
     def start_coordinator(self):
-        listen = ["--listen", self.socket] + (["--listen", self.address, "--insecure"] if self.network.works else [])
+        listen = ["--listen", self.socket] + (["--listen", self.address, *self.tls("coordinator")] if self.network.works else [])
         self.coordinator = self.start([self.bins / "weft-coordinator", *listen, "--store", str(self.folder / "store"), "--lease",
                                        str(self.lease), "--output-root", self.folder])
         until = time.monotonic() + LIMIT
@@ -131,7 +136,8 @@ class Cluster:
         # Machines that can be cut off have no memory in common.
         apart = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "weft0", "WEFT_IN_PLACE": "0"} if self.network.works else {}
         self.workers[number] = self.start(self.network.within(number) + [
-            self.bins / "weft-worker", "--coordinator", self.address, "--name", f"w{number}", "--link-timeout", "10"], **apart)
+            self.bins / "weft-worker", "--coordinator", self.address, "--name", f"w{number}", "--link-timeout", "10",
+            *(self.tls("worker") if self.network.works else [])], **apart)
 
     def weft(self, *arguments, limit=60):
         try:

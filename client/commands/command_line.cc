@@ -620,6 +620,7 @@ CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::stri
          absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
       ->envname("WEFT_COORDINATOR")
       ->type_name("ADDRESS");
+  AddSecurityFlags(*sub, o.security);
   AddForm(*sub, &o.json);
   return sub;
 }
@@ -766,6 +767,46 @@ CLI::App* AddDrain(CLI::App& app, DrainOptions& o) {
       Footer({{"weft drain gpu-7", "before its machine is shut down"},
               {"weft drain 4 --timeout 600", "process 4; for ten minutes at most"}},
              "The same as SIGTERM to the worker: its run makes no step twice, and the process ends."));
+  return sub;
+}
+
+CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
+  CLI::App* sub =
+      app.add_subcommand("certs", "Make certificates for TLS between coordinator, workers and clients");
+  sub->add_option(
+         "ACTION", o.action,
+         "init: an authority, unless it is there, and a folder of certificates for each role; add: a "
+         "folder more")
+      ->required()
+      ->check(CLI::IsMember({"init", "add"}))
+      ->type_name("");
+  sub->add_option("FOLDER", o.folder, "Where the folders are made")->required()->type_name("");
+  sub->add_option("--host", o.hosts,
+                  "A name or an IP address by which others reach the machine, for programs that compare it; "
+                  "may be repeated")
+      ->take_all()
+      ->type_name("HOST");
+  sub->add_option("--days", o.days, "Days for which the certificates are valid")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str()
+      ->type_name("N");
+  CLI::Option* role =
+      sub->add_option("--role", o.role, "With add: admin, submitter, viewer, worker, metrics or coordinator")
+          ->type_name("ROLE");
+  CLI::Option* name =
+      sub->add_option("--name", o.name, "With add: whose certificate it is; also the folder's name")
+          ->type_name("NAME");
+  sub->callback([&o, role, name] {
+    const bool adds = o.action == "add";
+    if (adds && (role->empty() || name->empty())) throw CLI::RequiredError("--role and --name");
+    if (!adds && !(role->empty() && name->empty()))
+      throw CLI::ValidationError("--role and --name go with add alone");
+  });
+  sub->footer(Footer({{"weft certs init certs --host 10.0.0.1", "an authority, and a folder for each role"},
+                      {"weft certs add certs --role submitter --name alice", "one for a user"},
+                      {"weft-coordinator --listen 10.0.0.1:7070 --tls certs/coordinator", "who uses it"}},
+                     "Running it again replaces the certificates; programs that use them take the new ones\n"
+                     "within seconds. docs/guide/security.md says which role may do what."));
   return sub;
 }
 
@@ -988,6 +1029,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   DrainOptions drain;
   DiffOptions diff;
   ExplainOptions explain;
+  CertsOptions certs;
   std::string shell;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
@@ -1009,6 +1051,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
   commands.emplace_back(AddMove(app, move), [&] { return move; });
   commands.emplace_back(AddDrain(app, drain), [&] { return drain; });
+  commands.emplace_back(AddCerts(app, certs), [&] { return certs; });
   const CLI::App* const completion = AddCompletion(app, shell);
   AddCommonFlags(app);
   try {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/commands/certs_command.h"
 #include "client/commands/checkpoint_command.h"
 #include "client/commands/compare_command.h"
 #include "client/commands/diff_command.h"
@@ -30,10 +31,11 @@
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
-                             EvalOptions, GenerateOptions, CheckpointOptions, ExportWeightsOptions,
-                             SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions,
-                             CancelOptions, MoveOptions, DrainOptions, DiffOptions, ExplainOptions>;
+using Command =
+    std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
+                 GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
+                 WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
+                 DiffOptions, ExplainOptions, CertsOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

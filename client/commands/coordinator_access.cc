@@ -12,7 +12,11 @@ namespace weft {
 
 absl::StatusOr<std::unique_ptr<RunsClient>> ConnectTo(const CoordinatorOptions& options) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
-  return RunsClient::Create(options.address);
+  return RunsClient::Create(options.address, options.security);
+}
+
+ExitCode FailToConnect(const absl::Status& status) {
+  return Fail(absl::IsFailedPrecondition(status) ? kExitBadConfiguration : kExitUsage, status.message());
 }
 
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run) {

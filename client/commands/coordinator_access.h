@@ -19,14 +19,18 @@ namespace weft {
 
 struct CoordinatorOptions {
   std::string address = kDefaultCoordinator;  // unix:PATH or HOST:PORT
+  SecurityFlags security;
   bool json = false;
 };
 
 // The time for which a coordinator that has answered before may be out of reach; the same as for workers.
 inline constexpr int64_t kPatienceNs = 30'000'000'000;
 
-// Connects to the coordinator. A wrong address is a mistake in the arguments.
+// Connects to the coordinator. FailToConnect says why it could not: a wrong address is a mistake in the
+// arguments.
 absl::StatusOr<std::unique_ptr<RunsClient>> ConnectTo(const CoordinatorOptions& options);
+
+ExitCode FailToConnect(const absl::Status& status);
 
 // Prints the present state of the run, in the form of the options.
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run);

@@ -70,7 +70,7 @@ class MoveWatch {
 
 ExitCode RunMove(const MoveOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const std::string reason = options.reason.empty() ? "asked for by weft move" : options.reason;
   const auto ordered = (*client)->Move({options.run, options.ranks, options.to, reason});
   if (!ordered.ok()) return Fail(ordered.status());
@@ -96,7 +96,7 @@ ExitCode RunMove(const MoveOptions& options) {
 
 ExitCode RunDrain(const DrainOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const std::string reason = options.reason.empty() ? "asked for by weft drain" : options.reason;
   const auto worker = (*client)->Drain(options.worker, reason);
   if (!worker.ok()) return Fail(worker.status());

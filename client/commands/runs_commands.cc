@@ -162,7 +162,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   if (const absl::Status steps = ChooseSteps(part, &*run_file); !steps.ok())
     return weft::Fail(kExitBadConfiguration, steps.message());
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   SubmitRequest request;
   request.spec = ToJson(run_file->spec).dump();
   request.request = RequestName();
@@ -189,7 +189,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
 
 ExitCode RunList(const ListOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const auto runs = (*client)->List();
   if (!runs.ok()) return Fail(runs.status());
   if (!options.coordinator.json) return PrintData(RunsTable(*runs, WallNanos(), OutputStyle()));
@@ -200,7 +200,7 @@ ExitCode RunList(const ListOptions& options) {
 
 ExitCode RunWorkers(const WorkersOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const auto workers = (*client)->ListWorkers();
   if (!workers.ok()) return Fail(workers.status());
   if (!options.coordinator.json) return PrintData(WorkersTable(*workers, OutputStyle()));
@@ -211,21 +211,21 @@ ExitCode RunWorkers(const WorkersOptions& options) {
 
 ExitCode RunDescribe(const DescribeOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const auto run = (*client)->Get(options.run);
   return run.ok() ? PrintRun(options.coordinator, *run) : Fail(run.status());
 }
 
 ExitCode RunWait(const WaitOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   signal(SIGINT, LeaveOnInterrupt);
   return Watcher(options.run, /*known=*/false).Watch(**client, options.coordinator, options.timeout);
 }
 
 ExitCode RunCancel(const CancelOptions& options) {
   auto client = ConnectTo(options.coordinator);
-  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  if (!client.ok()) return FailToConnect(client.status());
   const std::string reason = options.reason.empty() ? "asked for by weft cancel" : options.reason;
   const auto run = (*client)->Cancel(options.run, reason, options.save);
   return run.ok() ? PrintRun(options.coordinator, *run) : Fail(run.status());

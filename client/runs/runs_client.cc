@@ -21,10 +21,11 @@ constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
 
 class GrpcRunsClient final : public RunsClient {
  public:
-  GrpcRunsClient(const std::vector<Address>& addresses, int64_t call_ns)
+  GrpcRunsClient(const std::vector<Address>& addresses, std::shared_ptr<grpc::Channel> channel,
+                 int64_t call_ns)
       : address_(TextOf(addresses)),
         call_ns_(call_ns),
-        channel_(MakeChannel(addresses)),
+        channel_(std::move(channel)),
         stub_(v1::Runs::NewStub(channel_)) {}
 
   absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) override {
@@ -181,10 +182,14 @@ class GrpcRunsClient final : public RunsClient {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string& address, int64_t call_ns) {
+absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string& address,
+                                                               const SecurityFlags& security,
+                                                               int64_t call_ns) {
   const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(address);
   if (!addresses.ok()) return addresses.status();
-  return std::make_unique<GrpcRunsClient>(*addresses, call_ns);
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(*addresses, security, nullptr);
+  if (!channel.ok()) return channel.status();
+  return std::make_unique<GrpcRunsClient>(*addresses, *std::move(channel), call_ns);
 }
 
 namespace {

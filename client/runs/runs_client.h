@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/net/security_flags.h"
 #include "proto/session/run_info.h"
 #include "proto/session/worker_info.h"
 #include "proto/wire/runs_codec.h"
@@ -28,8 +29,10 @@ class RunsClient {
   virtual ~RunsClient() = default;
 
   // Makes a client for `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns` is the longest time
-  // of one call; Submit has 12 times as long, and Watch has no limit.
+  // of one call; Submit has 12 times as long, and Watch has no limit. InvalidArgument for a malformed
+  // address; FailedPrecondition for one that needs TLS where there is none, or for wrong certificates.
   static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
+                                                            const SecurityFlags& security = {},
                                                             int64_t call_ns = 10'000'000'000);
 
   // Submits a run. The same non-empty `request.request` always names the same run, so a call whose answer was

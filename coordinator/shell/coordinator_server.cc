@@ -11,30 +11,44 @@
 #include "base/net/acceptor.h"
 #include "base/net/address.h"
 #include "base/net/listener.h"
+#include "coordinator/shell/access_check.h"
 #include "coordinator/shell/server_loop.h"
+#include "proto/session/access.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/tls_credentials.h"
 
 namespace weft {
 namespace {
 
 constexpr absl::Duration kLastWords = absl::Seconds(1);  // time for shut-down messages to be heard
 
-absl::StatusOr<std::vector<Address>> CheckAddresses(const CoordinatorServerOptions& options) {
+struct CheckedAddress {
+  Address address;
+  Protection protection = Protection::kPlain;
+};
+
+absl::StatusOr<std::vector<CheckedAddress>> CheckAddresses(const CoordinatorServerOptions& options) {
   if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
-  std::vector<Address> addresses;
+  std::vector<CheckedAddress> addresses;
   for (const std::string& text : options.listen) {
     absl::StatusOr<Address> a = ParseAddress(text);
     if (!a.ok()) return a.status();
-    if (!a->loopback() && !options.insecure) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("refusing to listen on ", text,
-                       ": other machines could reach it, and the connection is neither encrypted nor "
-                       "authenticated. Listen on 127.0.0.1 or a unix socket, or pass --insecure on a network "
-                       "that you trust"));
-    }
-    addresses.push_back(*std::move(a));
+    const absl::StatusOr<Protection> protection = ProtectionAt(*a, options.security, "listen on");
+    if (!protection.ok()) return protection.status();
+    addresses.push_back({*std::move(a), *protection});
   }
   return addresses;
+}
+
+// Opens the certificates, which must be a coordinator's: clients accept no others.
+absl::StatusOr<std::shared_ptr<TlsCredentials>> OpenTls(const CoordinatorServerOptions& options) {
+  auto tls = TlsCredentials::Start(options.security.tls, OwnCertificate::kRequired, options.certificates);
+  if (!tls.ok()) return tls.status();
+  const absl::StatusOr<Identity> own = IdentityOf((*tls)->first().uris);
+  if (own.ok() && own->role == Role::kCoordinator) return tls;
+  return absl::FailedPreconditionError(absl::StrCat(
+      options.security.tls, "/tls.crt is no coordinator's: ",
+      own.ok() ? absl::StrCat("it is that of ", own->text()) : std::string(own.status().message())));
 }
 
 class GrpcCoordinatorServer final : public CoordinatorServer {
@@ -42,16 +56,31 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   ~GrpcCoordinatorServer() override { Stop("its owner ended"); }
 
   absl::Status Begin(const CoordinatorServerOptions& options) {
-    absl::StatusOr<std::vector<Address>> addresses = CheckAddresses(options);
+    const absl::StatusOr<std::vector<CheckedAddress>> addresses = CheckAddresses(options);
     if (!addresses.ok()) return addresses.status();
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*std::move(addresses));
-    if (!listener.ok()) return listener.status();
+    std::vector<std::unique_ptr<Listener>> listeners;
+    for (const CheckedAddress& checked : *addresses) {
+      absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open({checked.address});
+      if (!listener.ok()) return listener.status();
+      listeners.push_back(*std::move(listener));
+    }
     // gRPC's own listener does not survive a failed accept().
-    connections_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+    using Connections = grpc::experimental::ExternalConnectionAcceptor;
+    const auto add = [&](const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+      connections_.push_back(builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials));
+      return connections_.back().get();
+    };
+    Connections* const plain = add(grpc::InsecureServerCredentials());
+    Connections* encrypted = nullptr;
+    if (!options.security.tls.empty()) {
+      auto tls = OpenTls(options);
+      if (!tls.ok()) return tls.status();
+      tls_ = *std::move(tls);
+      encrypted = add(tls_->ForServer(std::make_shared<AccessCheck>()));
+    }
     builder.RegisterService(&sessions_);
     builder.RegisterService(&runs_);
     auto queue = builder.AddCompletionQueue();
@@ -60,15 +89,18 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       queue->Shutdown();
       return absl::InternalError("the gRPC server does not start");
     }
-    for (const Address& a : (*listener)->addresses()) addresses_.push_back(a.text());
     keeps_runs_ = options.store != nullptr;
     loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
     loop_->Start();
-    acceptor_ = std::make_unique<Acceptor>(*std::move(listener), [this](int descriptor) {
-      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-      connection.fd = descriptor;
-      connections_->HandleNewConnection(&connection);
-    });
+    for (size_t i = 0; i < listeners.size(); ++i) {
+      addresses_.push_back(listeners[i]->addresses().front().text());
+      Connections* const to = (*addresses)[i].protection == Protection::kTls ? encrypted : plain;
+      acceptors_.push_back(std::make_unique<Acceptor>(std::move(listeners[i]), [to](int descriptor) {
+        Connections::NewConnectionParameters connection;
+        connection.fd = descriptor;
+        to->HandleNewConnection(&connection);
+      }));
+    }
     return absl::OkStatus();
   }
 
@@ -109,7 +141,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       absl::SleepFor(absl::Milliseconds(5));
       if (Ask<bool>(true, [&](auto answer) { answer(loop_->settled()); })) break;
     }
-    acceptor_.reset();
+    acceptors_.clear();
     server_->Shutdown(gpr_now(GPR_CLOCK_REALTIME));
     loop_->Join();
     server_.reset();  // before the completion queue, which the loop owns
@@ -136,11 +168,12 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
   SessionService sessions_;
   v1::Runs::AsyncService runs_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
+  std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> connections_;
+  std::shared_ptr<TlsCredentials> tls_;  // null without TLS
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> addresses_;
   std::unique_ptr<ServerLoop> loop_;
-  std::unique_ptr<Acceptor> acceptor_;
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;  // one an address
   bool stopped_ = false;
   bool keeps_runs_ = false;
 };

@@ -6,8 +6,8 @@
 //
 // Threads: four own ones (the loop; accepting connections; two for planning submitted runs). All methods may
 // be called from any thread but those. Ownership: destruction stops it as Stop("...") does. Failure of Start:
-// InvalidArgument (an address), FailedPrecondition (an address that other machines reach, without
-// `insecure`), Unavailable (the address is in use or cannot be bound), each with what to do.
+// InvalidArgument (an address), FailedPrecondition (an address that needs TLS where there is
+// none, or wrong certificates), Unavailable (the address is in use or cannot be bound), each with what to do.
 #ifndef WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
 #define WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
 

@@ -18,11 +18,13 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net/address.h"
+#include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
 #include "base/threads.h"
@@ -45,7 +47,7 @@ struct Flags {
   std::string metrics;
   std::string output_root = "out";
   std::string store, backup;
-  bool insecure = false;
+  SecurityFlags security;
   LogLevel log_level = LogLevel::kInfo;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
 };
@@ -90,6 +92,20 @@ CoordinatorObserver Observe(const DaemonLog* log) {
   };
   observer.slow_job = [log](const SlowJob& s) {
     log->Warning(absl::StrCat("run ", s.run, ": ", s.sentence));
+  };
+  return observer;
+}
+
+CertificateWatch::Observer ObserveCertificates(const DaemonLog* log) {
+  CertificateWatch::Observer observer;
+  observer.changed = [log](const CertificateFolder& folder) {
+    log->Info(absl::StrCat(
+        "new certificates, valid until ",
+        absl::FormatTime("%Y-%m-%d %H:%M", absl::FromUnixSeconds(folder.expires), absl::UTCTimeZone()),
+        " UTC, for new connections"));
+  };
+  observer.refused = [log](const absl::Status& why) {
+    log->Warning(absl::StrCat("new certificates are not taken: ", why.message()));
   };
   return observer;
 }
@@ -173,7 +189,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, 
                                                             const std::atomic<CoordinatorServer*>& serving,
                                                             const DaemonLog& log) {
   if (flags.metrics.empty()) return nullptr;
-  auto started = MetricsServer::Start(flags.metrics, metrics, flags.insecure, [&serving] {
+  auto started = MetricsServer::Start(flags.metrics, metrics, flags.security.insecure, [&serving] {
     const CoordinatorServer* server = serving;
     return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
   });
@@ -206,7 +222,8 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   StoreWriter* const writer = store->writer.get();
   CoordinatorServerOptions options;
   options.listen = flags.listen;
-  options.insecure = flags.insecure;
+  options.security = flags.security;
+  options.certificates = ObserveCertificates(&log);
   options.core = CoreOptionsOf(flags);
   options.planner = ReadRun;
   // The records exist before the server, which calls them.
@@ -279,8 +296,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--backup", flags.backup,
                  "Copy the store to this file and exit; its coordinator may go on meanwhile")
       ->type_name("FILE");
-  app.add_flag("--insecure", flags.insecure,
-               "Allow addresses that other machines reach, without encryption or authentication");
+  AddSecurityFlags(app, flags.security);
   const auto seconds = CLI::Range(1, 1'000'000);
   app.add_option("--lease", flags.lease,
                  "Seconds of silence after which a worker loses its ranks, and its run goes on without it")

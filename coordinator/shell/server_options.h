@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/certificates/certificate_watch.h"
+#include "base/net/security_flags.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/core/events.h"
 #include "proto/wire/runs_codec.h"
@@ -40,7 +42,9 @@ using Planner = std::function<absl::StatusOr<UnplannedRun>(const std::string& sp
 
 struct CoordinatorServerOptions {
   std::vector<std::string> listen;  // unix:PATH, HOST:PORT; port 0 for any free one
-  bool insecure = false;            // allows other machines to connect, without any protection
+  SecurityFlags security;           // whether and how other machines may connect
+  // Hear of new certificates, on another thread.
+  CertificateWatch::Observer certificates;
   CoreOptions core;
   Planner planner;  // required
   CoordinatorObserver observer;

@@ -7,15 +7,20 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/tls_credentials.h"
 
 namespace weft {
 
 namespace {
 
 constexpr int kWindowBytes = 1 << 20;  // bytes in flight on a stream, for a far coordinator
+// Time from a connection's acceptance to the end of its handshake.
+constexpr int kHandshakeTimeoutMs = 20'000;
 
 // Silences gRPC, which logs to stderr what it also returns as a status; set GRPC_VERBOSITY to see it.
 void QuietGrpc() {
@@ -30,10 +35,8 @@ void QuietGrpc() {
   (void)once;
 }
 
-}  // namespace
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses) {
-  QuietGrpc();
+std::shared_ptr<grpc::Channel> ChannelWith(const std::vector<Address>& addresses,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -51,7 +54,39 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
   const std::string scheme = addresses.size() > 1 ? "ipv4:" : "";
-  return grpc::CreateCustomChannel(scheme + TextOf(addresses), grpc::InsecureChannelCredentials(), args);
+  return grpc::CreateCustomChannel(scheme + TextOf(addresses), credentials, args);
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses) {
+  QuietGrpc();
+  return ChannelWith(addresses, grpc::InsecureChannelCredentials());
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Address>& addresses,
+                                                           const SecurityFlags& security,
+                                                           std::function<void(const std::string&)> complain) {
+  bool wants_tls = false;
+  for (const Address& address : addresses) {
+    const absl::StatusOr<Protection> protection = ProtectionAt(address, security, "connect to");
+    if (!protection.ok()) return protection.status();
+    wants_tls |= *protection == Protection::kTls;
+  }
+  if (!wants_tls) return MakeChannel(addresses);
+  QuietGrpc();
+  CertificateWatch::Observer observer;
+  observer.refused = [complain = std::move(complain)](const absl::Status& why) {
+    if (complain) complain(absl::StrCat("new certificates are not taken: ", why.message()));
+  };
+  auto tls = TlsCredentials::Start(security.tls, OwnCertificate::kRequired, std::move(observer));
+  if (!tls.ok()) return tls.status();
+  struct Held {
+    std::shared_ptr<TlsCredentials> tls;
+    std::shared_ptr<grpc::Channel> channel;
+  };
+  const auto held = std::make_shared<Held>(Held{*tls, ChannelWith(addresses, (*tls)->ForChannel())});
+  return std::shared_ptr<grpc::Channel>(held, held->channel.get());
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
@@ -66,6 +101,7 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   // Without this, two coordinators could share a port, and each would get some of the workers.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

@@ -5,11 +5,15 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/net/address.h"
+#include "base/net/security_flags.h"
 
 namespace weft {
 
@@ -18,8 +22,14 @@ namespace weft {
 inline constexpr int kKeepaliveTimeMs = 10'000;
 inline constexpr int kKeepaliveTimeoutMs = 5'000;
 
-// Makes a channel to the first of the addresses that answers.
+// Makes a channel to the first of the addresses that answers, without TLS.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses);
+// Makes a channel to a coordinator, protected as the flags say. `complain` hears of new certificates that are
+// not taken, on another thread. FailedPrecondition: an address needs TLS and there is none, or the
+// certificates are wrong.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Address>& addresses,
+                                                           const SecurityFlags& security,
+                                                           std::function<void(const std::string&)> complain);
 void ConfigureServer(grpc::ServerBuilder* builder);
 
 absl::Status FromGrpc(const grpc::Status& status);

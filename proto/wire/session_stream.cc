@@ -62,10 +62,10 @@ bool MayReconnect(const grpc::Status& status) {
 
 class GrpcSessionStream final : public SessionStream {
  public:
-  GrpcSessionStream(SessionStreamOptions options, const std::vector<Address>& addresses)
+  GrpcSessionStream(SessionStreamOptions options, std::shared_ptr<grpc::Channel> channel)
       : options_(std::move(options)),
         event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        channel_(MakeChannel(addresses)),
+        channel_(std::move(channel)),
         stub_(v1::Coordination::NewStub(channel_)),
         thread_(StartThread([this] { Run(); })) {}
 
@@ -396,7 +396,10 @@ class GrpcSessionStream final : public SessionStream {
 absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const SessionStreamOptions& options) {
   const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(options.address);
   if (!addresses.ok()) return addresses.status();
-  return std::make_unique<GrpcSessionStream>(options, *addresses);
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
+      OpenChannel(*addresses, options.security, options.complain);
+  if (!channel.ok()) return channel.status();
+  return std::make_unique<GrpcSessionStream>(options, *std::move(channel));
 }
 
 }  // namespace weft

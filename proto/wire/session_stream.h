@@ -16,27 +16,33 @@
 #define WEFT_PROTO_WIRE_SESSION_STREAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/net/security_flags.h"
 #include "proto/session/messages.h"
 
 namespace weft {
 
 struct SessionStreamOptions {
-  std::string address;                      // unix:PATH or HOST:PORT
+  std::string address;  // unix:PATH or HOST:PORT
+  SecurityFlags security;
   int64_t unreachable_ns = 30'000'000'000;  // longest time without a connection, at first
   int64_t lost_ns = 30'000'000'000;         // likewise later
+  // Hears, on another thread, of new certificates that are not taken.
+  std::function<void(const std::string&)> complain = nullptr;
 };
 
 class SessionStream {
  public:
   virtual ~SessionStream() = default;
 
-  // Starts connecting and returns. InvalidArgument for a malformed address.
+  // Starts connecting and returns. InvalidArgument for a malformed address; FailedPrecondition for one that
+  // needs TLS where there is none, or for wrong certificates.
   static absl::StatusOr<std::unique_ptr<SessionStream>> Open(const SessionStreamOptions& options);
 
   virtual void Send(FromWorker message) = 0;

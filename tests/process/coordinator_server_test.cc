@@ -314,7 +314,7 @@ TEST(CoordinatorServerStart, OtherMachines_AreRefusedUnlessInsecure) {
   const auto refused = CoordinatorServer::Start(options);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--insecure"));
-  options.insecure = true;
+  options.security.insecure = true;
   EXPECT_TRUE(CoordinatorServer::Start(options).ok());
 }
 

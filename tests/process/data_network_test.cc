@@ -28,6 +28,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/cabled_hosts.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
@@ -305,47 +306,30 @@ TEST_F(DataNetwork, LinkCarriesNothing_TheRunBeginsAgainOverAnother) {
   })) << Weft({"describe", "1"}).out;
 }
 
-// Two machines, as far as the network sees: namespaces, joined by one cable. `weft0` of the second has a
-// further address, a stranger's.
+// Two machines. The second has a further address, a stranger's.
 class TwoMachines : public DataNetwork {
  protected:
   static constexpr char kStranger[] = "10.77.0.3";
 
   void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: network namespaces need root";
-    for (std::string& name : machines_) name += std::to_string(getpid());
-    const std::string a = machines_[0], b = machines_[1];
-    bool works = Ip({"netns", "add", a}) && Ip({"netns", "add", b});
-    works = works &&
-            Ip({"link", "add", "weft0", "netns", a, "type", "veth", "peer", "name", "weft0", "netns", b});
-    works = works && Ip({"-n", a, "addr", "add", "10.77.0.1/24", "dev", "weft0"});
-    works = works && Ip({"-n", b, "addr", "add", "10.77.0.2/24", "dev", "weft0"});
-    works = works && Ip({"-n", b, "addr", "add", std::string(kStranger) + "/24", "dev", "weft0"});
-    for (const std::string& name : machines_) works = works && Ip({"-n", name, "link", "set", "weft0", "up"});
-    if (!works) GTEST_SKIP() << "NOT TESTED: network namespaces cannot be made here";
+    const std::string missing = hosts_.Make();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+    ASSERT_TRUE(hosts_.AddAddress(1, kStranger));
   }
-  void TearDown() override {
-    workers_.clear();
-    for (const std::string& name : machines_) Ip({"netns", "del", name});
-  }
-  static bool Ip(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"/usr/bin/env", "ip"});
-    return Command::Run(arguments).code == 0;
-  }
-  Command& StartOn(int machine) {
-    return StartWorker("weft0", {"/usr/bin/env", "ip", "netns", "exec", machines_[machine]});
-  }
-  // Does it on the machine: a thread of its own is moved there.
-  void On(int machine, const std::function<void()>& work) const {
+  void TearDown() override { workers_.clear(); }
+
+  Command& StartOn(int host) { return StartWorker(CabledHosts::kInterface, hosts_.On(host)); }
+  // Does it on the host: a thread of its own is moved there.
+  void On(int host, const std::function<void()>& work) const {
     std::thread([&] {
-      const int space = open(("/run/netns/" + machines_[machine]).c_str(), O_RDONLY | O_CLOEXEC);
+      const int space = open(("/run/netns/" + hosts_.name(host)).c_str(), O_RDONLY | O_CLOEXEC);
       EXPECT_EQ(setns(space, CLONE_NEWNET), 0);
       close(space);
       work();
     }).join();
   }
 
-  std::vector<std::string> machines_ = {"weft-a-", "weft-b-"};
+  CabledHosts hosts_;
 };
 
 TEST_F(TwoMachines, PeersOfARun_ReachEachOtherAndAStrangerReachesNone) {
@@ -365,7 +349,7 @@ TEST_F(TwoMachines, CableIsOut_TheRunFailsAndNamesProcessAndTensor) {
   StartOn(0);
   StartOn(1);
   StartEndlessRun();
-  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "down"}));
+  ASSERT_TRUE(hosts_.SetCable(false));
   EXPECT_EQ(Weft({"wait", "1"}).code, 1);
   EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
 }
@@ -375,9 +359,9 @@ TEST_F(TwoMachines, CableIsOutForLongerThanTheTimeout_TheRunGoesOnWhenItIsInAgai
   StartOn(0);
   StartOn(1);
   StartEndlessRun();
-  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "down"}));
+  ASSERT_TRUE(hosts_.SetCable(false));
   EXPECT_TRUE(Eventually([&] { return Restarts() >= 1; }));
-  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "up"}));
+  ASSERT_TRUE(hosts_.SetCable(true));
   EXPECT_TRUE(Eventually([&] {
     ReplaceEnded([&] { StartOn(0); });
     return Steps() > kManySteps;

@@ -23,8 +23,9 @@ class DisturbedService : public DisturbedRun {
   void StartWorkers(Command& coordinator, int count) {
     for (int i = 0; i < count; ++i) {
       const std::string name = absl::StrCat("w", i);
-      workers_.push_back(std::make_unique<Command>(
-          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
+      std::vector<std::string> arguments = {"weft-worker", "--coordinator", address_, "--name", name};
+      arguments.insert(arguments.end(), worker_flags_.begin(), worker_flags_.end());
+      workers_.push_back(std::make_unique<Command>(arguments));
       ASSERT_TRUE(coordinator.WaitFor(name + ", pid", kSeconds));
     }
   }
@@ -32,6 +33,7 @@ class DisturbedService : public DisturbedRun {
   CommandResult Weft(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "weft");
     arguments.insert(arguments.end(), {"--coordinator", address_});
+    arguments.insert(arguments.end(), client_flags_.begin(), client_flags_.end());
     return Command::Run(arguments, kSeconds);
   }
   // Submits the run file, on two processes.
@@ -64,6 +66,7 @@ class DisturbedService : public DisturbedRun {
 
   // Address of the coordinator, or of several; of a socket in the test's folder, unless a test says another.
   std::string address_ = "unix:" + (folder_ / "coordinator.sock");
+  std::vector<std::string> worker_flags_, client_flags_;  // further ones, of each worker and each client
   std::vector<std::unique_ptr<Command>> workers_;
 };
 

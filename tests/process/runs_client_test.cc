@@ -32,7 +32,7 @@ struct RunsClientTest : ::testing::Test {
     options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-runs-", getpid(), ".sock")};
     options.planner = QuickPlanner(Plan);
     server = *CoordinatorServer::Start(options);
-    client = *RunsClient::Create(server->addresses()[0], 60'000'000'000);
+    client = *RunsClient::Create(server->addresses()[0], {}, 60'000'000'000);
     worker_options.address = server->addresses()[0];
     worker_options.name = std::string("w");
     worker_options.stages = 2;

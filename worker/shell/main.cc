@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
 #include "base/threads.h"
@@ -36,6 +37,7 @@ namespace {
 
 struct Flags {
   std::string coordinator, name, metrics, device = "cpu";
+  SecurityFlags security;
   bool graphs = true, nvtx = false;
   bool owned = false;
   LogLevel log_level = LogLevel::kInfo;
@@ -107,8 +109,9 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
   if (!transport.ok()) return Complain(transport.status(), kFailed);
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =
-      SessionStream::Open({flags.coordinator, int64_t{flags.connect_timeout} * 1'000'000'000,
-                           int64_t{flags.reconnect_timeout} * 1'000'000'000});
+      SessionStream::Open({flags.coordinator, flags.security, int64_t{flags.connect_timeout} * 1'000'000'000,
+                           int64_t{flags.reconnect_timeout} * 1'000'000'000,
+                           [&log](const std::string& line) { log.Warning(line); }});
   if (!stream.ok()) return Complain(stream.status(), kBadConfiguration);
   // One that weft train owns is started again by it.
   SessionLink link(
@@ -140,10 +143,10 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   (*transport)->Close(MonotonicNow() + 200'000'000);
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));
   if (status.ok() && signals.taken() == 0 && !shutdown.value_or("").empty() && !flags.owned) {
-    return Complain(absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
-                                                        " ended this worker: ", *shutdown,
-                                                        "; start this worker again")),
-                    kUnreachable);
+    return Complain(
+        absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
+                                            " ended this worker: ", *shutdown, "; start this worker again")),
+        kUnreachable);
   }
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
 }
@@ -166,6 +169,7 @@ void AddDeviceFlags(CLI::App& app, Flags& flags) {
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT; several: A,B");
+  AddSecurityFlags(app, flags.security);
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
   app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")->group("");
   app.add_option("--log-level", flags.log_level,

@@ -1,0 +1,42 @@
+// Makes an authority and certificates of it, for one installation of Weft: P-256 keys, SHA-256.
+//
+// An authority is a certificate and its key as PEM texts. Whoever has the key can make certificates; nothing
+// else of Weft needs it. Threads: any. Failure: FailedPrecondition for an authority that cannot be read,
+// InvalidArgument for a name that is no host's.
+#ifndef WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
+#define WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace weft {
+
+struct KeyedCertificate {
+  std::string certificate, key;  // PEM
+};
+
+// The time in which a certificate is valid, in seconds since 1970.
+struct Validity {
+  int64_t begin = 0, end = 0;
+};
+
+// Makes an authority that signs itself.
+absl::StatusOr<KeyedCertificate> MakeAuthority(const std::string& name, const Validity& validity);
+
+struct WantedCertificate {
+  std::string name;                // common name, for people
+  std::string uri;                 // identity, as weft://worker/a
+  std::vector<std::string> hosts;  // names and addresses by which others reach it
+  Validity validity;
+};
+
+// Makes a key, and a certificate of the authority for it, for both ends of a connection.
+absl::StatusOr<KeyedCertificate> IssueCertificate(const KeyedCertificate& authority,
+                                                  const WantedCertificate& wanted);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_

@@ -1,0 +1,32 @@
+// Runs `weft certs init` and `add`: makes an authority, and certificates for TLS between coordinator, workers
+// and clients.
+//
+//   DIR/authority/{ca.crt,ca.key}        the authority; ca.key makes certificates, and nothing else needs it
+//   DIR/NAME/{ca.crt,tls.crt,tls.key}    the folder of one identity, for --tls
+//
+// `init` makes the authority unless it is there, and a folder for each role, named like it. `add` makes one
+// folder more. A folder that is there is replaced at one instant, so a program that uses it always finds
+// files that fit together. Files with a key are readable by their owner alone.
+#ifndef WEFT_CLIENT_COMMANDS_CERTS_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_CERTS_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "client/console/console.h"
+
+namespace weft {
+
+struct CertsOptions {
+  std::string action;  // init, add
+  std::string folder;
+  std::string role, name;          // of add
+  std::vector<std::string> hosts;  // names and addresses for the certificates
+  int days = 365;
+};
+
+ExitCode RunCerts(const CertsOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_CERTS_COMMAND_H_

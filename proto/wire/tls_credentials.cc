@@ -1,0 +1,80 @@
+#include "proto/wire/tls_credentials.h"
+
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/session/access.h"
+
+namespace weft {
+namespace {
+
+namespace tls = grpc::experimental;
+
+constexpr unsigned int kRefreshSeconds = 1;
+
+// Accepts a server that is a coordinator. The chain is checked before.
+class CoordinatorVerifier final : public tls::ExternalCertificateVerifier {
+ public:
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    std::vector<std::string> uris;
+    for (const grpc::string_ref& uri : request->uri_names()) uris.emplace_back(uri.data(), uri.size());
+    const absl::StatusOr<Identity> peer = IdentityOf(uris);
+    if (!peer.ok()) {
+      *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(peer.status().message()));
+    } else if (peer->role != Role::kCoordinator) {
+      *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                             absl::StrCat(peer->text(), " answers there, which is no coordinator"));
+    }
+    return true;  // decided at once
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Start(const std::string& folder,
+                                                                      OwnCertificate own,
+                                                                      CertificateWatch::Observer observer) {
+  auto watch = CertificateWatch::Start(folder, own, std::move(observer));
+  if (!watch.ok()) return watch.status();
+  return std::shared_ptr<TlsCredentials>(new TlsCredentials(*std::move(watch)));
+}
+
+TlsCredentials::TlsCredentials(std::unique_ptr<CertificateWatch> watch)
+    : watch_(std::move(watch)),
+      provider_(watch_->first().identity.empty() ? std::make_shared<tls::FileWatcherCertificateProvider>(
+                                                       watch_->authorities_path(), kRefreshSeconds)
+                                                 : std::make_shared<tls::FileWatcherCertificateProvider>(
+                                                       watch_->identity_path(), watch_->identity_path(),
+                                                       watch_->authorities_path(), kRefreshSeconds)) {}
+
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel() const {
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(provider_);
+  options.watch_root_certs();
+  if (!watch_->first().identity.empty()) options.watch_identity_key_cert_pairs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<CoordinatorVerifier>());
+  return tls::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ServerCredentials> TlsCredentials::ForServer(
+    std::shared_ptr<grpc::AuthMetadataProcessor> check) const {
+  tls::TlsServerCredentialsOptions options(provider_);
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  auto credentials = tls::TlsServerCredentials(options);
+  credentials->SetAuthMetadataProcessor(std::move(check));
+  return credentials;
+}
+
+}  // namespace weft

@@ -1,0 +1,382 @@
+// Mutual TLS with the real programs: who has the right certificate trains and looks, everybody else changes
+// nothing and hears why, and certificates are exchanged while runs go on.
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/certificates/certificate_authority.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/session/access.h"
+#include "proto/wire/limits.h"
+#include "tests/process/cabled_hosts.h"
+#include "tests/process/disturbed_service.h"
+#include "tests/process/free_ports.h"
+#include "weft/v1/runs.grpc.pb.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using grpc::StatusCode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kHost[] = "coordinator.test";
+
+Validity ValidFrom(absl::Duration begin, absl::Duration end) {
+  return {absl::ToUnixSeconds(absl::Now() + begin), absl::ToUnixSeconds(absl::Now() + end)};
+}
+
+class Security : public DisturbedService {
+ protected:
+  void SetUp() override {
+    MakeCertificates("certs");
+    fs::create_directory_symlink(folder_ / "certs/coordinator", folder_ / "own");
+    address_ = absl::StrCat("127.0.0.1:", FreePorts(1));
+    coordinator_ = std::make_unique<Command>(
+        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--tls", folder_ / "own",
+                                 "--output-root", folder_.path(), "--store", folder_ / "store"});
+    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+    worker_flags_ = {"--tls", folder_ / "certs/worker"};
+    As("admin");
+  }
+
+  void MakeCertificates(const std::string& name) const {
+    const CommandResult made =
+        Command::Run({"weft", "certs", "init", folder_ / name, "--host", kHost, "--host", "127.0.0.1"});
+    ASSERT_EQ(made.code, 0) << made.err;
+  }
+  // Lets the commands of weft that follow use the certificates of a role.
+  void As(const std::string& role, const std::string& from = "certs") {
+    client_flags_ = {"--tls", folder_ / (from + "/" + role)};
+  }
+  KeyedCertificate Authority(const std::string& from = "certs") const {
+    return {ReadWholeFile(folder_ / (from + "/authority/ca.crt")),
+            ReadWholeFile(folder_ / (from + "/authority/ca.key"))};
+  }
+  // A channel of a client that is no program of Weft.
+  std::shared_ptr<grpc::Channel> ChannelWith(const KeyedCertificate& own) const {
+    grpc::ChannelArguments arguments;
+    arguments.SetSslTargetNameOverride(kHost);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(
+        address_, grpc::SslCredentials({Authority().certificate, own.key, own.certificate}), arguments);
+  }
+  KeyedCertificate Of(const std::string& role) const {
+    return {ReadWholeFile(folder_ / ("certs/" + role + "/tls.crt")),
+            ReadWholeFile(folder_ / ("certs/" + role + "/tls.key"))};
+  }
+  // Calls a method with one message of these bytes, whatever its form is.
+  static StatusCode Call(grpc::Channel& channel, const std::string& path, const std::string& bytes = "") {
+    grpc::GenericStub stub(channel.shared_from_this());
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(kSeconds));
+    grpc::CompletionQueue queue;
+    const grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    const auto call = stub.PrepareUnaryCall(&context, path, request, &queue);
+    call->StartCall();
+    call->Finish(&response, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    return status.error_code();
+  }
+  StatusCode List(const KeyedCertificate& own) const { return Call(*ChannelWith(own), "/weft.v1.Runs/List"); }
+  std::string Runs() const { return Weft({"ls", "-o", "json"}).out; }
+
+  std::unique_ptr<Command> coordinator_;
+};
+
+TEST_F(Security, TrainingOverMutualTls_EndsWithTheBitsOfThePlainLoop) {
+  const std::string file = WriteRun("{1f1b: {}}", 10);
+  TrainReference(file);
+  StartWorkers(*coordinator_, 2);
+  Submit(file);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+}
+
+TEST_F(Security, EachRoleAndMethod_HasTheCodeOfTheTable) {
+  v1::SubmitRequest::descriptor();
+  for (const Role role : kRoles) {
+    const auto channel = ChannelWith(Of(std::string(RoleName(role))));
+    for (const MethodAccess& method : AccessTable()) {
+      const std::string path(method.path);
+      const bool may = CheckAccess({role, "a"}, path).ok();
+      const StatusCode code = Call(*channel, path);
+      if (may) {
+        EXPECT_NE(code, StatusCode::PERMISSION_DENIED) << RoleName(role) << " " << path;
+        EXPECT_NE(code, StatusCode::UNAUTHENTICATED) << RoleName(role) << " " << path;
+        EXPECT_NE(code, StatusCode::UNAVAILABLE) << RoleName(role) << " " << path;
+      } else {
+        EXPECT_EQ(code, StatusCode::PERMISSION_DENIED) << RoleName(role) << " " << path;
+      }
+    }
+    EXPECT_EQ(Call(*channel, "/weft.v1.Runs/Nothing"), StatusCode::PERMISSION_DENIED);
+  }
+}
+
+TEST_F(Security, CommandThatARoleMayNot_IsDeniedAndChangesNothing) {
+  const std::string file = WriteRun(
+      "{1f1b: {}}", 10,
+      {{"train",
+        "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: {sgd: {lr: "
+        "0.01}}}"}});
+  for (const char* role : {"viewer", "worker", "metrics"}) {
+    As(role);
+    const CommandResult denied = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
+    EXPECT_EQ(denied.code, 77) << denied.err;
+    EXPECT_THAT(denied.err, HasSubstr("may not call"));
+  }
+  As("admin");
+  EXPECT_EQ(Runs(), "[]\n");
+  EXPECT_FALSE(fs::exists(out_));
+
+  StartWorkers(*coordinator_, 2);
+  As("submitter");
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(3));
+  EXPECT_EQ(Weft({"drain", "w0", "--detach"}).code, 77);
+  EXPECT_EQ(Weft({"move", "1", "--rank", "0", "--to", "w1", "--detach"}).code, 77);
+  As("viewer");
+  EXPECT_EQ(Weft({"cancel", "1"}).code, 77);
+  EXPECT_EQ(Describe()["state"], "running");
+  EXPECT_THAT(Weft({"workers"}).out, AllOf(HasSubstr("w0"), HasSubstr("w1")));
+  // A user's certificate opens no session of a worker.
+  const CommandResult worker =
+      Command::Run({"weft-worker", "--coordinator", address_, "--tls", folder_ / "certs/admin"}, kSeconds);
+  EXPECT_EQ(worker.code, 77) << worker.err;
+  EXPECT_THAT(worker.err, HasSubstr("admin 'admin' may not call /weft.v1.Coordination/Session"));
+  As("submitter");
+  EXPECT_EQ(Weft({"cancel", "1"}).code, 0);
+}
+
+TEST_F(Security, BadCertificates_AreRefusedAndOthersServed) {
+  const KeyedCertificate authority = Authority();
+  const KeyedCertificate foreign = *MakeAuthority("foreign", ValidFrom(-absl::Hours(1), absl::Hours(1)));
+  const auto issue = [](const KeyedCertificate& by, const std::string& uri, absl::Duration begin,
+                        absl::Duration end) {
+    return *IssueCertificate(by, {"test", uri, {}, ValidFrom(begin, end)});
+  };
+  const absl::Duration hour = absl::Hours(1);
+  EXPECT_EQ(List({}), StatusCode::UNAVAILABLE) << "none";
+  EXPECT_EQ(List(issue(foreign, "weft://admin/a", -hour, hour)), StatusCode::UNAVAILABLE) << "foreign";
+  EXPECT_EQ(List(issue(authority, "weft://admin/a", -2 * hour, -hour)), StatusCode::UNAVAILABLE) << "expired";
+  EXPECT_EQ(List(issue(authority, "weft://admin/a", hour, 2 * hour)), StatusCode::UNAVAILABLE) << "early";
+  // One that a worker's certificate has signed is not of the authority.
+  KeyedCertificate forged = issue(Of("worker"), "weft://admin/a", -hour, hour);
+  forged.certificate += Of("worker").certificate;
+  EXPECT_EQ(List(forged), StatusCode::UNAVAILABLE) << "signed by a worker";
+  EXPECT_EQ(List(issue(authority, "weft://root/a", -hour, hour)), StatusCode::UNAUTHENTICATED) << "no role";
+  EXPECT_EQ(List(issue(authority, "spiffe://c/a", -hour, hour)), StatusCode::UNAUTHENTICATED)
+      << "no identity";
+  EXPECT_EQ(List(issue(authority, "weft://viewer/a", -hour, hour)), StatusCode::OK);
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+}
+
+TEST_F(Security, LargeMessage_IsRefusedUnread) {
+  EXPECT_EQ(Call(*ChannelWith(Of("admin")), "/weft.v1.Runs/Submit", std::string(kMaxReceivedBytes + 1, 'x')),
+            StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+}
+
+TEST_F(Security, ProgramWithWrongFiles_NamesThemBeforeItConnects) {
+  MakeCertificates("other");
+  const std::string mixed = folder_ / "certs/viewer";
+  fs::copy_file(folder_ / "other/viewer/tls.key", mixed + "/tls.key", fs::copy_options::overwrite_existing);
+  As("viewer");
+  const CommandResult client = Weft({"ls"});
+  EXPECT_EQ(client.code, 78);
+  EXPECT_THAT(client.err, HasSubstr("tls.key is not the key of tls.crt"));
+  const CommandResult worker = Command::Run({"weft-worker", "--coordinator", address_, "--tls", mixed}, 60);
+  EXPECT_EQ(worker.code, 78) << worker.err;
+  const CommandResult coordinator =
+      Command::Run({"weft-coordinator", "--listen", "127.0.0.1:0", "--tls", mixed}, 60);
+  EXPECT_EQ(coordinator.code, 78);
+  // Only a coordinator's certificate serves.
+  const CommandResult impostor =
+      Command::Run({"weft-coordinator", "--listen", "127.0.0.1:0", "--tls", folder_ / "certs/worker"}, 60);
+  EXPECT_EQ(impostor.code, 78);
+  EXPECT_THAT(impostor.err, HasSubstr("it is that of worker 'worker'"));
+}
+
+TEST_F(Security, WithoutTls_AClientOfATlsAddressReachesNothing) {
+  client_flags_ = {};
+  const CommandResult plain = Weft({"ls"});
+  EXPECT_EQ(plain.code, 69) << plain.err;
+  As("admin", "certs");
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+}
+
+// A server with a worker's certificate gets nothing from a client, though its authority is the same.
+TEST_F(Security, ServerThatIsNoCoordinator_IsNotBelieved) {
+  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
+  options.pem_root_certs = Authority().certificate;
+  options.pem_key_cert_pairs = {{Of("worker").key, Of("worker").certificate}};
+  v1::Runs::Service runs;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port);
+  builder.RegisterService(&runs);
+  const auto server = builder.BuildAndStart();
+  address_ = absl::StrCat("127.0.0.1:", port);
+  const CommandResult asked = Weft({"ls"});
+  EXPECT_EQ(asked.code, 69)
+      << asked.err;  // else it is told that the method is not implemented, and exits with 1
+  server->Shutdown();
+}
+
+TEST_F(Security, NewCertificates_AreTakenWhileARunGoesOn) {
+  const std::string file = WriteRun("{1f1b: {}}", 300);
+  TrainReference(file);
+  StartWorkers(*coordinator_, 2);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(5));
+  // Half of a replacement changes nothing.
+  MakeCertificates("next");
+  const std::string crt = folder_ / "own/tls.crt", old_crt = ReadWholeFile(crt);
+  fs::copy_file(folder_ / "next/coordinator/tls.crt", crt, fs::copy_options::overwrite_existing);
+  ASSERT_TRUE(coordinator_->WaitFor("new certificates are not taken: ", kSeconds));
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  folder_.Write("own/tls.crt", old_crt);
+  // Another authority in one step: new clients need its certificates, the sessions of the workers go on.
+  fs::create_directory_symlink(folder_ / "next/coordinator", folder_ / "own.next");
+  fs::rename(folder_ / "own.next", folder_ / "own");
+  ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));
+  As("admin", "next");
+  EXPECT_TRUE(Eventually([&] { return Weft({"ls"}).code == 0; }));
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+  As("admin", "certs");
+  EXPECT_EQ(Weft({"ls"}).code, 69);
+}
+
+TEST_F(Security, InitAgain_RenewsWithTheSameAuthorityInOneStep) {
+  const std::string authority = Authority().certificate, before = Of("coordinator").certificate;
+  MakeCertificates("certs");
+  EXPECT_EQ(Authority().certificate, authority);
+  EXPECT_NE(Of("coordinator").certificate, before);
+  ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));
+  EXPECT_TRUE(Eventually([&] { return Weft({"ls"}).code == 0; }));
+}
+
+TEST_F(Security, FilesOfCerts_HaveKeysForTheirOwnerAlone) {
+  const CommandResult added = Command::Run(
+      {"weft", "certs", "add", folder_ / "certs", "--role", "submitter", "--name", "alice", "--days", "30"});
+  EXPECT_EQ(added.code, 0) << added.err;
+  EXPECT_THAT(added.out, HasSubstr("weft://submitter/alice"));
+  int keys = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "certs")) {
+    if (entry.path().extension() != ".key") continue;
+    struct stat file;
+    ASSERT_EQ(stat(entry.path().c_str(), &file), 0);
+    EXPECT_EQ(file.st_mode & 0777, 0600u) << entry.path();
+    ++keys;
+  }
+  EXPECT_EQ(keys, 1 + 6 + 1);
+  As("alice");
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  EXPECT_EQ(Weft({"drain", "w0"}).code, 77);
+  EXPECT_EQ(Command::Run({"weft", "certs", "add", folder_ / "certs", "--role", "root", "--name", "a"}).code,
+            78);
+  EXPECT_EQ(
+      Command::Run({"weft", "certs", "add", folder_ / "certs", "--role", "admin", "--name", "../a"}).code,
+      78);
+  EXPECT_EQ(Command::Run({"weft", "certs", "add", folder_ / "certs"}).code, 2);
+}
+
+// Coordinator, workers and client on two hosts, which have no memory in common.
+class SecureHosts : public DisturbedService {
+ protected:
+  void SetUp() override {
+    const std::string missing = hosts_.Make();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+    ASSERT_EQ(Command::Run({"weft", "certs", "init", folder_ / "certs"}).code, 0);
+    address_ = CabledHosts::Address(0) + ":7070";
+    coordinator_ = StartOn(0, {"weft-coordinator", "--listen", address_, "--tls",
+                               folder_ / "certs/coordinator", "--output-root", folder_.path()});
+    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+    setenv("UCX_TLS", "tcp,self", 1);
+    setenv("UCX_NET_DEVICES", CabledHosts::kInterface, 1);
+    setenv("WEFT_IN_PLACE", "0", 1);
+    for (int host = 0; host < 2; ++host) {
+      const std::string name = absl::StrCat("host", host);
+      workers_.push_back(StartOn(host, {"weft-worker", "--coordinator", address_, "--tls",
+                                        folder_ / "certs/worker", "--name", name}));
+      ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
+    }
+  }
+  void TearDown() override {
+    workers_.clear();
+    coordinator_.reset();
+    for (const char* name : {"UCX_TLS", "UCX_NET_DEVICES", "WEFT_IN_PLACE"}) unsetenv(name);
+  }
+
+  std::vector<std::string> WordsOn(int host, const std::vector<std::string>& command) const {
+    std::vector<std::string> words = hosts_.On(host);
+    words.push_back(absl::StrCat(std::getenv("WEFT_BIN"), "/", command.front()));
+    words.insert(words.end(), command.begin() + 1, command.end());
+    return words;
+  }
+  std::unique_ptr<Command> StartOn(int host, const std::vector<std::string>& command) const {
+    return std::make_unique<Command>(WordsOn(host, command));
+  }
+  // Runs a command of weft on the second host, where the coordinator is not.
+  CommandResult WeftFar(std::vector<std::string> command, const std::string& role) const {
+    command.insert(command.begin(), "weft");
+    command.insert(command.end(), {"--coordinator", address_, "--tls", folder_ / ("certs/" + role)});
+    return Command::Run(WordsOn(1, command), kSeconds);
+  }
+
+  CabledHosts hosts_;
+  std::unique_ptr<Command> coordinator_;
+};
+
+TEST_F(SecureHosts, TrainingWithTheCableOutForAMoment_EndsWithTheBitsOfThePlainLoop) {
+  const std::string file = WriteRun("{1f1b: {}}", 200);
+  TrainReference(file);
+  const CommandResult submitted =
+      WeftFar({"submit", file, "--processes", "2", "--out", out_, "--detach"}, "submitter");
+  ASSERT_EQ(submitted.code, 0) << submitted.err;
+  ASSERT_TRUE(AwaitSteps(5));
+  ASSERT_FALSE(HasSummary()) << "it was too quick for the cable";
+  ASSERT_TRUE(hosts_.SetCable(false));
+  usleep(2'000'000);
+  ASSERT_TRUE(hosts_.SetCable(true));
+  EXPECT_EQ(WeftFar({"wait", "1"}, "viewer").code, 0);
+  ExpectTheReference();
+}
+
+// What has no TLS refuses to leave the machine, and says what to do.
+TEST(SecurityFlags, AddressOfOtherMachinesWithoutTls_IsRefusedByEveryProgram) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"weft-coordinator", "--listen", "10.77.0.9:7070"},
+        {"weft-worker", "--coordinator", "10.77.0.9:7070"},
+        {"weft-worker", "--coordinator", "127.0.0.1:7070,10.77.0.9:7070"},
+        {"weft", "ls", "--coordinator", "10.77.0.9:7070"}}) {
+    const CommandResult refused = Command::Run(words, 60);
+    EXPECT_EQ(refused.code, 78) << refused.err;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("10.77.0.9:7070"), HasSubstr("--tls DIR"),
+                                   HasSubstr("weft certs init"), HasSubstr("--insecure")));
+  }
+  EXPECT_EQ(Command::Run({"weft", "ls", "--insecure", "--tls", "/nowhere"}, 60).code, 2);
+}
+
+}  // namespace
+}  // namespace weft
