@@ -2,6 +2,7 @@
 //
 //   --tls DIR (WEFT_TLS)      certificates: ca.crt, tls.crt, tls.key
 //   --insecure                allows connections with other machines without TLS
+//   --token-file FILE         a user's token; else WEFT_TOKEN
 //
 // A unix socket is never encrypted: the permissions of its file say who may connect. On TCP there is TLS
 // wherever --tls is given. Without it a connection that other machines could reach is refused, unless
@@ -24,9 +25,12 @@ namespace weft {
 struct SecurityFlags {
   std::string tls;  // folder of certificates; "" for none
   bool insecure = false;
+  std::string token;  // of a user without a certificate; shown over TLS alone
 };
 
 void AddSecurityFlags(CLI::App& app, SecurityFlags& flags);
+// Adds the flag for a token, and takes $WEFT_TOKEN.
+void AddTokenFlag(CLI::App& app, SecurityFlags& flags);
 
 enum class Protection { kPlain, kTls };
 

@@ -18,6 +18,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/certificates/certificate_authority.h"
+#include "base/certificates/secret_text.h"
+#include "base/durable_file.h"
+#include "coordinator/shell/token_file.h"
 #include "proto/session/access.h"
 
 namespace weft {
@@ -140,10 +143,26 @@ absl::Status Add(const CertsOptions& options) {
   return PutIdentity(options, *authority, *identity);
 }
 
+// Makes a token and prints it. The file gets its hash alone.
+absl::Status AddToken(const CertsOptions& options) {
+  const auto identity = MakeIdentity(options.role, options.name);
+  if (!identity.ok()) return identity.status();
+  const std::string path = absl::StrCat(options.folder, "/tokens");
+  absl::StatusOr<TokenTable> table = ReadTokens(path);
+  if (!table.ok()) return table.status();
+  const std::string token = RandomSecret();
+  if (absl::Status put = table->Put(*identity, token); !put.ok()) return put;
+  if (absl::Status written = WriteWholeFile(path, table->Text()); !written.ok()) return written;
+  PrintData(absl::StrCat(token, "\n"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ExitCode RunCerts(const CertsOptions& options) {
-  const absl::Status status = options.action == "init" ? Init(options) : Add(options);
+  const absl::Status status = options.action == "init"  ? Init(options)
+                              : options.action == "add" ? Add(options)
+                                                        : AddToken(options);
   if (status.ok()) return kExitOk;
   return Fail(absl::IsUnavailable(status) ? kExitFailed : kExitBadConfiguration, status.message());
 }

@@ -1,8 +1,9 @@
-// Runs `weft certs init` and `add`: makes an authority, and certificates for TLS between coordinator, workers
-// and clients.
+// Runs `weft certs init`, `add` and `token`: makes an authority, and certificates and tokens for coordinator,
+// workers and clients.
 //
 //   DIR/authority/{ca.crt,ca.key}        the authority; ca.key makes certificates, and nothing else needs it
 //   DIR/NAME/{ca.crt,tls.crt,tls.key}    the folder of one identity, for --tls
+//   DIR/tokens                           hashes of tokens (coordinator/shell/token_file.h)
 //
 // `init` makes the authority unless it is there, and a folder for each role, named like it. `add` makes one
 // folder more. A folder that is there is replaced at one instant, so a program that uses it always finds
@@ -18,9 +19,9 @@
 namespace weft {
 
 struct CertsOptions {
-  std::string action;  // init, add
+  std::string action;  // init, add, token
   std::string folder;
-  std::string role, name;          // of add
+  std::string role, name;          // of add and token
   std::vector<std::string> hosts;  // names and addresses for the certificates
   int days = 365;
 };

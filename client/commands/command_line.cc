@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -621,6 +622,7 @@ CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::stri
       ->envname("WEFT_COORDINATOR")
       ->type_name("ADDRESS");
   AddSecurityFlags(*sub, o.security);
+  AddTokenFlag(*sub, o.security);
   AddForm(*sub, &o.json);
   return sub;
 }
@@ -776,9 +778,9 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
   sub->add_option(
          "ACTION", o.action,
          "init: an authority, unless it is there, and a folder of certificates for each role; add: a "
-         "folder more")
+         "folder more; token: a user's token, printed once, and its hash in FOLDER/tokens")
       ->required()
-      ->check(CLI::IsMember({"init", "add"}))
+      ->check(CLI::IsMember({"init", "add", "token"}))
       ->type_name("");
   sub->add_option("FOLDER", o.folder, "Where the folders are made")->required()->type_name("");
   sub->add_option("--host", o.hosts,
@@ -791,22 +793,25 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
       ->capture_default_str()
       ->type_name("N");
   CLI::Option* role =
-      sub->add_option("--role", o.role, "With add: admin, submitter, viewer, worker, metrics or coordinator")
+      sub->add_option("--role", o.role,
+                      "With add and token: admin, submitter, viewer, worker, metrics or coordinator")
           ->type_name("ROLE");
   CLI::Option* name =
-      sub->add_option("--name", o.name, "With add: whose certificate it is; also the folder's name")
+      sub->add_option("--name", o.name, "With add and token: whose it is; of add also the folder's name")
           ->type_name("NAME");
   sub->callback([&o, role, name] {
-    const bool adds = o.action == "add";
+    const bool adds = o.action != "init";
     if (adds && (role->empty() || name->empty())) throw CLI::RequiredError("--role and --name");
     if (!adds && !(role->empty() && name->empty()))
-      throw CLI::ValidationError("--role and --name go with add alone");
+      throw CLI::ValidationError("--role and --name go with add and token");
   });
-  sub->footer(Footer({{"weft certs init certs --host 10.0.0.1", "an authority, and a folder for each role"},
-                      {"weft certs add certs --role submitter --name alice", "one for a user"},
-                      {"weft-coordinator --listen 10.0.0.1:7070 --tls certs/coordinator", "who uses it"}},
-                     "Running it again replaces the certificates; programs that use them take the new ones\n"
-                     "within seconds. docs/guide/security.md says which role may do what."));
+  sub->footer(
+      Footer({{"weft certs init certs --host 10.0.0.1", "an authority, and a folder for each role"},
+              {"weft certs add certs --role submitter --name alice", "one for a user"},
+              {"weft certs token certs --role viewer --name bob > token", "or a token, for --token-file"},
+              {"weft-coordinator --listen 10.0.0.1:7070 --tls certs/coordinator", "who uses it"}},
+             "Running it again replaces the certificates; programs that use them take the new ones\n"
+             "within seconds. docs/guide/security.md says which role may do what."));
   return sub;
 }
 
@@ -1010,48 +1015,33 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app{"Weft trains neural networks on many ranks, with the parallel scheme as a value.", "weft"};
   DescribeProgram(app);
-  SimulateOptions simulate;
-  CompareOptions compare;
-  PlanOptions plan;
-  ProfileOptions profile;
-  TrainOptions train;
-  EvalOptions eval;
-  GenerateOptions generate;
-  CheckpointOptions checkpoint;
-  ExportWeightsOptions export_weights;
-  SubmitOptions submit;
-  ListOptions list;
-  WorkersOptions workers;
-  DescribeOptions describe;
-  WaitOptions wait;
-  CancelOptions cancel;
-  MoveOptions move;
-  DrainOptions drain;
-  DiffOptions diff;
-  ExplainOptions explain;
-  CertsOptions certs;
   std::string shell;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
-  commands.emplace_back(AddTrain(app, train), [&] { return train; });
-  commands.emplace_back(AddEval(app, eval), [&] { return eval; });
-  commands.emplace_back(AddGenerate(app, generate), [&] { return generate; });
-  commands.emplace_back(AddCheckpoint(app, checkpoint), [&] { return checkpoint; });
-  commands.emplace_back(AddExportWeights(app, export_weights), [&] { return export_weights; });
-  commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
-  commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
-  commands.emplace_back(AddPlan(app, plan), [&] { return plan; });
-  commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
-  commands.emplace_back(AddDiff(app, diff), [&] { return diff; });
-  commands.emplace_back(AddExplain(app, explain), [&] { return explain; });
-  commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
-  commands.emplace_back(AddList(app, list), [&] { return list; });
-  commands.emplace_back(AddWorkers(app, workers), [&] { return workers; });
-  commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });
-  commands.emplace_back(AddWait(app, wait), [&] { return wait; });
-  commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
-  commands.emplace_back(AddMove(app, move), [&] { return move; });
-  commands.emplace_back(AddDrain(app, drain), [&] { return drain; });
-  commands.emplace_back(AddCerts(app, certs), [&] { return certs; });
+  // The options of a command live as long as what reads them.
+  const auto add = [&]<typename Options>(CLI::App* (*make)(CLI::App&, Options&)) {
+    const auto options = std::make_shared<Options>();
+    commands.emplace_back(make(app, *options), [options] { return Command(*options); });
+  };
+  add(AddTrain);
+  add(AddEval);
+  add(AddGenerate);
+  add(AddCheckpoint);
+  add(AddExportWeights);
+  add(AddSimulate);
+  add(AddCompare);
+  add(AddPlan);
+  add(AddProfile);
+  add(AddDiff);
+  add(AddExplain);
+  add(AddSubmit);
+  add(AddList);
+  add(AddWorkers);
+  add(AddDescribe);
+  add(AddWait);
+  add(AddCancel);
+  add(AddMove);
+  add(AddDrain);
+  add(AddCerts);
   const CLI::App* const completion = AddCompletion(app, shell);
   AddCommonFlags(app);
   try {

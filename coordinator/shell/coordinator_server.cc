@@ -51,6 +51,12 @@ absl::StatusOr<std::shared_ptr<TlsCredentials>> OpenTls(const CoordinatorServerO
       own.ok() ? absl::StrCat("it is that of ", own->text()) : std::string(own.status().message())));
 }
 
+// Returns null where there are no tokens.
+absl::StatusOr<std::shared_ptr<TokenFile>> OpenTokens(const CoordinatorServerOptions& options) {
+  if (options.tokens.empty()) return nullptr;
+  return TokenFile::Open(options.tokens, options.certificates.refused);
+}
+
 class GrpcCoordinatorServer final : public CoordinatorServer {
  public:
   ~GrpcCoordinatorServer() override { Stop("its owner ended"); }
@@ -79,7 +85,13 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       auto tls = OpenTls(options);
       if (!tls.ok()) return tls.status();
       tls_ = *std::move(tls);
-      encrypted = add(tls_->ForServer(std::make_shared<AccessCheck>()));
+      absl::StatusOr<std::shared_ptr<TokenFile>> tokens = OpenTokens(options);
+      if (!tokens.ok()) return tokens.status();
+      encrypted =
+          add(tls_->ForServer(std::make_shared<AccessCheck>(*tokens),
+                              *tokens == nullptr ? OwnCertificate::kRequired : OwnCertificate::kOptional));
+    } else if (!options.tokens.empty()) {
+      return absl::InvalidArgumentError("tokens need TLS: pass --tls DIR too");
     }
     builder.RegisterService(&sessions_);
     builder.RegisterService(&runs_);

@@ -48,6 +48,7 @@ struct Flags {
   std::string output_root = "out";
   std::string store, backup;
   SecurityFlags security;
+  std::string tokens;
   LogLevel log_level = LogLevel::kInfo;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
 };
@@ -105,7 +106,7 @@ CertificateWatch::Observer ObserveCertificates(const DaemonLog* log) {
         " UTC, for new connections"));
   };
   observer.refused = [log](const absl::Status& why) {
-    log->Warning(absl::StrCat("new certificates are not taken: ", why.message()));
+    log->Warning(absl::StrCat("new certificates or tokens are not taken: ", why.message()));
   };
   return observer;
 }
@@ -197,6 +198,18 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, 
   return started;
 }
 
+// Returns what the flags alone decide.
+CoordinatorServerOptions ServerOptionsOf(const Flags& flags, const DaemonLog* log) {
+  CoordinatorServerOptions options;
+  options.listen = flags.listen;
+  options.security = flags.security;
+  options.tokens = flags.tokens;
+  options.certificates = ObserveCertificates(log);
+  options.core = CoreOptionsOf(flags);
+  options.planner = ReadRun;
+  return options;
+}
+
 int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   // The signals are blocked before any thread starts, so that only sigwait takes them.
   sigset_t signals;
@@ -220,12 +233,7 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   if (absl::IsCancelled(store.status())) return kOk;
   if (!store.ok()) return Complain(store.status());
   StoreWriter* const writer = store->writer.get();
-  CoordinatorServerOptions options;
-  options.listen = flags.listen;
-  options.security = flags.security;
-  options.certificates = ObserveCertificates(&log);
-  options.core = CoreOptionsOf(flags);
-  options.planner = ReadRun;
+  CoordinatorServerOptions options = ServerOptionsOf(flags, &log);
   // The records exist before the server, which calls them.
   RunRecords records(
       std::filesystem::absolute(flags.output_root).lexically_normal().string(),
@@ -297,6 +305,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Copy the store to this file and exit; its coordinator may go on meanwhile")
       ->type_name("FILE");
   AddSecurityFlags(app, flags.security);
+  app.add_option("--tokens", flags.tokens,
+                 "File of users' tokens, which do instead of certificates; weft certs token writes it")
+      ->type_name("FILE");
   const auto seconds = CLI::Range(1, 1'000'000);
   app.add_option("--lease", flags.lease,
                  "Seconds of silence after which a worker loses its ranks, and its run goes on without it")

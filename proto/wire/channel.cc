@@ -79,13 +79,15 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Add
   observer.refused = [complain = std::move(complain)](const absl::Status& why) {
     if (complain) complain(absl::StrCat("new certificates are not taken: ", why.message()));
   };
-  auto tls = TlsCredentials::Start(security.tls, OwnCertificate::kRequired, std::move(observer));
+  const OwnCertificate own = security.token.empty() ? OwnCertificate::kRequired : OwnCertificate::kOptional;
+  auto tls = TlsCredentials::Start(security.tls, own, std::move(observer));
   if (!tls.ok()) return tls.status();
   struct Held {
     std::shared_ptr<TlsCredentials> tls;
     std::shared_ptr<grpc::Channel> channel;
   };
-  const auto held = std::make_shared<Held>(Held{*tls, ChannelWith(addresses, (*tls)->ForChannel())});
+  const auto held =
+      std::make_shared<Held>(Held{*tls, ChannelWith(addresses, (*tls)->ForChannel(security.token))});
   return std::shared_ptr<grpc::Channel>(held, held->channel.get());
 }
 

@@ -55,7 +55,7 @@ TlsCredentials::TlsCredentials(std::unique_ptr<CertificateWatch> watch)
                                                        watch_->identity_path(), watch_->identity_path(),
                                                        watch_->authorities_path(), kRefreshSeconds)) {}
 
-std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel() const {
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel(const std::string& token) const {
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
@@ -63,15 +63,19 @@ std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel() const {
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);
   options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<CoordinatorVerifier>());
-  return tls::TlsCredentials(options);
+  std::shared_ptr<grpc::ChannelCredentials> credentials = tls::TlsCredentials(options);
+  if (token.empty()) return credentials;
+  return grpc::CompositeChannelCredentials(credentials, grpc::AccessTokenCredentials(token));
 }
 
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials::ForServer(
-    std::shared_ptr<grpc::AuthMetadataProcessor> check) const {
+    std::shared_ptr<grpc::AuthMetadataProcessor> check, OwnCertificate of_clients) const {
   tls::TlsServerCredentialsOptions options(provider_);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.set_cert_request_type(of_clients == OwnCertificate::kRequired
+                                    ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                    : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   auto credentials = tls::TlsServerCredentials(options);
   credentials->SetAuthMetadataProcessor(std::move(check));
   return credentials;

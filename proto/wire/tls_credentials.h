@@ -27,11 +27,12 @@ class TlsCredentials {
   static absl::StatusOr<std::shared_ptr<TlsCredentials>> Start(const std::string& folder, OwnCertificate own,
                                                                CertificateWatch::Observer observer);
 
-  // Returns credentials for channels to a coordinator.
-  std::shared_ptr<grpc::ChannelCredentials> ForChannel() const;
-  // Returns credentials for a server whose clients must all have a certificate; `check` decides each call.
-  std::shared_ptr<grpc::ServerCredentials> ForServer(
-      std::shared_ptr<grpc::AuthMetadataProcessor> check) const;
+  // Returns credentials for channels to a coordinator; with a token, each call shows it.
+  std::shared_ptr<grpc::ChannelCredentials> ForChannel(const std::string& token) const;
+  // Returns credentials for a server; `check` decides each call. With kOptional, a client without a
+  // certificate reaches it too.
+  std::shared_ptr<grpc::ServerCredentials> ForServer(std::shared_ptr<grpc::AuthMetadataProcessor> check,
+                                                     OwnCertificate of_clients) const;
 
   // Returns the folder as it was at the start.
   const CertificateFolder& first() const { return watch_->first(); }

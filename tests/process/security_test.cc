@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 using grpc::StatusCode;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kHost[] = "coordinator.test";
 
@@ -46,14 +47,20 @@ class Security : public DisturbedService {
     MakeCertificates("certs");
     fs::create_directory_symlink(folder_ / "certs/coordinator", folder_ / "own");
     address_ = absl::StrCat("127.0.0.1:", FreePorts(1));
-    coordinator_ = std::make_unique<Command>(
-        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--tls", folder_ / "own",
-                                 "--output-root", folder_.path(), "--store", folder_ / "store"});
-    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+    StartCoordinator({});
     worker_flags_ = {"--tls", folder_ / "certs/worker"};
     As("admin");
   }
 
+  void StartCoordinator(const std::vector<std::string>& flags) {
+    coordinator_.reset();
+    std::vector<std::string> words = {"weft-coordinator", "--listen",      address_,       "--tls",
+                                      folder_ / "own",    "--output-root", folder_.path(), "--store",
+                                      folder_ / "store"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    coordinator_ = std::make_unique<Command>(words);
+    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+  }
   void MakeCertificates(const std::string& name) const {
     const CommandResult made =
         Command::Run({"weft", "certs", "init", folder_ / name, "--host", kHost, "--host", "127.0.0.1"});
@@ -252,7 +259,7 @@ TEST_F(Security, NewCertificates_AreTakenWhileARunGoesOn) {
   MakeCertificates("next");
   const std::string crt = folder_ / "own/tls.crt", old_crt = ReadWholeFile(crt);
   fs::copy_file(folder_ / "next/coordinator/tls.crt", crt, fs::copy_options::overwrite_existing);
-  ASSERT_TRUE(coordinator_->WaitFor("new certificates are not taken: ", kSeconds));
+  ASSERT_TRUE(coordinator_->WaitFor("new certificates or tokens are not taken: ", kSeconds));
   EXPECT_EQ(Weft({"ls"}).code, 0);
   folder_.Write("own/tls.crt", old_crt);
   // Another authority in one step: new clients need its certificates, the sessions of the workers go on.
@@ -274,6 +281,85 @@ TEST_F(Security, InitAgain_RenewsWithTheSameAuthorityInOneStep) {
   EXPECT_NE(Of("coordinator").certificate, before);
   ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));
   EXPECT_TRUE(Eventually([&] { return Weft({"ls"}).code == 0; }));
+}
+
+// Users with tokens have a folder with ca.crt alone.
+class SecurityTokens : public Security {
+ protected:
+  void SetUp() override {
+    Security::SetUp();
+    fs::create_directory(folder_ / "trust");
+    fs::copy_file(folder_ / "certs/admin/ca.crt", folder_ / "trust/ca.crt");
+    MakeToken("submitter", "alice");
+    StartCoordinator({"--tokens", folder_ / "certs/tokens"});
+    client_flags_ = {"--tls", folder_ / "trust", "--token-file", folder_ / "alice"};
+  }
+  // Makes a token, in a file of the name.
+  void MakeToken(const std::string& role, const std::string& name) const {
+    const CommandResult made =
+        Command::Run({"weft", "certs", "token", folder_ / "certs", "--role", role, "--name", name});
+    ASSERT_EQ(made.code, 0) << made.err;
+    folder_.Write(name, made.out);
+  }
+};
+
+TEST_F(SecurityTokens, TokenOfARole_MayDoWhatTheRoleMay) {
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  const CommandResult denied = Weft({"drain", "w0"});
+  EXPECT_EQ(denied.code, 77);
+  EXPECT_THAT(denied.err, HasSubstr("submitter 'alice' may not call"));
+  // Certificates do as before, and the environment instead of the flag.
+  As("admin");
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  const std::string token = ReadWholeFile(folder_ / "alice");
+  client_flags_ = {"--tls", folder_ / "trust"};
+  setenv("WEFT_TOKEN", token.c_str(), 1);
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  unsetenv("WEFT_TOKEN");
+  EXPECT_THAT(ReadWholeFile(folder_ / "certs/tokens"),
+              AllOf(HasSubstr("submitter alice "), Not(HasSubstr(token.substr(0, 64)))));
+}
+
+TEST_F(SecurityTokens, TokenThatIsReplacedOrRemoved_IsNotKnownAtOnce) {
+  const std::string former = ReadWholeFile(folder_ / "alice");
+  MakeToken("submitter", "alice");
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  folder_.Write("former", former);
+  client_flags_ = {"--tls", folder_ / "trust", "--token-file", folder_ / "former"};
+  const CommandResult refused = Weft({"ls"});
+  EXPECT_EQ(refused.code, 77);
+  EXPECT_THAT(refused.err, HasSubstr("the token is not known here"));
+  // A file that is wrong changes nothing; without a file there are no tokens.
+  client_flags_.back() = folder_ / "alice";
+  const std::string right = ReadWholeFile(folder_ / "certs/tokens");
+  folder_.Write("certs/tokens", "submitter alice\n");
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+  ASSERT_TRUE(coordinator_->WaitFor("certs/tokens, line 1: a line has a role", kSeconds));
+  fs::remove(folder_ / "certs/tokens");
+  EXPECT_EQ(Weft({"ls"}).code, 77);
+  folder_.Write("certs/tokens", right);
+  EXPECT_EQ(Weft({"ls"}).code, 0);
+}
+
+TEST_F(SecurityTokens, CallerWithNeither_IsNotAuthenticated) {
+  for (const MethodAccess& method : AccessTable()) {
+    EXPECT_EQ(Call(*ChannelWith({}), std::string(method.path)), StatusCode::UNAUTHENTICATED) << method.path;
+  }
+  const KeyedCertificate foreign = *MakeAuthority("foreign", ValidFrom(-absl::Hours(1), absl::Hours(1)));
+  EXPECT_EQ(List(*IssueCertificate(foreign,
+                                   {"a", "weft://admin/a", {}, ValidFrom(-absl::Hours(1), absl::Hours(1))})),
+            StatusCode::UNAVAILABLE);
+  client_flags_ = {"--tls", folder_ / "trust"};
+  EXPECT_EQ(Weft({"ls"}).code, 78);
+  client_flags_ = {"--tls", folder_ / "trust", "--token-file", folder_ / "nowhere"};
+  EXPECT_EQ(Weft({"ls"}).code, 2);
+  EXPECT_EQ(
+      Command::Run({"weft", "certs", "token", folder_ / "certs", "--role", "worker", "--name", "w"}).code,
+      78);
+  EXPECT_EQ(
+      Command::Run({"weft-coordinator", "--listen", "127.0.0.1:0", "--tokens", folder_ / "certs/tokens"})
+          .code,
+      78);
 }
 
 TEST_F(Security, FilesOfCerts_HaveKeysForTheirOwnerAlone) {
