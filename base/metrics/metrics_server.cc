@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/certificates/tls_acceptor.h"
 #include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/net/listener.h"
@@ -70,15 +71,32 @@ class Responder final : public httplib::Server {
 struct Connection {
   int fd = -1;
   int64_t deadline = 0;
+  std::unique_ptr<TlsConnection> tls;  // null for a plain one
   std::string in, out;
   size_t written = 0;
+
+  ssize_t Read(void* to, size_t size) const {
+    return tls != nullptr ? tls->Read(to, size) : recv(fd, to, size, 0);
+  }
+  ssize_t Write(const void* from, size_t size) const {
+    return tls != nullptr ? tls->Write(from, size) : send(fd, from, size, MSG_NOSIGNAL);
+  }
+  // Returns what it waits for.
+  short events() const {
+    const bool writes = tls != nullptr ? tls->wants_write() : !out.empty();
+    return writes ? POLLOUT : POLLIN;
+  }
 };
+
+constexpr char kForbidden[] =
+    "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 42\r\n\r\n"
+    "this certificate may not read the metrics\n";
 
 class HttpMetricsServer final : public MetricsServer {
  public:
-  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy,
+  HttpMetricsServer(const Metrics* metrics, MetricsReaders readers, std::function<std::string()> healthy,
                     std::function<void()> refresh)
-      : stop_(eventfd(0, EFD_CLOEXEC)) {
+      : stop_(eventfd(0, EFD_CLOEXEC)), readers_(std::move(readers)) {
     http_.Get("/metrics",
               [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
                 if (refresh) refresh();
@@ -100,6 +118,15 @@ class HttpMetricsServer final : public MetricsServer {
   }
 
   absl::Status Listen(const Address& address) {
+    if (!address.loopback()) {
+      const auto protection = ProtectionAt(address, readers_.security, "serve metrics on");
+      if (!protection.ok()) return protection.status();
+      if (*protection == Protection::kTls) {
+        auto tls = TlsAcceptor::Start(readers_.security.tls, readers_.certificates);
+        if (!tls.ok()) return tls.status();
+        tls_ = *std::move(tls);
+      }
+    }
     // It uses the descriptors that the process keeps in reserve: a probe is answered until none is left.
     auto listener = Listener::Open({address}, /*reserved=*/0);
     if (!listener.ok()) {
@@ -119,7 +146,7 @@ class HttpMetricsServer final : public MetricsServer {
     while (true) {
       descriptors.assign(1, {stop_, POLLIN, 0});
       for (const Connection& c : connections_) {
-        descriptors.push_back({c.fd, static_cast<short>(c.out.empty() ? POLLIN : POLLOUT), 0});
+        descriptors.push_back({c.fd, c.events(), 0});
       }
       listener_->AddTo(&descriptors);
       poll(descriptors.data(), descriptors.size(), Timeout());
@@ -154,7 +181,7 @@ class HttpMetricsServer final : public MetricsServer {
         close(connections_.front().fd);
         connections_.pop_front();
       }
-      connections_.push_back({fd, now + kRequestNs, {}, {}, 0});
+      connections_.push_back({fd, now + kRequestNs, tls_ == nullptr ? nullptr : tls_->Accept(fd), {}, {}, 0});
       Connection& c = connections_.back();
       if (!Serve(&c)) {  // most requests have arrived whole
         close(fd);
@@ -169,24 +196,30 @@ class HttpMetricsServer final : public MetricsServer {
   bool Serve(Connection* c) {
     while (c->out.empty()) {
       char piece[4096];
-      const ssize_t n = recv(c->fd, piece, sizeof(piece), 0);
+      const ssize_t n = c->Read(piece, sizeof(piece));
       if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
       if (n == 0) return false;
       c->in.append(piece, static_cast<size_t>(n));
       if (absl::StrContains(c->in, "\r\n\r\n")) {
-        c->out = http_.Answer(c->in);
+        c->out = MayRead(*c) ? http_.Answer(c->in) : kForbidden;
         if (c->out.empty()) return false;
       } else if (c->in.size() > kMaxHeadBytes) {
         return false;
       }
     }
-    const ssize_t n = send(c->fd, c->out.data() + c->written, c->out.size() - c->written, MSG_NOSIGNAL);
+    const ssize_t n = c->Write(c->out.data() + c->written, c->out.size() - c->written);
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     c->written += static_cast<size_t>(n);
     return c->written < c->out.size();
   }
 
+  bool MayRead(const Connection& c) const {
+    return c.tls == nullptr || (readers_.may_read && readers_.may_read(c.tls->peer_uris()));
+  }
+
   const int stop_;  // readable when the thread is to end
+  const MetricsReaders readers_;
+  std::unique_ptr<TlsAcceptor> tls_;  // null for plain HTTP
   Responder http_;
   std::unique_ptr<Listener> listener_;
   std::list<Connection> connections_;  // connections by age; only the thread uses them
@@ -196,19 +229,14 @@ class HttpMetricsServer final : public MetricsServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
-                                                                    const Metrics* metrics, bool insecure,
+                                                                    const Metrics* metrics,
+                                                                    const MetricsReaders& readers,
                                                                     std::function<std::string()> healthy,
                                                                     std::function<void()> refresh) {
   const absl::StatusOr<Address> a = ParseAddress(address);
   if (!a.ok()) return a.status();
   if (a->is_unix) return absl::InvalidArgumentError("metrics are served on HOST:PORT, not on a unix socket");
-  if (!a->loopback() && !insecure) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("refusing to serve metrics on ", address,
-                     ": other machines could read them; use 127.0.0.1, or pass "
-                     "--insecure on a network that you trust"));
-  }
-  auto server = std::make_unique<HttpMetricsServer>(metrics, std::move(healthy), std::move(refresh));
+  auto server = std::make_unique<HttpMetricsServer>(metrics, readers, std::move(healthy), std::move(refresh));
   if (absl::Status s = server->Listen(*a); !s.ok()) return s;
   return std::unique_ptr<MetricsServer>(std::move(server));
 }

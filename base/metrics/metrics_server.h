@@ -4,19 +4,31 @@
 // its request holds a descriptor and nothing else, for five seconds. A connection serves one request.
 // cpp-httplib parses and answers; its own threads would wait for slow clients. The exposer of prometheus-cpp
 // is not used either: its threads have stacks too small for a process that has loaded cuBLAS
-// (docs/decisions). It listens on loopback only, unless `insecure`. Ownership: destruction stops it;
-// `metrics` outlives it.
+// (docs/decisions). On loopback it is plain HTTP, for probes and a Prometheus beside it. Elsewhere it has
+// TLS, and a client shows a certificate that may read. Ownership: destruction stops it; `metrics` outlives
+// it.
 #ifndef WEFT_BASE_METRICS_METRICS_SERVER_H_
 #define WEFT_BASE_METRICS_METRICS_SERVER_H_
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/certificates/certificate_watch.h"
 #include "base/metrics/metrics.h"
+#include "base/net/security_flags.h"
 
 namespace weft {
+
+// Who may read metrics from another machine.
+struct MetricsReaders {
+  SecurityFlags security;
+  // Returns true if a client may whose certificate has these URIs.
+  std::function<bool(const std::vector<std::string>& uris)> may_read;
+  CertificateWatch::Observer certificates;  // hear of new ones, on another thread
+};
 
 class MetricsServer {
  public:
@@ -24,10 +36,11 @@ class MetricsServer {
 
   // Starts serving. `address` is HOST:PORT, with port 0 for any. `healthy` returns "" or why the process is
   // not healthy; without it the process counts as healthy. `refresh` is called before a scrape. Both run on
-  // the server's thread, which they must not hold. InvalidArgument, FailedPrecondition (not loopback),
-  // Unavailable (in use).
+  // the server's thread, which they must not hold. InvalidArgument, FailedPrecondition (it needs TLS where
+  // there is none, or wrong certificates), Unavailable (in use).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
-                                                              const Metrics* metrics, bool insecure = false,
+                                                              const Metrics* metrics,
+                                                              const MetricsReaders& readers = {},
                                                               std::function<std::string()> healthy = nullptr,
                                                               std::function<void()> refresh = nullptr);
 

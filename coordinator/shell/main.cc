@@ -35,6 +35,7 @@
 #include "coordinator/shell/spec_planner.h"
 #include "coordinator/store/etcd_store.h"
 #include "coordinator/store/sqlite_store.h"
+#include "proto/session/access.h"
 
 namespace weft {
 namespace {
@@ -190,7 +191,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, 
                                                             const std::atomic<CoordinatorServer*>& serving,
                                                             const DaemonLog& log) {
   if (flags.metrics.empty()) return nullptr;
-  auto started = MetricsServer::Start(flags.metrics, metrics, flags.security.insecure, [&serving] {
+  const MetricsReaders readers = {flags.security, MayReadMetrics, ObserveCertificates(&log)};
+  auto started = MetricsServer::Start(flags.metrics, metrics, readers, [&serving] {
     const CoordinatorServer* server = serving;
     return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
   });

@@ -107,6 +107,11 @@ const std::vector<MethodAccess>& AccessTable() {
   return table;
 }
 
+bool MayReadMetrics(const std::vector<std::string>& uris) {
+  const absl::StatusOr<Identity> reader = IdentityOf(uris);
+  return reader.ok() && (reader->role == Role::kMetrics || reader->role == Role::kAdmin);
+}
+
 absl::Status CheckAccess(const Identity& identity, absl::string_view path) {
   for (const MethodAccess& method : AccessTable()) {
     if (method.path != path) continue;

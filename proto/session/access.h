@@ -45,6 +45,9 @@ struct MethodAccess {
 };
 const std::vector<MethodAccess>& AccessTable();
 
+// Returns true if the identity in a certificate's URIs may read a process's metrics from another machine.
+bool MayReadMetrics(const std::vector<std::string>& uris);
+
 // PermissionDenied, with the roles that may, for an identity whose role may not call the method.
 absl::Status CheckAccess(const Identity& identity, absl::string_view path);
 

@@ -24,7 +24,7 @@ class MetricsServerTest : public ::testing::Test {
  protected:
   MetricsServerTest() {
     metrics_.AddCounter("weft_things_total", "Things.").Add(3);
-    server_ = *MetricsServer::Start("127.0.0.1:0", &metrics_, false, [this] { return problem_; });
+    server_ = *MetricsServer::Start("127.0.0.1:0", &metrics_, {}, [this] { return problem_; });
   }
   ~MetricsServerTest() override {
     for (const int fd : open_) close(fd);

@@ -283,6 +283,48 @@ TEST_F(Security, InitAgain_RenewsWithTheSameAuthorityInOneStep) {
   EXPECT_TRUE(Eventually([&] { return Weft({"ls"}).code == 0; }));
 }
 
+// Reads a page of a process's metrics as a role does.
+CommandResult ReadMetrics(int port, const std::string& path, const std::string& certificates) {
+  return Command::Run({"/usr/bin/env", "curl", "-s", "--max-time", "60", "--cacert", certificates + "/ca.crt",
+                       "--cert", certificates + "/tls.crt", "--key", certificates + "/tls.key",
+                       absl::StrCat("https://127.0.0.1:", port, path)},
+                      120);
+}
+
+TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt) {
+  const int port = FreePorts(2);
+  StartCoordinator({"--metrics", absl::StrCat("0.0.0.0:", port)});
+  worker_flags_.insert(worker_flags_.end(), {"--metrics", absl::StrCat("0.0.0.0:", port + 1)});
+  StartWorkers(*coordinator_, 1);
+  for (const int one : {port, port + 1}) {
+    for (const char* role : {"metrics", "admin"}) {
+      const CommandResult read = ReadMetrics(one, "/metrics", folder_ / (absl::StrCat("certs/", role)));
+      EXPECT_THAT(read.out, HasSubstr("# TYPE weft_")) << role;
+      EXPECT_EQ(ReadMetrics(one, "/healthz", folder_ / "certs/metrics").out, "ok\n");
+    }
+    const CommandResult viewer = ReadMetrics(one, "/metrics", folder_ / "certs/viewer");
+    EXPECT_EQ(viewer.out, "this certificate may not read the metrics\n");
+    MakeCertificates("foreign");
+    fs::copy_file(folder_ / "certs/admin/ca.crt", folder_ / "foreign/admin/ca.crt",
+                  fs::copy_options::overwrite_existing);
+    const CommandResult foreign = ReadMetrics(one, "/metrics", folder_ / "foreign/admin");
+    EXPECT_NE(foreign.code, 0);
+    EXPECT_EQ(foreign.out, "");
+    const std::string address = absl::StrCat("127.0.0.1:", one, "/metrics");
+    const CommandResult none =
+        Command::Run({"/usr/bin/env", "curl", "-s", "--max-time", "60", "-k", "https://" + address}, 120);
+    EXPECT_EQ(none.out, "");
+    const CommandResult plain =
+        Command::Run({"/usr/bin/env", "curl", "-s", "--max-time", "60", "http://" + address}, 120);
+    EXPECT_EQ(plain.out, "");
+  }
+  // New certificates count for them too.
+  MakeCertificates("certs");
+  ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));
+  EXPECT_TRUE(
+      Eventually([&] { return ReadMetrics(port, "/healthz", folder_ / "certs/metrics").out == "ok\n"; }));
+}
+
 // Users with tokens have a folder with ca.crt alone.
 class SecurityTokens : public Security {
  protected:

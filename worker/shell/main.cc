@@ -20,6 +20,7 @@
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
 #include "base/threads.h"
+#include "proto/session/access.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/exit_code.h"
@@ -93,6 +94,14 @@ Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
   return hello;
 }
 
+MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
+  MetricsReaders readers = {flags.security, MayReadMetrics, {}};
+  readers.certificates.refused = [log](const absl::Status& why) {
+    log->Warning(absl::StrCat("new certificates for metrics are not taken: ", why.message()));
+  };
+  return readers;
+}
+
 int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
           ServiceNotices::Manager manager) {
   // If another process owns this one, that process reports for it.
@@ -122,7 +131,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   if (gpu != nullptr) options.gpu_figures = [&gpu] { return gpu->Latest(); };
   WorkerLoop loop(options, *device, **transport, link);
   absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
-      WorkerMetrics::Start(flags.metrics, &loop, gpu.get());
+      WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log), &loop, gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: note: metrics at http://" << (*metrics)->address() << "/metrics\n";

@@ -74,9 +74,9 @@ class Exported final : public WorkerMetrics {
     }
   }
 
-  absl::Status Serve(const std::string& address) {
+  absl::Status Serve(const std::string& address, const MetricsReaders& readers) {
     auto server = MetricsServer::Start(
-        address, &metrics_, /*insecure=*/false, [this] { return loop_->Problem(); }, [this] { Refresh(); });
+        address, &metrics_, readers, [this] { return loop_->Problem(); }, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -171,10 +171,11 @@ class Exported final : public WorkerMetrics {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address,
+                                                                    const MetricsReaders& readers,
                                                                     WorkerLoop* loop, GpuMonitor* gpu) {
   if (address.empty()) return std::unique_ptr<WorkerMetrics>();
   auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), loop, gpu);
-  if (absl::Status s = exported->Serve(address); !s.ok()) return s;
+  if (absl::Status s = exported->Serve(address, readers); !s.ok()) return s;
   return exported;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/metrics/metrics_server.h"
 #include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/metrics/gpu_monitor.h"
 
@@ -18,9 +19,10 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Serves on `address` (HOST:PORT; port 0 for any); null for an empty address. `loop` and `gpu`, which may
-  // be null, outlive it.
-  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop,
+  // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. `loop` and
+  // `gpu`, which may be null, outlive it.
+  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address,
+                                                              const MetricsReaders& readers, WorkerLoop* loop,
                                                               GpuMonitor* gpu);
 
   // Returns HOST:PORT with the real port.
