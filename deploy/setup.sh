@@ -56,14 +56,18 @@ if ((${#missing[@]})); then
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     fail "apt-get could not install: ${missing[*]}"
 fi
-# One test compares the planner with Cbc, and says loudly that it is skipped where there is none.
-if [[ $needs != run ]] && ! command -v cbc >/dev/null && command -v apt-get >/dev/null; then
-  say "installing the Debian package coinor-cbc, for one test"
+# A test each needs a solver and a browser, and says loudly that it is skipped without.
+if [[ $needs != run ]] && command -v apt-get >/dev/null; then
   root=()
   ((EUID == 0)) || root=(sudo -n)
-  { "${root[@]}" apt-get update -qq &&
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends coinor-cbc; } \
-    >/dev/null 2>&1 || say "apt-get could not install coinor-cbc; its test will be skipped"
+  for tool in "cbc coinor-cbc" "chromium chromium"; do
+    read -r program package <<<"$tool"
+    command -v "$program" >/dev/null && continue
+    say "installing the Debian package $package, for one test"
+    { "${root[@]}" apt-get update -qq &&
+      "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"; } \
+      >/dev/null 2>&1 || say "apt-get could not install $package; its test will be skipped"
+  done
 fi
 
 # fetch NEED_MIB WHEEL..: unpacks the wheels' headers and libraries into $scratch/x.

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/certificates/tls_acceptor.h"
 #include "base/monotonic_clock.h"
 #include "base/net/address.h"
@@ -89,13 +90,13 @@ struct Connection {
 };
 
 constexpr char kForbidden[] =
-    "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 42\r\n\r\n"
-    "this certificate may not read the metrics\n";
+    "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 40\r\n\r\n"
+    "this certificate may not read this page\n";
 
 class HttpMetricsServer final : public MetricsServer {
  public:
   HttpMetricsServer(const Metrics* metrics, MetricsReaders readers, std::function<std::string()> healthy,
-                    std::function<void()> refresh)
+                    std::function<void()> refresh, HttpPages pages)
       : stop_(eventfd(0, EFD_CLOEXEC)), readers_(std::move(readers)) {
     http_.Get("/metrics",
               [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
@@ -107,6 +108,21 @@ class HttpMetricsServer final : public MetricsServer {
                 const std::string why = healthy ? healthy() : "";
                 response.status = why.empty() ? 200 : 503;
                 response.set_content(why.empty() ? "ok\n" : absl::StrCat(why, "\n"), "text/plain");
+              });
+    if (pages == nullptr) return;
+    http_.Get("/.*",
+              [pages = std::move(pages)](const httplib::Request& request, httplib::Response& response) {
+                std::optional<HttpPage> page = pages(request.path);
+                response.status = page.has_value() ? 200 : 404;
+                if (!page.has_value()) return;
+                // A page takes nothing from elsewhere, and runs no script but the one that is served here.
+                response.set_header(
+                    "Content-Security-Policy",
+                    "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+                response.set_header("X-Content-Type-Options", "nosniff");
+                response.set_header("Cache-Control", "no-store");
+                response.set_content(page->body, page->type);
               });
   }
 
@@ -213,8 +229,13 @@ class HttpMetricsServer final : public MetricsServer {
     return c->written < c->out.size();
   }
 
+  // Takes the path as it was sent. The library may take another one for the same page, never one of these for
+  // another page.
   bool MayRead(const Connection& c) const {
-    return c.tls == nullptr || (readers_.may_read && readers_.may_read(c.tls->peer_uris()));
+    if (c.tls == nullptr) return true;
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(absl::string_view(c.in).substr(0, c.in.find("\r\n")), ' ');
+    return words.size() == 3 && readers_.may_read && readers_.may_read(c.tls->peer_uris(), words[1]);
   }
 
   const int stop_;  // readable when the thread is to end
@@ -228,15 +249,14 @@ class HttpMetricsServer final : public MetricsServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
-                                                                    const Metrics* metrics,
-                                                                    const MetricsReaders& readers,
-                                                                    std::function<std::string()> healthy,
-                                                                    std::function<void()> refresh) {
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& address, const Metrics* metrics, const MetricsReaders& readers,
+    std::function<std::string()> healthy, std::function<void()> refresh, HttpPages pages) {
   const absl::StatusOr<Address> a = ParseAddress(address);
   if (!a.ok()) return a.status();
   if (a->is_unix) return absl::InvalidArgumentError("metrics are served on HOST:PORT, not on a unix socket");
-  auto server = std::make_unique<HttpMetricsServer>(metrics, readers, std::move(healthy), std::move(refresh));
+  auto server = std::make_unique<HttpMetricsServer>(metrics, readers, std::move(healthy), std::move(refresh),
+                                                    std::move(pages));
   if (absl::Status s = server->Listen(*a); !s.ok()) return s;
   return std::unique_ptr<MetricsServer>(std::move(server));
 }

@@ -46,6 +46,7 @@ void RunRecorder::OnStep(const StepDone& step) {
     const int64_t before = last_end_ns_ == 0 ? first_start_ns_ : last_end_ns_;
     steps_.push_back({step.step, step.loss, step.has_loss, static_cast<double>(step.end_ns - before) * 1e-9,
                       static_cast<double>(step.end_ns - first_start_ns_) * 1e-9, step.gradient_norm});
+    if (step.has_loss) history_.OnLoss(step.step, step.loss);
     last_end_ns_ = step.end_ns;
     run_.steps_done = std::max(run_.steps_done, step.step + 1);
   }
@@ -73,6 +74,7 @@ void RunRecorder::OnValidation(const Validation& validation) {
   {
     MutexLock lock(mu_);
     validations_.push_back(validation);
+    history_.OnValidation(validation);
   }
   wake_();
 }
@@ -104,6 +106,7 @@ void RunRecorder::OnJobs(const JobsEnded& ended) {
 
 void RunRecorder::OnReport(const Report& report) {
   MutexLock lock(mu_);
+  history_.OnReport(report.ranks);
   for (const RankReport& rank : report.ranks) {
     RankReport& kept = reports_[rank.rank] = rank;
     if (!rank.idle_spans.empty()) idle_[rank.rank] = std::exchange(kept.idle_spans, {});
@@ -117,6 +120,11 @@ RunInfo RunRecorder::run() const {
   run.reports.clear();
   for (const auto& [rank, report] : reports_) run.reports.push_back(report);
   return run;
+}
+
+RunHistory RunRecorder::history() const {
+  MutexLock lock(mu_);
+  return history_;
 }
 
 std::vector<StepRecord> RunRecorder::TakeSteps() {

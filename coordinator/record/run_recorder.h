@@ -1,7 +1,7 @@
 // Records an embedded coordinator's reports about one run, for progress, traces and the summary.
 //
 // Memory is bounded whatever the length of the run: the jobs of the last steps, the last durations of each
-// stage and kind, one number a step.
+// stage and kind, one number a step; of loss and memory, a history that is thinned.
 //
 // Threads: the On.. methods are called on the coordinator's thread and only copy; the others on the thread
 // that shows and writes. `wake` is called, on the coordinator's thread, when there is something new to look
@@ -21,6 +21,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
 #include "coordinator/core/events.h"
+#include "coordinator/record/run_history.h"
 #include "schedules/drawing/drawing.h"
 
 namespace weft {
@@ -63,6 +64,8 @@ class RunRecorder {
   std::vector<JobHashes> TakeHashes();
   // Returns the sentences about slow jobs since the last call; of many, the last.
   std::vector<std::string> TakeSlowJobs();
+  // Returns the loss and the memory up to now.
+  RunHistory history() const;
   // Returns the jobs of whole steps, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
@@ -93,6 +96,7 @@ class RunRecorder {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> slow_jobs_ ABSL_GUARDED_BY(mu_);
+  RunHistory history_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);
   std::vector<JobHashes> hashes_ ABSL_GUARDED_BY(mu_);

@@ -49,6 +49,7 @@ class RunRecords::Recording {
             spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
   RunRecorder& recorder() { return recorder_; }
+  int stages() const { return spec_.stages(); }
 
   // Begins the thread, once. It keeps the recording alive.
   static void Begin(const std::shared_ptr<Recording>& recording) {
@@ -211,6 +212,13 @@ std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {
   MutexLock lock(mu_);
   const auto found = recordings_.find(run);
   return found == recordings_.end() ? nullptr : found->second;
+}
+
+std::optional<RunRecords::Look> RunRecords::LookAt(uint64_t run) {
+  const std::shared_ptr<Recording> recording = Find(run);
+  if (recording == nullptr) return std::nullopt;
+  const RunRecorder& recorder = recording->recorder();
+  return Look{recorder.run(), recorder.history(), recorder.LastJobs(), recording->stages()};
 }
 
 void RunRecords::Forget(uint64_t run) {

@@ -5,8 +5,8 @@
 // active run writes. A folder that hangs or a disk that is full holds up neither the coordinator nor other
 // runs, and fails no run: files that could not be written are logged.
 //
-// Threads: Claim from any but the coordinator's loop; the others on the loop. Destruction waits a few seconds
-// for writes in progress, no longer.
+// Threads: Claim from any but the coordinator's loop; LookAt from any; the others on the loop. Destruction
+// waits a few seconds for writes in progress, no longer.
 #ifndef WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 #define WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 
@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@
 #include "base/mutex.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/run_plan.h"
+#include "coordinator/record/run_history.h"
 #include "proto/wire/runs_codec.h"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 
@@ -49,6 +52,15 @@ class RunRecords {
   void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
+
+  // Returns what is known of a run that has not ended; null for others. May be called from any thread.
+  struct Look {
+    RunInfo run;
+    RunHistory history;
+    std::vector<DrawnJob> jobs;  // those of whole steps, the last ones
+    int stages = 1;
+  };
+  std::optional<Look> LookAt(uint64_t run);
 
  private:
   class Recording;

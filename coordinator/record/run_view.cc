@@ -64,28 +64,23 @@ std::string Duration(const RunInfo& run, int64_t now_ns) {
 
 std::string Loss(const RunInfo& run) { return run.has_loss ? LossText(run.loss) : "-"; }
 
-// Returns both tables as one where that is narrow enough, else one below the other. The first column of the
-// first one is the key of both.
-std::string SideBySide(std::vector<std::string> header, std::vector<std::vector<std::string>> rows,
-                       const std::vector<std::string>& more,
-                       const std::vector<std::vector<std::string>>& more_rows, const TextStyle& style) {
-  std::vector<std::string> both = header, second = {header[0]};
-  std::vector<std::vector<std::string>> both_rows = rows, second_rows;
-  both.insert(both.end(), more.begin(), more.end());
-  second.insert(second.end(), more.begin(), more.end());
-  for (size_t r = 0; r < rows.size(); ++r) {
-    both_rows[r].insert(both_rows[r].end(), more_rows[r].begin(), more_rows[r].end());
-    second_rows.push_back({rows[r][0]});
-    second_rows[r].insert(second_rows[r].end(), more_rows[r].begin(), more_rows[r].end());
-  }
+// Returns both tables as one where that is narrow enough, else one below the other. The first column of each
+// is the key of both.
+std::string SideBySide(const TextCells& first, const TextCells& second, const TextStyle& style) {
+  TextCells both = first;
+  both.header.insert(both.header.end(), second.header.begin() + 1, second.header.end());
+  for (size_t r = 0; r < both.rows.size(); ++r)
+    both.rows[r].insert(both.rows[r].end(), second.rows[r].begin() + 1, second.rows[r].end());
   TextStyle any = style;
   any.width = 1 << 20;
   any.colour = false;
-  const std::string wide = FormatTable(both, both_rows, any);
+  const std::string wide = FormatTable(both.header, both.rows, any);
   size_t width = 0;
   for (const absl::string_view line : absl::StrSplit(wide, '\n')) width = std::max(width, TextColumns(line));
-  if (width <= static_cast<size_t>(style.width) || more.empty()) return FormatTable(both, both_rows, style);
-  return absl::StrCat(FormatTable(header, rows, style), "\n", FormatTable(second, second_rows, style));
+  if (width <= static_cast<size_t>(style.width) || second.header.size() == 1)
+    return FormatTable(both.header, both.rows, style);
+  return absl::StrCat(FormatTable(first.header, first.rows, style), "\n",
+                      FormatTable(second.header, second.rows, style));
 }
 
 // Returns "rank 3", "ranks 0 to 3", or "ranks 0, 2, 3".
@@ -128,29 +123,42 @@ std::string Steps(const RunInfo& run) { return absl::StrCat(run.steps_done, "/",
 
 }  // namespace
 
-std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style) {
+TextCells RankTimeCells(const std::vector<RankReport>& reports) {
   double longest = 0;
   for (const RankReport& r : reports) longest = std::max(longest, r.wall_seconds);
   const auto causes = Columns(reports, &RankReport::idle_seconds, longest * 5e-4);
-  const auto classes = Columns(reports, &RankReport::peak_bytes, 0);
-  std::vector<std::string> times = {"rank", "busy"}, bytes;
-  for (const std::string& cause : causes) times.push_back(cause);
-  for (const std::string& name : classes) bytes.push_back(absl::StrCat("peak ", name));
-  std::vector<std::vector<std::string>> time_rows, byte_rows;
+  TextCells cells = {{"rank", "busy"}, {}};
+  cells.header.insert(cells.header.end(), causes.begin(), causes.end());
   for (const RankReport& r : reports) {
-    if (time_rows.size() == kRanksShown) break;
-    auto& row = time_rows.emplace_back();
+    if (cells.rows.size() == kRanksShown) break;
+    auto& row = cells.rows.emplace_back();
     row = {absl::StrCat(r.rank), Percent(Sum(r.busy_seconds), r.wall_seconds)};
     for (const std::string& cause : causes) row.push_back(Percent(At(r.idle_seconds, cause), r.wall_seconds));
-    auto& peaks = byte_rows.emplace_back();
+  }
+  return cells;
+}
+
+TextCells RankByteCells(const std::vector<RankReport>& reports) {
+  const auto classes = Columns(reports, &RankReport::peak_bytes, 0);
+  TextCells cells = {{"rank"}, {}};
+  for (const std::string& name : classes) cells.header.push_back(absl::StrCat("peak ", name));
+  for (const RankReport& r : reports) {
+    if (cells.rows.size() == kRanksShown) break;
+    auto& row = cells.rows.emplace_back();
+    row = {absl::StrCat(r.rank)};
     for (const std::string& name : classes) {
       const auto known = r.peak_bytes.find(name);
-      peaks.push_back(known == r.peak_bytes.end() ? "-" : FormatBytes(static_cast<double>(known->second)));
+      row.push_back(known == r.peak_bytes.end() ? "-" : FormatBytes(static_cast<double>(known->second)));
     }
   }
-  std::string table = SideBySide(times, time_rows, bytes, byte_rows, style);
-  if (reports.size() > time_rows.size()) {
-    absl::StrAppend(&table, ".. and ", reports.size() - time_rows.size(), " more ranks, in summary.json\n");
+  return cells;
+}
+
+std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style) {
+  const TextCells times = RankTimeCells(reports), bytes = RankByteCells(reports);
+  std::string table = SideBySide(times, bytes, style);
+  if (reports.size() > times.rows.size()) {
+    absl::StrAppend(&table, ".. and ", reports.size() - times.rows.size(), " more ranks, in summary.json\n");
   }
   return table;
 }
@@ -224,15 +232,19 @@ Json RunJson(const RunInfo& run) {
   return json;
 }
 
-std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style) {
-  std::vector<std::vector<std::string>> rows;
+TextCells RunsCells(const std::vector<RunInfo>& runs, int64_t now_ns) {
+  TextCells cells = {{"run", "name", "state", "schedule", "ranks", "processes", "steps", "loss", "time"}, {}};
   for (const RunInfo& r : runs) {
-    rows.push_back({absl::StrCat(r.id), r.name, std::string(RunStateName(r.state)), r.schedule,
-                    absl::StrCat(r.ranks), absl::StrCat(r.processes), Steps(r), Loss(r),
-                    Duration(r, now_ns)});
+    cells.rows.push_back({absl::StrCat(r.id), r.name, std::string(RunStateName(r.state)), r.schedule,
+                          absl::StrCat(r.ranks), absl::StrCat(r.processes), Steps(r), Loss(r),
+                          Duration(r, now_ns)});
   }
-  std::string table = FormatTable(
-      {"run", "name", "state", "schedule", "ranks", "processes", "steps", "loss", "time"}, rows, style);
+  return cells;
+}
+
+std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style) {
+  const TextCells cells = RunsCells(runs, now_ns);
+  std::string table = FormatTable(cells.header, cells.rows, style);
   for (const RunInfo& r : runs) {
     if (r.state != RunState::kWaiting || r.reason.empty()) continue;
     absl::StrAppend(&table, "run ", r.id, " waits: ", r.reason, "\n");
@@ -251,13 +263,18 @@ Json WorkerJson(const WorkerInfo& worker) {
           {"silent_seconds", static_cast<double>(worker.silent_ns) * 1e-9}};
 }
 
-std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style) {
-  std::vector<std::vector<std::string>> rows;
+TextCells WorkersCells(const std::vector<WorkerInfo>& workers) {
+  TextCells cells = {{"process", "name", "host", "pid", "device", "state", "run"}, {}};
   for (const WorkerInfo& w : workers) {
-    rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device, w.state,
-                    w.run == 0 ? "-" : absl::StrCat(w.run)});
+    cells.rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device, w.state,
+                          w.run == 0 ? "-" : absl::StrCat(w.run)});
   }
-  return FormatTable({"process", "name", "host", "pid", "device", "state", "run"}, rows, style);
+  return cells;
+}
+
+std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style) {
+  const TextCells cells = WorkersCells(workers);
+  return FormatTable(cells.header, cells.rows, style);
 }
 
 std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) {

@@ -19,6 +19,17 @@ nlohmann::ordered_json RunJson(const RunInfo& run);
 std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style = {});
 std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style = {});
 
+// The cells of a table.
+struct TextCells {
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>> rows;
+};
+// Return the cells of RunsTable and WorkersTable, and of RankTable's two halves: times and bytes.
+TextCells RunsCells(const std::vector<RunInfo>& runs, int64_t now_ns);
+TextCells WorkersCells(const std::vector<WorkerInfo>& workers);
+TextCells RankTimeCells(const std::vector<RankReport>& reports);
+TextCells RankByteCells(const std::vector<RankReport>& reports);
+
 nlohmann::ordered_json WorkerJson(const WorkerInfo& worker);
 std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style = {});
 

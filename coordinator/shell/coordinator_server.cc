@@ -20,6 +20,7 @@
 namespace weft {
 namespace {
 
+constexpr int64_t kLongestLook = 1'000'000'000;
 constexpr absl::Duration kLastWords = absl::Seconds(1);  // time for shut-down messages to be heard
 
 struct CheckedAddress {
@@ -133,6 +134,23 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     return Ask<absl::StatusOr<RunInfo>>(Over(), [&](auto answer) { answer(loop_->core().GetRun(run)); });
   }
 
+  absl::StatusOr<Overview> LookAround(std::optional<uint64_t> run) override {
+    // It outlives a caller that has not waited.
+    struct Answer {
+      Notification given;
+      Overview overview;
+    };
+    const auto answer = std::make_shared<Answer>();
+    const bool posted = loop_->Post([this, run, answer] {
+      answer->overview = OverviewNow(run);
+      answer->given.Notify();
+    });
+    if (!posted) return Over();
+    if (!answer->given.WaitWithTimeout(kLongestLook))
+      return absl::UnavailableError("the coordinator has not answered for a second");
+    return std::move(answer->overview);
+  }
+
   void WorkerExited(const weft::WorkerExited& exited) override {
     loop_->Post([this, exited] { loop_->Add(exited); });
   }
@@ -161,6 +179,23 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
  private:
   static absl::Status Over() { return absl::UnavailableError("the coordinator has stopped"); }
+
+  // Runs on the loop's thread.
+  Overview OverviewNow(std::optional<uint64_t> run) const {
+    const int64_t now = MonotonicNow(), offset = loop_->unix_minus_monotonic();
+    Overview overview{{}, loop_->core().ListWorkers(now), now + offset};
+    if (!run.has_value()) {
+      overview.runs = loop_->core().ListRuns();
+    } else if (absl::StatusOr<RunInfo> found = loop_->core().GetRun(*run); found.ok()) {
+      overview.runs.push_back(*std::move(found));
+    }
+    for (RunInfo& r : overview.runs) {
+      for (int64_t* time : {&r.submitted_ns, &r.started_ns, &r.ended_ns}) {
+        if (*time != 0) *time += offset;
+      }
+    }
+    return overview;
+  }
 
   // Runs `question` on the loop's thread and waits for its answer; returns `over` once the loop has ended.
   template <typename Result, typename Question>

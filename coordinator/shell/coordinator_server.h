@@ -13,12 +13,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/shell/server_options.h"
+#include "proto/session/run_info.h"
+#include "proto/session/worker_info.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -39,6 +42,16 @@ class CoordinatorServer {
   virtual absl::Status Cancel(uint64_t run, const std::string& reason, bool save) = 0;
   absl::Status Cancel(uint64_t run, const std::string& reason) { return Cancel(run, reason, false); }
   virtual absl::StatusOr<RunInfo> GetRun(uint64_t run) = 0;  // times are of the coordinator's monotonic clock
+
+  // What there is at a moment; all times are of the wall clock.
+  struct Overview {
+    std::vector<RunInfo> runs;
+    std::vector<WorkerInfo> workers;
+    int64_t now_ns = 0;
+  };
+  // Returns all runs, without the reports of their ranks; or only `run`, with them, if there is such a run.
+  // Unavailable if the loop does not answer within a second.
+  virtual absl::StatusOr<Overview> LookAround(std::optional<uint64_t> run) = 0;
 
   // Returns "", or for probes why it does not serve: its loop does not turn, or new connections are refused.
   virtual std::string Problem() const = 0;

@@ -33,6 +33,7 @@
 #include "coordinator/shell/daemon_store.h"
 #include "coordinator/shell/restored_runs.h"
 #include "coordinator/shell/spec_planner.h"
+#include "coordinator/shell/status_pages.h"
 #include "coordinator/store/etcd_store.h"
 #include "coordinator/store/sqlite_store.h"
 #include "proto/session/access.h"
@@ -186,17 +187,42 @@ void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
   store->writer->Write(std::move(restored.records), nullptr);
 }
 
-// Serves /metrics and /healthz where the flags say so; null where they do not.
+constexpr char kServesNot[] = "it does not serve yet, or is stopping";
+
+// What serves; null before it does, and behind it.
+struct Serving {
+  std::atomic<CoordinatorServer*> server{nullptr};
+  std::atomic<RunRecords*> records{nullptr};
+};
+
+StatusSources SourcesOf(const Serving& serving) {
+  StatusSources sources;
+  sources.look_around =
+      [&serving](std::optional<uint64_t> run) -> absl::StatusOr<CoordinatorServer::Overview> {
+    CoordinatorServer* server = serving.server;
+    if (server == nullptr) return absl::UnavailableError(kServesNot);
+    return server->LookAround(run);
+  };
+  sources.look_at = [&serving](uint64_t run) -> std::optional<RunRecords::Look> {
+    RunRecords* records = serving.records;
+    if (records == nullptr) return std::nullopt;
+    return records->LookAt(run);
+  };
+  return sources;
+}
+
+// Serves metrics, health and the status page where the flags say so; null where they do not.
 absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, Metrics* metrics,
-                                                            const std::atomic<CoordinatorServer*>& serving,
-                                                            const DaemonLog& log) {
+                                                            const Serving& serving, const DaemonLog& log) {
   if (flags.metrics.empty()) return nullptr;
-  const MetricsReaders readers = {flags.security, MayReadMetrics, ObserveCertificates(&log)};
-  auto started = MetricsServer::Start(flags.metrics, metrics, readers, [&serving] {
-    const CoordinatorServer* server = serving;
-    return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
-  });
-  if (started.ok()) log.Info(absl::StrCat("metrics on port ", (*started)->port()));
+  const MetricsReaders readers = {flags.security, MayRead, ObserveCertificates(&log)};
+  const auto healthy = [&serving] {
+    const CoordinatorServer* server = serving.server;
+    return server == nullptr ? std::string(kServesNot) : server->Problem();
+  };
+  auto started = MetricsServer::Start(flags.metrics, metrics, readers, healthy, /*refresh=*/nullptr,
+                                      StatusPages(SourcesOf(serving)));
+  if (started.ok()) log.Info(absl::StrCat("status page and metrics on port ", (*started)->port()));
   return started;
 }
 
@@ -222,11 +248,11 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
 
   const DaemonLog log("weft-coordinator", flags.log_level);
   Metrics metrics;
-  std::atomic<CoordinatorServer*> serving{nullptr};
+  Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
   // The manager's time-outs for starting and stopping watch over a process that does not serve.
   notices->Watch([&serving] {
-    const CoordinatorServer* server = serving;
+    const CoordinatorServer* server = serving.server;
     return server == nullptr ? std::string() : server->Problem();
   });
   auto metrics_server = StartMetrics(flags, &metrics, serving, log);
@@ -253,14 +279,16 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   for (const std::string& address : (*server)->addresses()) {
     log.Info(absl::StrCat("listening on ", address));
   }
-  serving = server->get();
+  serving.records = &records;
+  serving.server = server->get();
   notices->Ready(absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", ")));
   int signal = 0;
   sigwait(&signals, &signal);
   log.Info(absl::StrCat("stopping on ", strsignal(signal)));
   notices->Stopping(absl::StrCat("stopping on ", strsignal(signal)));
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
-  serving = nullptr;
+  serving.server = nullptr;
+  serving.records = nullptr;
   (*server)->Stop(absl::StrCat("it got the signal ", strsignal(signal)));
   // These two ask the server for its health.
   metrics_server->reset();
@@ -289,8 +317,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
          absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated (default ",
                       kDefaultCoordinator, ", as of the clients)"))
       ->take_all();
-  app.add_option("--metrics", flags.metrics,
-                 "Serve /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
+  app.add_option(
+      "--metrics", flags.metrics,
+      "Serve a status page for browsers, /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
   app.add_option("--output-root", flags.output_root,
                  "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
                  "(default: out "

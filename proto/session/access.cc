@@ -107,9 +107,12 @@ const std::vector<MethodAccess>& AccessTable() {
   return table;
 }
 
-bool MayReadMetrics(const std::vector<std::string>& uris) {
+bool MayRead(const std::vector<std::string>& uris, absl::string_view page) {
   const absl::StatusOr<Identity> reader = IdentityOf(uris);
-  return reader.ok() && (reader->role == Role::kMetrics || reader->role == Role::kAdmin);
+  if (!reader.ok()) return false;
+  if (page == "/metrics" || page == "/healthz")
+    return reader->role == Role::kMetrics || reader->role == Role::kAdmin;
+  return CheckAccess(*reader, "/weft.v1.Runs/Get").ok();
 }
 
 absl::Status CheckAccess(const Identity& identity, absl::string_view path) {

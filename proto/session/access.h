@@ -45,8 +45,9 @@ struct MethodAccess {
 };
 const std::vector<MethodAccess>& AccessTable();
 
-// Returns true if the identity in a certificate's URIs may read a process's metrics from another machine.
-bool MayReadMetrics(const std::vector<std::string>& uris);
+// Returns true if the identity in a certificate's URIs may read that page of a process from another machine:
+// metrics and health, or those that show runs.
+bool MayRead(const std::vector<std::string>& uris, absl::string_view page);
 
 // PermissionDenied, with the roles that may, for an identity whose role may not call the method.
 absl::Status CheckAccess(const Identity& identity, absl::string_view path);

@@ -1,5 +1,7 @@
 #include "schedules/drawing/timeline_layout.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace weft {
 
 namespace {
@@ -72,7 +74,7 @@ bool TimelineLayout::AnyGap() const {
 
 std::string TimelineLayout::bare() const {
   if (!AnyGap()) return "";
-  return options_.idle.empty() ? "idle" : std::string("idle: ") + kBareCause;
+  return options_.idle.empty() ? "idle" : absl::StrCat("idle: ", kBareCause);
 }
 
 // Weights that take no time to come are drawn where they are read, not when all could be fetched at once.

@@ -291,6 +291,22 @@ CommandResult ReadMetrics(int port, const std::string& path, const std::string& 
                       120);
 }
 
+TEST_F(Security, StatusPageOnAnAddressOfOtherMachines_IsForThoseWhoMayLookAtRuns) {
+  const int port = FreePorts(1);
+  StartCoordinator({"--metrics", absl::StrCat("0.0.0.0:", port)});
+  for (const char* page : {"/", "/status.json", "//metrics", "/?/metrics"}) {
+    for (const char* role : {"viewer", "submitter", "admin"})
+      EXPECT_THAT(ReadMetrics(port, page, folder_ / (absl::StrCat("certs/", role))).out,
+                  Not(HasSubstr("may not read this page")))
+          << role << page;
+    for (const char* role : {"metrics", "worker"})
+      EXPECT_EQ(ReadMetrics(port, page, folder_ / (absl::StrCat("certs/", role))).out,
+                "this certificate may not read this page\n")
+          << role << page;
+  }
+  EXPECT_THAT(ReadMetrics(port, "/", folder_ / "certs/viewer").out, HasSubstr("No run was submitted yet."));
+}
+
 TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt) {
   const int port = FreePorts(2);
   StartCoordinator({"--metrics", absl::StrCat("0.0.0.0:", port)});
@@ -303,7 +319,7 @@ TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt
       EXPECT_EQ(ReadMetrics(one, "/healthz", folder_ / "certs/metrics").out, "ok\n");
     }
     const CommandResult viewer = ReadMetrics(one, "/metrics", folder_ / "certs/viewer");
-    EXPECT_EQ(viewer.out, "this certificate may not read the metrics\n");
+    EXPECT_EQ(viewer.out, "this certificate may not read this page\n");
     MakeCertificates("foreign");
     fs::copy_file(folder_ / "certs/admin/ca.crt", folder_ / "foreign/admin/ca.crt",
                   fs::copy_options::overwrite_existing);

@@ -95,7 +95,7 @@ Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
 }
 
 MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
-  MetricsReaders readers = {flags.security, MayReadMetrics, {}};
+  MetricsReaders readers = {flags.security, MayRead, {}};
   readers.certificates.refused = [log](const absl::Status& why) {
     log->Warning(absl::StrCat("new certificates for metrics are not taken: ", why.message()));
   };

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Looks at the status page of real daemons that train, with a real browser: status_page_test.py BIN_DIR [--pictures DIR]
+
+The pages must show the run while it goes on and when it has ended, show themselves anew, take nothing from elsewhere, and make the
+browser complain of nothing. Their JSON must be what the command line prints. --pictures leaves what the browser shows on a desk and
+on a phone. Needs Debian's chromium; exits with 77 without it."""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+SECONDS = 120 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
+RUN = """name: shown
+model: {gpt: {layers: 2, width: 32, heads: 2, context: 32}}
+data: {text: {path: text.txt}}
+train: {steps: 100000, batch: 8, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}
+stages: 4
+schedule: 1f1b
+"""
+
+
+def eventually(what, done):
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        answer = done()
+        if answer:
+            return answer
+        time.sleep(0.2)
+    raise AssertionError(f"this never was so: {what}")
+
+
+class Service:
+    """A coordinator with a status page, and two workers."""
+
+    def __init__(self, bin_dir, folder):
+        self.bin, self.folder, self.processes = bin_dir, folder, []
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.url, self.address = f"http://127.0.0.1:{port}", f"unix:{folder}/coordinator.sock"
+        self.start("weft-coordinator", "--listen", self.address, "--metrics", f"127.0.0.1:{port}", "--output-root", folder)
+        for name in ("w0", "w1"):
+            self.start("weft-worker", "--coordinator", self.address, "--name", name)
+
+    def start(self, program, *arguments):
+        log = open(self.folder / f"{program}.log", "ab")
+        command = ["setpriv", "--pdeathsig", "KILL", self.bin / program, *arguments]
+        self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+
+    def weft(self, *arguments):
+        return subprocess.run([self.bin / "weft", *arguments, "--coordinator", self.address], capture_output=True, text=True, check=True).stdout
+
+    def get(self, path):
+        """Returns the answer's code, type and text."""
+        try:
+            answer = urllib.request.urlopen(self.url + path, timeout=10)
+        except urllib.error.HTTPError as error:
+            answer = error
+        except OSError:
+            return 0, "", ""
+        return answer.status, answer.headers.get("Content-Type", ""), answer.read().decode()
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+class Browser:
+    def __init__(self, folder):
+        self.command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                        "--enable-logging=stderr", f"--user-data-dir={folder}/browser"]
+
+    def look(self, url, *options):
+        """Returns the page as the browser has it a few seconds later, which complains of nothing."""
+        done = subprocess.run([*self.command, *options, url], capture_output=True, text=True, timeout=SECONDS, check=True)
+        complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        assert not complaints, complaints
+        return done.stdout
+
+    def picture(self, url, path, width, height):
+        self.look(url, f"--screenshot={path}", f"--window-size={width},{height}")
+
+
+def check_pages(service, browser):
+    """Checks the pages of a run that goes on."""
+    code, kind, page = service.get("/runs/1")
+    assert (code, kind) == (200, "text/html; charset=utf-8"), (code, kind)
+    for picture in ("Loss", "The last steps", "Memory"):
+        assert f">{picture}<" in page, picture
+    outside = [a for a in re.findall(r"""(?:src|href)=["']([^"']*)""", page) if not a.startswith("/")]
+    assert not outside, outside
+    shown = browser.look(service.url + "/runs/1", "--dump-dom", "--virtual-time-budget=9000")
+    assert "<svg" in shown and ">busy<" in shown, shown
+    assert re.search(r'data-shown-anew="[1-9]', shown), "the page has not shown itself anew"
+    assert "shown" in browser.look(service.url + "/", "--dump-dom")
+    for path in ("/runs/2", "/runs/x", "/runs/1/", "/../etc/passwd", "/runs/99999999999999999999", "/favicon.ico"):
+        assert service.get(path)[0] == 404, path
+    assert service.get("/healthz")[0] == 200 and "weft_steps_total" in service.get("/metrics")[2]
+
+
+def check_json(service):
+    """Checks that programs read there what the command line prints."""
+    of_page, printed = json.loads(service.get("/runs/1.json")[2]), json.loads(service.weft("describe", "1", "-o", "json"))
+    assert of_page == printed, (of_page, printed)
+    everything = json.loads(service.get("/status.json")[2])
+    for of_page, command in ((everything["runs"], "ls"), (everything["workers"], "workers")):
+        printed = json.loads(service.weft(command, "-o", "json"))
+        for row in of_page + printed:
+            row.pop("silent_seconds", None)
+        assert of_page == printed, (of_page, printed)
+
+
+def check(service, browser, pictures):
+    eventually("the page", lambda: "No run was submitted yet." in service.get("/")[2])
+    (service.folder / "text.txt").write_text("the loom and the shuttle and the thread of the weft\n" * 400)
+    (service.folder / "run.yaml").write_text(RUN)
+    service.weft("submit", service.folder / "run.yaml", "--processes", "2", "--out", service.folder / "out", "--detach")
+    eventually("pictures of the run", lambda: all(p in service.get("/runs/1")[2] for p in (">Loss<", ">Memory<", ">The last steps<")))
+    check_pages(service, browser)
+    for name, width, height in (("desk", 1200, 2000), ("phone", 400, 1800)):
+        for path in ("", "runs/1"):
+            browser.picture(f"{service.url}/{path}", pictures / f"{name}_{path.replace('/', '_')}.png", width, height)
+    service.weft("cancel", "1")
+    eventually("the end of the run", lambda: "cancelled" in service.get("/runs/1")[2])
+    assert "Its pictures and figures are in" in service.get("/runs/1")[2]
+    check_json(service)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin_dir", type=pathlib.Path)
+    parser.add_argument("--pictures", type=pathlib.Path)
+    options = parser.parse_args()
+    if shutil.which("chromium") is None:
+        print("SKIPPED: the status page was not looked at: Debian has a browser in the package chromium", file=sys.stderr)
+        return 77
+    with tempfile.TemporaryDirectory(prefix="weft_status_") as name:
+        folder = pathlib.Path(name)
+        service = Service(options.bin_dir.absolute(), folder)
+        try:
+            check(service, Browser(folder), options.pictures or folder)
+        except BaseException:
+            for log in folder.glob("*.log"):
+                print(f"---- {log.name}\n{log.read_text()[-3000:]}", file=sys.stderr)
+            raise
+        finally:
+            service.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
