@@ -95,14 +95,15 @@ class Reader {
     if (!fits) Fail(key, absl::StrCat("is not a whole number from ", least, " to ", most));
     return ok() ? json.get<int64_t>() : least;
   }
-  std::vector<int64_t> Sizes(const char* key) {
+  std::vector<int64_t> Sizes(const char* key, int64_t least = 1) {
     std::vector<int64_t> sizes;
     int64_t elements = 1;
     for (const Json& size : List(key)) {
-      sizes.push_back(WholeOf(size, key, 1, kMaxElements));
-      if (elements > kMaxElements / sizes.back()) Fail(key, "are too large");
+      sizes.push_back(WholeOf(size, key, least, kMaxElements));
+      const int64_t factor = std::max<int64_t>(sizes.back(), 1);
+      if (elements > kMaxElements / factor) Fail(key, "are too large");
       if (!ok()) return {};
-      elements *= sizes.back();
+      elements *= factor;
     }
     if (sizes.size() > kMaxDimensions) Fail(key, absl::StrCat("are more than ", kMaxDimensions));
     return sizes;
@@ -240,7 +241,7 @@ std::vector<ExportedConstant> ConstantsOf(const Json& list, const std::string& p
     Reader reader(json, absl::StrCat(path, "[", constants.size(), "]"), status);
     ExportedConstant constant;
     constant.name = reader.Name("name");
-    constant.sizes = reader.Sizes("sizes");
+    constant.sizes = reader.Sizes("sizes", /*least=*/0);
     constant.type = reader.Type("type");
     constant.is_frozen_parameter = reader.Flag("frozen_parameter");
     constants.push_back(std::move(constant));

@@ -117,6 +117,22 @@ TEST(ExportedModel, Count_IsAModelOfTheFieldsThatItReads) {
   EXPECT_EQ(ParseExportedModel(TwoLayers()).value()->count, nullptr);
 }
 
+// Models have constants without elements, as an empty cache of keys.
+TEST(ExportedModel, ConstantWithoutElements_IsOne) {
+  Json graphs = TwoLayers();
+  const auto add = [&](int64_t size) {
+    graphs["layers"][0]["constants"] = {
+        {{"name", "none"}, {"type", "F32"}, {"sizes", {size}}, {"frozen_parameter", false}}};
+  };
+  graphs["layers"][0]["operations"][0]["results"] = {3};
+  graphs["layers"][0]["output"]["value"] = 3;
+  graphs["layers"][0]["values"] = 4;
+  add(0);
+  EXPECT_TRUE(ParseExportedModel(graphs).ok()) << ParseExportedModel(graphs).status();
+  add(-1);
+  EXPECT_FALSE(ParseExportedModel(graphs).ok());
+}
+
 TEST(ExportedModel, CountThatReadsMoreThanData_IsRefused) {
   const auto expect = [](const std::function<void(Json&)>& change, const std::string& words) {
     Json graphs = TwoLayers();
