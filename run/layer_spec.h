@@ -72,6 +72,7 @@ struct TransformerBlockSpec {
   bool causal = false;  // a token attends to those before it only
   double epsilon = 0;   // of the norms
   double dropout = 0;
+  bool tanh_gelu = false;
 };
 // Computes the scores of each token's successor.
 struct TokenScoresSpec {

@@ -184,7 +184,7 @@ std::vector<LayerSpec> LayersOf(const GptSpec& m) {
     layers.push_back({absl::StrCat("block", i),
                       {i},
                       TransformerBlockSpec{m.context, m.width, m.heads, m.layers, /*causal=*/true,
-                                           kGptEpsilon, m.dropout}});
+                                           kGptEpsilon, m.dropout, m.tanh_gelu}});
   }
   layers.push_back({"head", {m.layers}, TokenScoresSpec{m.context, m.width, m.vocabulary, kGptEpsilon}});
   return layers;

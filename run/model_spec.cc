@@ -86,7 +86,8 @@ void ReadPreset(FileSection& section, GptSpec& gpt) {
 GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   GptSpec gpt;
   FileSection section(choice.parameters, choice.path,
-                      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
+                      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout", "gelu"},
+                      status);
   ReadPreset(section, gpt);
   section.Read("layers", gpt.layers, 1, kMaxLayers);
   section.Read("width", gpt.width, 1, kMaxWidth);
@@ -94,6 +95,10 @@ GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   section.Read("context", gpt.context, 1, kMaxWidth);
   section.Read("vocabulary", gpt.vocabulary, 256, kMaxWidth);
   section.Read("dropout", gpt.dropout, 0, 1, /*below=*/true);
+  std::string gelu = "erf";
+  section.Read("gelu", gelu);
+  if (gelu != "erf" && gelu != "tanh") section.Fail("gelu", UnknownName("gelu", gelu, {"erf", "tanh"}));
+  gpt.tanh_gelu = gelu == "tanh";
   if (section.ok() && gpt.width % gpt.heads != 0) {
     section.Fail("width", absl::StrCat(gpt.width, " is not divisible by heads ", gpt.heads,
                                        "; each head takes an equal share of the width"));
@@ -186,8 +191,10 @@ Json Parameters(const TwoTowerSpec& m) {
 }
 
 Json Parameters(const GptSpec& m) {
-  return {{"layers", m.layers},   {"width", m.width},           {"heads", m.heads},
-          {"context", m.context}, {"vocabulary", m.vocabulary}, {"dropout", m.dropout}};
+  Json json = {{"layers", m.layers},   {"width", m.width},           {"heads", m.heads},
+               {"context", m.context}, {"vocabulary", m.vocabulary}, {"dropout", m.dropout}};
+  if (m.tanh_gelu) json["gelu"] = "tanh";
+  return json;
 }
 
 }  // namespace

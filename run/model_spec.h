@@ -41,6 +41,7 @@ struct GptSpec {
   int context = 128;     // tokens of a sample
   int vocabulary = 256;  // at least 256, so that bytes are tokens
   double dropout = 0;
+  bool tanh_gelu = false;  // the GELU of the published GPT-2, by tanh; else by erf
 };
 // A residual network over square images (arXiv 1512.03385; strides as torchvision has them). resnet.h has its
 // blocks.

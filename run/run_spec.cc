@@ -15,6 +15,7 @@
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
 #include "run/unknown_name.h"
+#include "run/weight_decay.h"
 
 namespace weft {
 namespace {
@@ -45,6 +46,21 @@ Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
   section.Read("crop", augment.crop, 0, kMaxCrop);
   section.Read("flip", augment.flip);
   return augment;
+}
+
+constexpr const char* kTokensNames[] = {"bytes", "uint16", "uint32", "llm.c",
+                                        "megatron"};  // of TextData::Tokens
+
+TextData::Tokens ReadTokens(FileSection& text) {
+  std::string name = kTokensNames[0];
+  text.Read("tokens", name);
+  const std::vector<std::string> names(std::begin(kTokensNames), std::end(kTokensNames));
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    text.Fail("tokens", UnknownName("kind of tokens", name, names));
+    return TextData::Tokens::kBytes;
+  }
+  return static_cast<TextData::Tokens>(found - names.begin());
 }
 
 // Reads the files of fields. Which fields there must be is the model's to say.
@@ -96,11 +112,7 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
     FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
     section.Require("path", "path: input.txt");
     section.Read("path", text.path);
-    std::string tokens = "bytes";
-    section.Read("tokens", tokens);
-    if (tokens != "bytes" && tokens != "uint16")
-      section.Fail("tokens", UnknownName("kind of tokens", tokens, {"bytes", "uint16"}));
-    if (tokens == "uint16") text.tokens = TextData::Tokens::kUInt16;
+    text.tokens = ReadTokens(section);
     data.source = text;
   }
   if (!status.ok() || !value.is_object()) return data;
@@ -189,26 +201,29 @@ void CheckActivations(const RunSpec& spec, absl::Status& status) {
   if (!fits.ok()) status = ErrorAt("schedule.activations", fits.message());
 }
 
-OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
+OptimizerSpec ReadOptimizer(FileSection& train, const ModelSpec& model, absl::Status& status) {
   if (!train.Has("optimizer")) return SgdSpec();
   const Choice choice =
       ReadChoice(train.At("optimizer"), "train.optimizer", {"optimizer", {"adamw", "sgd"}, {}, {}}, status);
   if (choice.name == "sgd") {
     SgdSpec sgd;
-    FileSection section(choice.parameters, choice.path, {"lr", "momentum", "weight_decay"}, status);
+    FileSection section(choice.parameters, choice.path, {"lr", "momentum", "weight_decay", "no_decay"},
+                        status);
     section.Read("lr", sgd.lr, 0, 1000);
     section.Read("momentum", sgd.momentum, 0, 1, /*below=*/true);
     section.Read("weight_decay", sgd.weight_decay, 0, 1000);
+    sgd.no_decay = ReadNoDecay(section, model);
     return sgd;
   }
   AdamWSpec adamw;
-  FileSection section(choice.parameters, choice.path, {"lr", "beta1", "beta2", "eps", "weight_decay"},
-                      status);
+  FileSection section(choice.parameters, choice.path,
+                      {"lr", "beta1", "beta2", "eps", "weight_decay", "no_decay"}, status);
   section.Read("lr", adamw.lr, 0, 1000);
   section.Read("beta1", adamw.beta1, 0, 1, /*below=*/true);
   section.Read("beta2", adamw.beta2, 0, 1, /*below=*/true);
   section.Read("eps", adamw.eps, 0, 1);
   section.Read("weight_decay", adamw.weight_decay, 0, 1000);
+  adamw.no_decay = ReadNoDecay(section, model);
   return adamw;
 }
 
@@ -224,7 +239,7 @@ NonFinite ReadNonFinite(FileSection& train) {
   return NonFinite::kStop;
 }
 
-TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
+TrainSpec ReadTrain(FileSection& file, const ModelSpec& model, absl::Status& status) {
   file.Require("train", "train: {steps: 200, batch: 32, microbatches: 8}");
   TrainSpec train;
   FileSection section(
@@ -237,7 +252,7 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   section.Read("batch", train.batch, 1, kMaxBatch);
   section.Read("microbatches", train.microbatches, 1, kMaxMicrobatches);
   section.Read("seed", train.seed);
-  train.optimizer = ReadOptimizer(section, status);
+  train.optimizer = ReadOptimizer(section, model, status);
   train.lr_schedule = ReadLearningRateSchedule(section, train, status);
   section.Read("clip_norm", train.clip_norm, 0, 1e9);
   train.non_finite = ReadNonFinite(section);
@@ -398,8 +413,7 @@ ValidateSpec ReadValidate(FileSection& file, const RunSpec& spec, absl::Status& 
 Json SourceToJson(const DataSpec& data) {
   Json json = Json::object();
   if (const auto* text = std::get_if<TextData>(&data.source)) {
-    const bool numbers = text->tokens == TextData::Tokens::kUInt16;
-    json["text"] = {{"path", text->path}, {"tokens", numbers ? "uint16" : "bytes"}};
+    json["text"] = {{"path", text->path}, {"tokens", kTokensNames[static_cast<size_t>(text->tokens)]}};
   } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
     json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
   } else if (const auto* arrays = std::get_if<ArraysData>(&data.source)) {
@@ -419,16 +433,20 @@ Json ToJson(const DataSpec& data) {
 }
 
 Json ToJson(const OptimizerSpec& optimizer) {
+  Json json;
   if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) {
-    return {{"sgd", {{"lr", sgd->lr}, {"momentum", sgd->momentum}, {"weight_decay", sgd->weight_decay}}}};
+    json = {{"sgd", {{"lr", sgd->lr}, {"momentum", sgd->momentum}, {"weight_decay", sgd->weight_decay}}}};
+  } else {
+    const auto& adamw = std::get<AdamWSpec>(optimizer);
+    json = {{"adamw",
+             {{"lr", adamw.lr},
+              {"beta1", adamw.beta1},
+              {"beta2", adamw.beta2},
+              {"eps", adamw.eps},
+              {"weight_decay", adamw.weight_decay}}}};
   }
-  const auto& adamw = std::get<AdamWSpec>(optimizer);
-  return {{"adamw",
-           {{"lr", adamw.lr},
-            {"beta1", adamw.beta1},
-            {"beta2", adamw.beta2},
-            {"eps", adamw.eps},
-            {"weight_decay", adamw.weight_decay}}}};
+  if (!NoDecayOf(optimizer).empty()) json.begin().value()["no_decay"] = NoDecayOf(optimizer);
+  return json;
 }
 
 }  // namespace
@@ -449,7 +467,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   file.Require("data", "data: {text: {path: input.txt}}");
   spec.data = ReadData(file.At("data"), "data", {"order", "augment"}, status);
   CheckModelAndData(spec.model, spec.data, "data", status);
-  spec.train = ReadTrain(file, status);
+  spec.train = ReadTrain(file, spec.model, status);
   CheckBatchNorm(spec, status);
   spec.layers_of_stage = ReadStages(file, spec.model, status);
   file.Require("schedule", "schedule: 1f1b");

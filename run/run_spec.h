@@ -30,8 +30,9 @@ namespace weft {
 inline constexpr absl::string_view kPathPayload = "weft/path";
 
 struct TextData {
-  // The form of a token in the file: a byte, or a number of 16 bits, the low byte first.
-  enum class Tokens : uint8_t { kBytes, kUInt16 };
+  // The form of the file: its bytes are tokens; or numbers of 16 or 32 bits, the low byte first; or the same
+  // behind a header, as llm.c writes them; or as Megatron-LM does, with an index beside it (token_file.h).
+  enum class Tokens : uint8_t { kBytes, kUInt16, kUInt32, kLlmC, kMegatron };
   std::string path;
   Tokens tokens = Tokens::kBytes;
 };
@@ -59,11 +60,14 @@ struct DataSpec {
   Augmentation augment = {};
 };
 
+// `no_decay`: patterns of the names of parameters whose weights do not decay (weight_decay.h).
 struct SgdSpec {
   double lr = 0.01, momentum = 0, weight_decay = 0;
+  std::vector<std::string> no_decay = {};
 };
 struct AdamWSpec {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  std::vector<std::string> no_decay = {};
 };
 using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
 

@@ -47,7 +47,7 @@ absl::StatusOr<std::string> CheckpointOf(const GenerateOptions& options, const R
 
 bool ReadsIds(const RunSpec& spec) {
   const auto* text = std::get_if<TextData>(&spec.data.source);
-  return text != nullptr && text->tokens == TextData::Tokens::kUInt16;
+  return text != nullptr && text->tokens != TextData::Tokens::kBytes;
 }
 
 // The bytes of a text; or, where the run's data are ids of tokens, these.

@@ -6,7 +6,7 @@
                        "train": {"steps": 100, "batch": 32, "microbatches": 4}})
     model.load_state_dict(done.state_dict(), strict=True)
 
-docs/guide/python.md has all of it. `export` and `load_checkpoint` need torch; nothing else imports it.
+docs/guide/python.md has all of it. What gives or takes weights needs torch; nothing else imports it.
 """
 import importlib
 from typing import TYPE_CHECKING
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from weft.checkpoints import export_weights, load_checkpoint
     from weft.data import tokenizer_hash, write_data
     from weft.exporting import export
+    from weft.gpt2 import from_gpt2, to_gpt2
     from weft.runs import compare, plan, simulate
     from weft.training import Training, train
 
 __all__ = ["BadRun", "NotExportable", "RunFailed", "Training", "WeftError", "compare", "export", "export_weights",
-           "load_checkpoint", "plan", "simulate", "tokenizer_hash", "train", "write_data"]
+           "from_gpt2", "load_checkpoint", "plan", "simulate", "to_gpt2", "tokenizer_hash", "train", "write_data"]
 
 # Where each name comes from; torch and numpy are imported when they are first needed.
 _MODULES = {"compare": "runs", "export": "exporting", "export_weights": "checkpoints", "load_checkpoint": "checkpoints",
-            "plan": "runs", "simulate": "runs", "tokenizer_hash": "data", "train": "training", "Training": "training",
+            "from_gpt2": "gpt2", "to_gpt2": "gpt2", "plan": "runs", "simulate": "runs", "tokenizer_hash": "data", "train": "training", "Training": "training",
             "write_data": "data"}
 
 

@@ -61,9 +61,17 @@ def attention(q, k, v, heads):
     return rows
 
 
+def gelu_by_erf(x):
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def gelu_by_tanh(x):
+    return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3))) / 2
+
+
 class Gpt:
-    def __init__(self, folder, heads):
-        self.p, self.heads = read_checkpoint(folder), heads
+    def __init__(self, folder, heads, gelu=gelu_by_erf):
+        self.p, self.heads, self.gelu = read_checkpoint(folder), heads, gelu
         self.blocks = sum(name.endswith(".norm1.weight") for name in self.p)
         self.context = len(self.p["embedding.position.weight"])
 
@@ -82,7 +90,7 @@ class Gpt:
         made = []
         for row in x:
             expanded = self.linear(self.norm(row, f"{name}.norm2"), f"{name}.mlp.expand")
-            expanded = [value * (1 + math.erf(value / math.sqrt(2))) / 2 for value in expanded]
+            expanded = [self.gelu(value) for value in expanded]
             made.append([a + b for a, b in zip(row, self.linear(expanded, f"{name}.mlp.contract"))])
         return made
 

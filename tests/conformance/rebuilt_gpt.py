@@ -5,7 +5,7 @@
     rebuilt_gpt.py BIN_DIR --torch   by gpt_in_pytorch.py; exits 77, with one line, where python3 has no torch or safetensors
 
 Trains a small gpt, cut between its blocks, with dropout: for a few steps, after which the epsilon of its norms still counts, and
-for many, after which its GELU does.
+for many, after which its GELU does, by erf and by tanh.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ import gpt_by_hand
 
 HEADS = 2
 RUN = f"""
-model: {{gpt: {{layers: 2, width: 8, heads: {HEADS}, context: 12, dropout: 0.1}}}}
+model: {{gpt: {{layers: 2, width: 8, heads: {HEADS}, context: 12, dropout: 0.1, gelu: GELU}}}}
 data: {{text: {{path: text.txt}}}}
 train: {{steps: STEPS, batch: 8, microbatches: 2, optimizer: {{adamw: {{lr: RATE}}}}}}
 stages: 3
@@ -29,11 +29,12 @@ schedule: 1f1b
 TOLERANCE = 3e-6
 
 
-def of_python(checkpoint, text):
-    return gpt_by_hand.Gpt(checkpoint, HEADS).loss(text.read_bytes())
+def of_python(checkpoint, text, gelu):
+    by_name = {"erf": gpt_by_hand.gelu_by_erf, "tanh": gpt_by_hand.gelu_by_tanh}
+    return gpt_by_hand.Gpt(checkpoint, HEADS, by_name[gelu]).loss(text.read_bytes())
 
 
-def of_torch(checkpoint, text):
+def of_torch(checkpoint, text, _):
     script = pathlib.Path(__file__).with_name("gpt_in_pytorch.py")
     done = subprocess.run([sys.executable, script, checkpoint, text, str(HEADS)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -41,15 +42,15 @@ def of_torch(checkpoint, text):
     return float(done.stdout)
 
 
-def agrees(weft, folder, steps, rate, by_torch):
-    run, out = folder / "run.yaml", folder / f"out{steps}"
-    run.write_text(RUN.replace("STEPS", str(steps)).replace("RATE", str(rate)))
+def agrees(weft, folder, steps, rate, gelu, by_torch):
+    run, out = folder / "run.yaml", folder / f"out{steps}{gelu}"
+    run.write_text(RUN.replace("STEPS", str(steps)).replace("RATE", str(rate)).replace("GELU", gelu))
     subprocess.run([weft, "train", run, "--processes", "1", "--out", out], check=True, capture_output=True)
     evaluated = subprocess.run([weft, "eval", run, "--checkpoint", out / "checkpoint", "-o", "json"], check=True, capture_output=True)
     wanted = json.loads(evaluated.stdout)["loss"]
     rebuild = of_torch if by_torch else of_python
-    loss = rebuild(out / "checkpoint", folder / "text.txt")
-    print(f"after {steps} steps: weft eval {wanted:.7f}, rebuilt {loss:.7f}")
+    loss = rebuild(out / "checkpoint", folder / "text.txt", gelu)
+    print(f"after {steps} steps, GELU by {gelu}: weft eval {wanted:.7f}, rebuilt {loss:.7f}")
     return abs(loss - wanted) <= TOLERANCE
 
 
@@ -66,7 +67,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_bytes(b"The warp is what the weft goes through, over and under. " * 6)
-        weft, runs = str(options.bin.resolve() / "weft"), [(10, 0.003), (100, 0.03)]
+        weft, runs = str(options.bin.resolve() / "weft"), [(10, 0.003, "erf"), (100, 0.03, "erf")]
+        runs += [] if options.torch else [(100, 0.03, "tanh")]  # the script of the page has one GELU
         differing = [run for run in runs if not agrees(weft, folder, *run, options.torch)]
     return 1 if differing else 0
 

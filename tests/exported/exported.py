@@ -29,6 +29,7 @@ stages: {stages}
 schedule: {schedule}
 """
 ADAMW = "{adamw: {lr: 0.01}}"
+GROUPS = '{adamw: {lr: 0.01, weight_decay: 0.5, no_decay: ["*.bias", "conv?.1.*"]}}'
 # Schedules and processes for each model; all models together meet every one.
 SCHEDULES = {
     "mlp": [("1f1b", 1), ("{fsdp: }", 2), ("{zb_h1: }", 1)],
@@ -71,6 +72,19 @@ def compare_schedules(weft, folder):
             same = made == wanted and len(made[0]) > 0
             print(f"{name}, {schedule}, {processes} processes: {'equal' if same else 'DIFFERENT'}")
             failures += [] if same else [f"{name}, {schedule}"]
+    return failures
+
+
+def compare_groups(weft, folder):
+    """Parameters that do not decay, among those that do and running averages: the same bits under every schedule."""
+    wanted = train(weft, run_file(folder, "cnn_norms", optimizer=GROUPS), folder / "groups.reference", "--reference")
+    every = train(weft, run_file(folder, "cnn_norms", optimizer=GROUPS.split(", no_decay")[0] + "}}"), folder / "groups.none", "--reference")
+    failures = [] if wanted != every else ["no_decay changes nothing"]
+    for number, (schedule, processes) in enumerate([("1f1b", 2), ("{fsdp: {shard: width}}", 2), ("ddp", 1)]):
+        run = run_file(folder, "cnn_norms", schedule=schedule, optimizer=GROUPS)
+        if train(weft, run, folder / f"groups.{number}", "--processes", str(processes)) != wanted:
+            failures.append(f"no_decay, {schedule}")
+    print(f"no_decay under 3 schedules: {len(failures)} failures")
     return failures
 
 
@@ -193,6 +207,30 @@ def compare_with_torch(weft, folder):
     return failures
 
 
+def compare_adamw(weft, folder):
+    """Three steps, with some parameters that do not decay, against torch.optim.AdamW with two groups."""
+    import make_models  # only where torch is there
+    import torch
+    module, loss, data = make_models.make(folder, "cnn")
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    groups = [{"params": [p for n, p in named if (".bias" in n or "norm" in n) == still], "weight_decay": 0 if still else 0.5}
+              for still in (False, True)]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    for step in range(3):
+        for b in range(4):
+            begin = (12 * step + 3 * b) % 24
+            (loss(module, {n: t[begin:begin + 3] for n, t in data.items()}) / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run = run_file(folder, "cnn", optimizer='{adamw: {lr: 0.01, weight_decay: 0.5, no_decay: ["*.bias", "norm*"]}}')
+    train(weft, run, folder / "adamw", "--processes", "1")
+    import weft as package
+    made = package.load_checkpoint(folder / "adamw")
+    wrong = [n for n, p in module.state_dict().items() if not torch.allclose(p, made[n], rtol=1e-4, atol=1e-5)]
+    print(f"AdamW with groups: {len(wrong)} of {len(made)} tensors are not torch's")
+    return [f"AdamW with groups: {wrong}"] if wrong else []
+
+
 def check_exporter(folder):
     """Tries what weft.export must refuse, and what it must not."""
     import modules  # only where torch is there
@@ -227,10 +265,10 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if options.torch:
-            failures = compare_with_torch(weft, folder) + check_exporter(folder)
+            failures = compare_with_torch(weft, folder) + compare_adamw(weft, folder) + check_exporter(folder)
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            failures = compare_schedules(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
+            failures = compare_schedules(weft, folder) + compare_groups(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -334,7 +334,7 @@ StageLayout OneScale(int stage) {
   slot.parameter.name = "scale";
   slot.parameter.size = {kFloats};
   layout.slots = {slot};
-  layout.statistics_begin = layout.elements = kFloats;
+  layout.no_decay_begin = layout.statistics_begin = layout.elements = kFloats;
   return layout;
 }
 

@@ -140,6 +140,79 @@ TEST_F(TextTest, NumbersOf16Bits_AreTokensAndCheckedAgainstTheVocabulary) {
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"6 bytes", "context + 1 = 4 tokens of 2 bytes"});
 }
 
+// Returns the numbers as bytes, the low one first.
+template <typename T>
+std::string BytesOf(std::initializer_list<T> numbers) {
+  return std::string(reinterpret_cast<const char*>(numbers.begin()), numbers.size() * sizeof(T));
+}
+
+TEST_F(TextTest, NumbersOf32Bits_AreTokens) {
+  run_.data.source =
+      TextData{Write("t.bin", BytesOf<uint32_t>({1, 70000, 3, 128255})), TextData::Tokens::kUInt32};
+  std::get<GptSpec>(run_.model).vocabulary = 128256;
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  std::vector<int64_t> y(3);
+  ASSERT_TRUE((*data)->ReadTargets(0, y.data()).ok());
+  EXPECT_THAT(y, ElementsAre(70000, 3, 128255));
+  EXPECT_TRUE((*data)->CheckWhole([](int64_t, int64_t) {}).ok());
+  std::get<GptSpec>(run_.model).vocabulary = 128255;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"token 3", "is 128255", "vocabulary is 128255"});
+}
+
+TEST_F(TextTest, FilesOfLlmC_HaveTheirTokensBehindAHeader) {
+  std::get<GptSpec>(run_.model).vocabulary = 70001;
+  const auto use = [&](uint32_t magic, uint32_t version, uint32_t count, const std::string& tokens) {
+    const std::string header = BytesOf<uint32_t>({magic, version, count}) + std::string(253 * 4, '\0');
+    run_.data.source = TextData{Write("t.bin", header + tokens), TextData::Tokens::kLlmC};
+  };
+  const auto expect = [&](std::vector<int64_t> inputs) {
+    const auto data = Dataset::Open(run_);
+    ASSERT_TRUE(data.ok()) << data.status();
+    std::vector<int64_t> x(3);
+    ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+    EXPECT_EQ(x, inputs);
+  };
+  use(20240520, 1, 4, BytesOf<uint16_t>({5, 60000, 7, 8}));
+  expect({5, 60000, 7});
+  use(20240801, 7, 4, BytesOf<uint32_t>({5, 70000, 7, 8}));
+  expect({5, 70000, 7});
+  use(20240801, 1, 4, BytesOf<uint32_t>({5, 70000, 7, 8}));
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"t.bin", "llm.c", "begins with 20240801 and version 1"});
+  use(20240520, 1, 5, BytesOf<uint16_t>({5, 6, 7, 8}));
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"says 5 tokens of 2 bytes", "8 bytes behind"});
+  run_.data.source = TextData{Write("t.bin", "short"), TextData::Tokens::kLlmC};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"shorter than the header"});
+}
+
+TEST_F(TextTest, FilesOfMegatron_HaveAnIndexBeside) {
+  std::get<GptSpec>(run_.model).vocabulary = 70001;
+  const auto index = [&](uint8_t type, std::initializer_list<uint32_t> lengths) {
+    const auto sequences = static_cast<uint64_t>(lengths.size());
+    return std::string("MMIDIDX\0\0", 9) + BytesOf<uint64_t>({1}) + static_cast<char>(type) +
+           BytesOf<uint64_t>({sequences, 1}) + BytesOf(lengths) + std::string(8 * sequences + 8, '\0');
+  };
+  Write("m.idx", index(8, {3, 4}));
+  const std::string bin = Write("m.bin", BytesOf<uint16_t>({1, 2, 3, 4, 5, 60000, 7}));
+  for (const std::string& path : {bin, bin.substr(0, bin.size() - 4), folder_ + "/m.idx"}) {
+    run_.data.source = TextData{path, TextData::Tokens::kMegatron};
+    const auto data = Dataset::Open(run_);
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ((*data)->count(), 2);
+    std::vector<int64_t> y(3);
+    ASSERT_TRUE((*data)->ReadTargets(1, y.data()).ok());
+    EXPECT_THAT(y, ElementsAre(5, 60000, 7));
+  }
+  Write("m.idx", index(8, {3, 5}));
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"m.bin", "says 8 tokens of 2 bytes", "14 bytes"});
+  Write("m.idx", index(7, {3, 4}));
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"m.idx", "type 7"});
+  Write("m.idx", "MMIDIDX");
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"m.idx", "cut short"});
+  Write("m.idx", index(8, {3, 4}).substr(1) + "x");
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"m.idx", "MMIDIDX"});
+}
+
 TEST_F(TextTest, FileCutShortUnderTheRun_IsDataLoss) {
   Use("abcdefgh");
   auto data = Dataset::Open(run_);

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "run/model_layers.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/host_math.h"
@@ -63,6 +65,70 @@ TEST(Parameters, Layout_PutsStatisticsLast) {
     }
   }
   EXPECT_EQ(LayOutStage(SmallRun(), 0).statistics_begin, LayOutStage(SmallRun(), 0).elements);
+}
+
+// What does not decay lies behind what does; slots stay in the order of layers.
+TEST(Parameters, Layout_PutsWhatDoesNotDecayBehindWhatDoes) {
+  RunSpec run = SmallRun();
+  const int64_t elements = LayOutStage(run, 1).elements;
+  AdamWSpec adamw;
+  adamw.no_decay = {"*.bias", "*norm?.weight"};
+  run.train.optimizer = adamw;
+  const StageLayout layout = LayOutStage(run, 1);
+  EXPECT_EQ(layout.elements, elements);
+  EXPECT_EQ(layout.statistics_begin, layout.elements);
+  int decaying = 0, others = 0;
+  for (const ParameterSlot& slot : layout.slots) {
+    const std::string name = NameInModel(slot.layer_name, slot.parameter);
+    const bool norm = name.find("norm") != std::string::npos, bias = absl::EndsWith(name, ".bias");
+    EXPECT_EQ(slot.decays, !norm && !bias) << name;
+    EXPECT_EQ(slot.offset < layout.no_decay_begin, slot.decays) << name;
+    ++(slot.decays ? decaying : others);
+  }
+  EXPECT_GT(decaying, 0);
+  EXPECT_GT(others, 0);
+  EXPECT_EQ(LayOutStage(SmallRun(), 1).no_decay_begin, elements);
+}
+
+// However a buffer is cut, what does not decay is updated as without a decay, and the rest as with it.
+TEST(StageUpdate, SlicesOfABufferWithGroups_DecayTheFirstAlone) {
+  RunSpec run = SmallRun();
+  AdamWSpec adamw;
+  adamw.weight_decay = 0.5;
+  adamw.no_decay = {"*.bias"};
+  run.train.optimizer = adamw;
+  const StageLayout layout = LayOutStage(run, 1);
+  AdamWSpec without = adamw;
+  without.weight_decay = 0;
+  std::vector<float> weights(layout.elements), gradient(layout.elements);
+  for (int64_t i = 0; i < layout.elements; ++i) {
+    weights[i] = 1.0f + 0.37f * static_cast<float>(i % 11);
+    gradient[i] = 0.1f * static_cast<float>(i % 7) - 0.2f;
+  }
+  const auto updated = [&](const AdamWSpec& spec, int parts, bool whole) {
+    Optimizer optimizer(spec);
+    optimizer.Begin(spec.lr);
+    std::vector<float> out = weights, first(layout.elements, 0), second(layout.elements, 0);
+    for (int part = 0; part < parts; ++part) {
+      const SliceBounds bounds = SliceOf(layout.elements, part, parts);
+      const int64_t n = bounds.end - bounds.begin;
+      float* const at = out.data() + bounds.begin;
+      const Optimizer::State state = {first.data() + bounds.begin, second.data() + bounds.begin};
+      if (whole) {
+        optimizer.Apply(HostMath(), at, at, gradient.data() + bounds.begin, state, nullptr, n);
+      } else {
+        UpdateRange(HostMath(), optimizer, layout, 1, bounds.begin, n, at, at, gradient.data() + bounds.begin,
+                    state, nullptr);
+      }
+    }
+    return out;
+  };
+  const std::vector<float> decayed = updated(adamw, 1, true), kept = updated(without, 1, true);
+  ASSERT_NE(decayed, kept);
+  ASSERT_LT(layout.no_decay_begin, layout.statistics_begin);
+  std::vector<float> expected = kept;
+  std::copy_n(decayed.begin(), layout.no_decay_begin, expected.begin());
+  for (const int parts : {1, 2, 5}) EXPECT_EQ(updated(adamw, parts, false), expected) << parts << " parts";
 }
 
 TEST(Parameters, Names_AreThoseOfTheCheckpoint) {

@@ -474,7 +474,37 @@ TEST(RunSpec_Gpt, Presets_HaveThePublishedSizesAndMayBeChanged) {
                  "did you mean \"gpt2_large\"?"});
 }
 
+TEST(RunSpec_Gpt, GeluByTanh_IsReadAndWritten) {
+  const auto spec = ParseRunSpec(With("/model", {{"gpt", {{"gelu", "tanh"}}}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(std::get<GptSpec>(ParseRunSpec(ToJson(*spec))->model).tanh_gelu);
+  ExpectRefused({With("/model", {{"gpt", {{"gelu", "tan"}}}}), "model.gpt.gelu", "did you mean \"tanh\"?"});
+}
+
+TEST(RunSpec_Optimizer, PatternsWithoutDecay_AreKeptAndFitNames) {
+  const Json patterns = {"*.bias", "block0.norm1.*"};
+  for (const char* optimizer : {"adamw", "sgd"}) {
+    const auto spec = ParseRunSpec(With("/train/optimizer", {{optimizer, {{"no_decay", patterns}}}}));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const Json json = ToJson(*spec);
+    EXPECT_EQ(json["train"]["optimizer"][optimizer]["no_decay"], patterns);
+    EXPECT_EQ(ToJson(*ParseRunSpec(json)), json);
+  }
+  const auto one = ParseRunSpec(With("/train/optimizer", {{"adamw", {{"no_decay", "*.bias"}}}}));
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(std::get<AdamWSpec>(one->train.optimizer).no_decay.size(), 1u);
+  ExpectRefused({With("/train/optimizer", {{"adamw", {{"no_decay", {"*.bias", "*.biass"}}}}}),
+                 "train.optimizer.adamw.no_decay", "no parameter has a name like *.biass"});
+  ExpectRefused({With("/train/optimizer", {{"adamw", {{"no_decay", 3}}}}), "train.optimizer.adamw.no_decay",
+                 "list of patterns"});
+}
+
 TEST(RunSpec_Data, KindsOfTokensAndSizes_AreKept) {
+  for (const char* tokens : {"bytes", "uint32", "llm.c", "megatron"}) {
+    const auto spec = ParseRunSpec(With("/data/text/tokens", tokens));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*spec)))["data"]["text"]["tokens"], tokens);
+  }
   const auto text = ParseRunSpec(With("/data/text/tokens", "uint16"));
   ASSERT_TRUE(text.ok()) << text.status();
   const auto again = ParseRunSpec(ToJson(*text));

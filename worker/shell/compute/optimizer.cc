@@ -31,17 +31,26 @@ std::vector<const char*> Optimizer::state_names() const {
 
 void Optimizer::Begin(double learning_rate) {
   ++steps_;
-  step_ = std::visit(
-      [&](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, learning_rate, steps_); },
+  step_ = StepFor(learning_rate, /*decays=*/true);
+  step_without_decay_ = StepFor(learning_rate, /*decays=*/false);
+}
+
+Optimizer::Step Optimizer::StepFor(double learning_rate, bool decays) const {
+  return std::visit(
+      [&](auto spec) -> Step {
+        if (!decays) spec.weight_decay = 0;
+        return StepOf(spec, learning_rate, steps_);
+      },
       spec_);
 }
 
 void Optimizer::Apply(const FlatMath& math, const float* weights, float* out, const float* gradient,
-                      const State& state, const float* factor, int64_t n) const {
-  if (const auto* sgd = std::get_if<SgdStep>(&step_)) {
+                      const State& state, const float* factor, int64_t n, bool decays) const {
+  const Step& step = decays ? step_ : step_without_decay_;
+  if (const auto* sgd = std::get_if<SgdStep>(&step)) {
     math.Sgd(*sgd, weights, out, gradient, state[0], factor, n);
   } else {
-    math.AdamW(std::get<AdamWStep>(step_), weights, out, gradient, state[0], state[1], factor, n);
+    math.AdamW(std::get<AdamWStep>(step), weights, out, gradient, state[0], state[1], factor, n);
   }
 }
 

@@ -35,14 +35,16 @@ class Optimizer {
   void Begin(double learning_rate);
   // Computes out = weights after the step, for n elements; `out` may be `weights`. All pointers are of the
   // memory that `math` computes in. `factor`: one float by which gradients are multiplied before anything
-  // else, as clipping does; null for none.
+  // else, as clipping does; null for none. `decays`: false for weights that do not decay.
   void Apply(const FlatMath& math, const float* weights, float* out, const float* gradient,
-             const State& state, const float* factor, int64_t n) const;
+             const State& state, const float* factor, int64_t n, bool decays = true) const;
 
  private:
   OptimizerSpec spec_;
   int64_t steps_ = 0;  // steps begun
-  std::variant<SgdStep, AdamWStep> step_;
+  using Step = std::variant<SgdStep, AdamWStep>;
+  Step StepFor(double learning_rate, bool decays) const;
+  Step step_, step_without_decay_;
 };
 
 }  // namespace weft

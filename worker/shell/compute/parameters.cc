@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "run/model_layers.h"
 #include "run/stage_cut.h"
+#include "run/weight_decay.h"
 
 namespace weft {
 namespace {
@@ -32,6 +33,30 @@ void LinkLayers(const std::vector<LayerCount>& layers, const StageLinks& links, 
   }
 }
 
+enum class SlotKind : uint8_t { kDecays, kTrained, kStatistic };  // in the order of the flat buffer
+
+SlotKind KindOf(const ParameterSlot& slot) {
+  if (slot.parameter.kind == ParameterSpec::Kind::kStatistic) return SlotKind::kStatistic;
+  return slot.decays ? SlotKind::kDecays : SlotKind::kTrained;
+}
+
+// Gives each slot its place in the flat buffer.
+void PlaceSlots(StageLayout* layout) {
+  constexpr int64_t kAlign = StageLayout::kAlignElements;
+  for (const SlotKind kind : {SlotKind::kDecays, SlotKind::kTrained, SlotKind::kStatistic}) {
+    if (kind != SlotKind::kStatistic) layout->no_decay_begin = layout->elements;
+    layout->statistics_begin = layout->elements;
+    for (ParameterSlot& slot : layout->slots) {
+      if (KindOf(slot) != kind) continue;
+      slot.offset = layout->elements;
+      const float momentum = slot.parameter.momentum;
+      const bool other = layout->momenta.empty() || layout->momenta.back().momentum != momentum;
+      if (kind == SlotKind::kStatistic && other) layout->momenta.push_back({slot.offset, momentum});
+      layout->elements += (slot.parameter.elements() + kAlign - 1) / kAlign * kAlign;
+    }
+  }
+}
+
 // Mixes with SplitMix64's finalizer: every input bit moves every output bit.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
@@ -50,26 +75,17 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
   layout.stage = stage;
   const std::vector<LayerCount> counts = CountLayers(run.model);
   LinkLayers(counts, LinkStages(counts, run.layers_of_stage).at(stage), &layout);
-  constexpr int64_t kAlign = StageLayout::kAlignElements;
+  const std::vector<std::string>& no_decay = NoDecayOf(run.train.optimizer);
   for (int l = layout.first_layer; l < layout.end_layer; ++l) {
     for (const ParameterSpec& p : layers.at(l).parameters) {
       ParameterSlot& slot = layout.slots.emplace_back(ParameterSlot{p, l, layers[l].name, 0});
+      slot.decays = !FitsAny(NameInModel(layers[l].name, p), no_decay);
       if (run.weights.empty()) continue;
       slot.parameter.model_name = NameInModel(layers[l].name, p);
       slot.parameter.file = run.weights;
     }
   }
-  for (const auto kind : {ParameterSpec::Kind::kTrained, ParameterSpec::Kind::kStatistic}) {
-    layout.statistics_begin = layout.elements;
-    for (ParameterSlot& slot : layout.slots) {
-      if (slot.parameter.kind != kind) continue;
-      slot.offset = layout.elements;
-      const float momentum = slot.parameter.momentum;
-      const bool other = layout.momenta.empty() || layout.momenta.back().momentum != momentum;
-      if (kind == ParameterSpec::Kind::kStatistic && other) layout.momenta.push_back({slot.offset, momentum});
-      layout.elements += (slot.parameter.elements() + kAlign - 1) / kAlign * kAlign;
-    }
-  }
+  PlaceSlots(&layout);
   return layout;
 }
 

@@ -3,9 +3,9 @@
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
 // `stage01.block0.attention.qkv.weight`, or `stage<ss>.<name in the state_dict>` for an exported model. In a
-// stage's buffer the parameters follow one another in the order of layers and of declaration, first all that
-// are trained, then the statistics, each at a multiple of kAlignElements; the gaps between are zero. So an
-// update of the buffer is one range of each kind.
+// stage's buffer the parameters follow one another in the order of layers and of declaration: first those
+// that are trained and decay, then those that are trained and do not, then the statistics, each at a multiple
+// of kAlignElements; the gaps between are zero. So an update of the buffer is one range of each kind.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 
@@ -24,6 +24,7 @@ struct ParameterSlot {
   int layer = 0;           // number in the whole chain
   std::string layer_name;  // name of that layer
   int64_t offset = 0;      // in the flat buffer, in elements
+  bool decays = true;      // weights decay where the optimizer has a decay (weight_decay.h)
 };
 
 struct StageLayout {
@@ -38,8 +39,9 @@ struct StageLayout {
   std::vector<std::vector<int>> reads;
   std::vector<int> last_reader;      // by these numbers: the stage's layer, from 0, that reads it last
   std::vector<ParameterSlot> slots;  // in the order of layers and of declaration
-  // Begin of the statistics in the flat buffer; `elements` if there are none.
-  int64_t statistics_begin = 0;
+  // Begins of what is trained and does not decay, and of the statistics; the end of what is before, if there
+  // are none.
+  int64_t no_decay_begin = 0, statistics_begin = 0;
   // The statistics' momenta, ascending: each from its begin to the next one's.
   struct Momentum {
     int64_t begin;

@@ -7,10 +7,21 @@
 namespace weft {
 namespace {
 
-// Returns how many of elements [begin, begin + n) are trained: they come first. The gaps between parameters
-// go with them: they are zero.
+// Returns how many of elements [begin, begin + n) lie before `place`. The gaps between parameters go with the
+// kind before them: they are zero.
+int64_t Before(int64_t place, int64_t begin, int64_t n) { return std::clamp<int64_t>(place - begin, 0, n); }
+
+// Returns how many of these elements are trained: they come first.
 int64_t TrainedOf(const StageLayout& layout, int64_t begin, int64_t n) {
-  return std::clamp<int64_t>(layout.statistics_begin - begin, 0, n);
+  return Before(layout.statistics_begin, begin, n);
+}
+
+Optimizer::State Behind(const Optimizer::State& state, int64_t elements) {
+  Optimizer::State behind = state;
+  for (float*& buffer : behind) {
+    if (buffer != nullptr) buffer += elements;
+  }
+  return behind;
 }
 
 // Moves the statistics in [begin, end) of the buffer, each by its momentum; the pointers point at `begin`.
@@ -32,7 +43,12 @@ void UpdateRange(const FlatMath& math, const Optimizer& optimizer, const StageLa
                  int microbatches, int64_t begin, int64_t n, const float* weights, float* out,
                  const float* gradient, const Optimizer::State& state, const float* factor) {
   const int64_t trained = TrainedOf(layout, begin, n), statistics = n - trained;
-  if (trained > 0) optimizer.Apply(math, weights, out, gradient, state, factor, trained);
+  const int64_t decaying = Before(layout.no_decay_begin, begin, trained), others = trained - decaying;
+  if (decaying > 0) optimizer.Apply(math, weights, out, gradient, state, factor, decaying);
+  if (others > 0) {
+    optimizer.Apply(math, weights + decaying, out + decaying, gradient + decaying, Behind(state, decaying),
+                    factor, others, /*decays=*/false);
+  }
   if (statistics > 0) {
     MoveStatistics(math, layout, microbatches, begin + trained, begin + n, weights + trained, out + trained,
                    gradient + trained);

@@ -1,5 +1,5 @@
-// Reads a text as a data set: its tokens are bytes, or numbers of 16 bits (the low byte first), as
-// tokenizers' tools write them for GPT-2.
+// Reads a text as a data set: its tokens are bytes, or numbers as tokenizers' tools write them
+// (token_file.h).
 //
 // Sample number j is the context+1 tokens at j*context: its inputs are all but the last, its targets all but
 // the first. Numbers are checked against the model's vocabulary: by Open those of the first 32 Mi tokens, by

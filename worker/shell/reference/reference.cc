@@ -458,7 +458,8 @@ class PlainModel {
       state[i] = stage.state[i].mutable_data_ptr<float>() + offset;
     stage.optimizer.Apply(device_.math(), stage.thetas.front().flat.const_data_ptr<float>() + offset,
                           next.mutable_data_ptr<float>() + offset, stage.sums[slot].const_data_ptr<float>(),
-                          state, /*factor=*/nullptr, stage.sums[slot].numel());
+                          state, /*factor=*/nullptr, stage.sums[slot].numel(),
+                          stage.layout.slots[slot].decays);
   }
 
   // Moves a running average, whose gradient is the sum of the micro-batches' measurements (batch_norm.h).

@@ -42,7 +42,7 @@ std::vector<FlatPiece> PiecesOf(const StageLayout& layout, const std::vector<at:
     pieces.push_back({layout.slots[i].offset, g.numel(), g.const_data_ptr(), type});
   }
   const auto before = [](const FlatPiece& a, const FlatPiece& b) { return a.offset < b.offset; };
-  if (layout.statistics_begin < layout.elements) std::sort(pieces.begin(), pieces.end(), before);
+  std::sort(pieces.begin(), pieces.end(), before);
   return pieces;
 }
 

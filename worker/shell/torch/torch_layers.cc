@@ -54,7 +54,8 @@ class TransformerBlock final : public Layer {
     const double epsilon = spec_.epsilon;
     const at::Tensor attended = at::linear(Attention(Norm(x, p[0], p[1], epsilon), p[2], p[3]), p[4], p[5]);
     const at::Tensor y = x + Dropout(attended, spec_.dropout, key, index_, 0);
-    const at::Tensor expanded = at::gelu(at::linear(Norm(y, p[6], p[7], epsilon), p[8], p[9]));
+    const at::Tensor expanded =
+        at::gelu(at::linear(Norm(y, p[6], p[7], epsilon), p[8], p[9]), spec_.tanh_gelu ? "tanh" : "none");
     return y + Dropout(at::linear(expanded, p[10], p[11]), spec_.dropout, key, index_, 1);
   }
 
