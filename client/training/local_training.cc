@@ -48,7 +48,8 @@ class LocalTraining {
         recorder_(
             options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); },
             options.run.spec.record_hashes),
-        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
+        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite,
+             EventTermsOf(options.run.spec)),
         hashes_(options.output->live(), options.run.spec),
         progress_(ProgressWanted()),
         losses_(options.run.spec.restarts) {}

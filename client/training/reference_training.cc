@@ -23,7 +23,8 @@ class ReferenceTraining {
  public:
   explicit ReferenceTraining(const LocalTrainingOptions& options)
       : options_(options),
-        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
+        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite,
+             EventTermsOf(options.run.spec)),
         hashes_(options.output->live(), options.run.spec),
         progress_(ProgressWanted()) {}
 

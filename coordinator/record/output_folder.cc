@@ -41,8 +41,9 @@ constexpr off_t kReserve = 256 << 10;
 constexpr size_t kMaxReasonLength = 300;
 constexpr std::streamoff kTail = 64 << 10;
 
-const char* const kResultFiles[] = {"summary.json", "run.json",     "steps.jsonl", "hashes.jsonl",
-                                    "trace.json",   "timeline.svg", "loss.svg",    "actions.csv"};
+const char* const kResultFiles[] = {"summary.json", "run.json",    "steps.jsonl",
+                                    "hashes.jsonl", "trace.json",  "timeline.svg",
+                                    "loss.svg",     "actions.csv", "events.out.tfevents.weft"};
 
 std::string Text(const fs::path& path) { return path.string(); }
 

@@ -43,7 +43,7 @@ class RunRecords::Recording {
         folder_(std::move(folder)),
         log_(std::move(log)),
         tell_written_(std::move(written)),
-        steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
+        steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite, EventTermsOf(spec_)),
         hashes_(folder_->live(), spec_, same_run),
         recorder_(
             spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}

@@ -34,8 +34,11 @@ std::string LinesBefore(const std::string& path, int end) {
 
 }  // namespace
 
-StepLog::StepLog(const std::string& folder, int first_step, NonFinite non_finite)
-    : path_(folder + "/steps.jsonl"), first_step_(first_step), losses_(non_finite) {
+StepLog::StepLog(const std::string& folder, int first_step, NonFinite non_finite, EventTerms events)
+    : path_(folder + "/steps.jsonl"),
+      first_step_(first_step),
+      events_(folder, std::move(events)),
+      losses_(non_finite) {
   const int made = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (made >= 0) close(made);
 }
@@ -51,6 +54,8 @@ absl::Status StepLog::Open() {
   if (!whole) {
     if (absl::Status cut = WriteWholeFile(path_, kept); !cut.ok()) return cut;
   }
+  if (absl::Status begun = events_.Begin(kept); !begun.ok())
+    absl::StrAppend(&notice_, begun.message(), "; it is written at the end");
   end_ = static_cast<off_t>(kept.size());
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ >= 0) return absl::OkStatus();
@@ -94,6 +99,8 @@ absl::Status StepLog::Append(const Validation& validation) {
 absl::Status StepLog::AppendLine(const std::string& line) {
   if (pending_.size() < kMaxPending) absl::StrAppend(&pending_, line, "\n");
   const absl::Status written = WritePending();
+  if (absl::Status appended = events_.Append(line); !appended.ok())
+    absl::StrAppend(&notice_, appended.message(), "; it is written at the end");
   const bool reported = failing_;
   failing_ = !written.ok();
   return reported ? absl::OkStatus() : written;
@@ -101,8 +108,16 @@ absl::Status StepLog::AppendLine(const std::string& line) {
 
 std::string StepLog::TakeNotice() { return std::exchange(notice_, ""); }
 
+void StepLog::CompleteEvents() {
+  if (events_.whole() || file_ < 0) return;
+  std::string lines(static_cast<size_t>(end_), '\0');
+  if (pread(file_, lines.data(), lines.size(), 0) == static_cast<ssize_t>(lines.size()))
+    events_.Begin(lines).IgnoreError();
+}
+
 absl::Status StepLog::Finish() {
   absl::Status written = pending_.empty() ? absl::OkStatus() : WritePending();
+  CompleteEvents();
   struct stat ours {
   }, named{};
   const bool removed = file_ >= 0 && fstat(file_, &ours) == 0 &&

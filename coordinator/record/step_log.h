@@ -1,9 +1,10 @@
-// Writes steps.jsonl: one line a step, written as the steps end, and one a validation.
+// Writes steps.jsonl: one line a step, written as the steps end, and one a validation; and beside it the same
+// as an event file of TensorBoard.
 //
 // When a run goes on in the folder of the run before, the lines before its first step stay and the others go,
 // since those steps are made again; the file changes when the first step has been made, not before. A line
 // that cannot be written, as on a full disk, waits in memory and is tried again with each later step and at
-// the end: the log never ends a training.
+// the end: the log never ends a training. The event file is then made anew at the end.
 #ifndef WEFT_COORDINATOR_RECORD_STEP_LOG_H_
 #define WEFT_COORDINATOR_RECORD_STEP_LOG_H_
 
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/record/event_file.h"
 #include "coordinator/record/loss_watch.h"
 #include "coordinator/record/run_recorder.h"
 #include "run/run_spec.h"
@@ -23,7 +25,8 @@ namespace weft {
 class StepLog {
  public:
   // Makes the file in `folder` if it is not there.
-  StepLog(const std::string& folder, int first_step, NonFinite non_finite = NonFinite::kStop);
+  StepLog(const std::string& folder, int first_step, NonFinite non_finite = NonFinite::kStop,
+          EventTerms events = {});
   ~StepLog();
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
@@ -52,6 +55,8 @@ class StepLog {
   absl::Status Open();
   absl::Status WritePending();
   absl::Status AppendLine(const std::string& line);
+  // Makes the event file anew if it lacks lines.
+  void CompleteEvents();
 
   const std::string path_;
   const int first_step_;
@@ -59,6 +64,7 @@ class StepLog {
   off_t end_ = 0;        // end of the whole lines in it
   std::string pending_;  // lines that are not in it
   bool failing_ = false;
+  EventFile events_;
   LossWatch losses_;
   std::string notice_;
   std::optional<Validation> validation_;
