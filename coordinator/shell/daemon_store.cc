@@ -47,13 +47,27 @@ absl::StatusOr<std::shared_ptr<const EtcdLeadership>> AwaitLeadership(EtcdClient
   }
 }
 
+absl::Status CheckEtcdTls(const EtcdPlace& place, const DaemonStoreOptions& options) {
+  for (const Address& endpoint : place.endpoints) {
+    if (endpoint.loopback() || !options.tls.empty() || options.insecure) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "refusing to keep runs in etcd at ", endpoint.text(),
+        ": without TLS, whoever is on the way could change them. Pass --store-tls DIR with ca.crt, etcd's "
+        "authority, and tls.crt and tls.key if etcd wants a certificate. On a network that you trust, "
+        "--store-insecure does without"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Store>> OpenEtcdStore(const DaemonStoreOptions& options, int64_t shift) {
   const absl::StatusOr<EtcdPlace> place = ParseEtcdPlace(options.place);
   if (!place.ok()) return place.status();
-  std::shared_ptr<EtcdClient> client = EtcdClient::Make(place->endpoints);
-  auto leadership = AwaitLeadership(client.get(), *place, options);
+  if (absl::Status safe = CheckEtcdTls(*place, options); !safe.ok()) return safe;
+  absl::StatusOr<std::shared_ptr<EtcdClient>> client = EtcdClient::Make(place->endpoints, options.tls);
+  if (!client.ok()) return client.status();
+  auto leadership = AwaitLeadership(client->get(), *place, options);
   if (!leadership.ok()) return leadership.status();
-  return MakeEtcdStore(std::move(client), *std::move(leadership), place->prefix, shift);
+  return MakeEtcdStore(*std::move(client), *std::move(leadership), place->prefix, shift);
 }
 
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(const DaemonStoreOptions& options, int64_t shift) {

@@ -28,8 +28,10 @@ struct DaemonStore {
 };
 
 struct DaemonStoreOptions {
-  std::string place;  // a folder, or etcd://..; "" for none
-  std::string name;   // of this coordinator, for others to tell
+  std::string place;      // a folder, or etcd://..; "" for none
+  std::string name;       // of this coordinator, for others to tell
+  std::string tls;        // certificates for etcd; "" for none
+  bool insecure = false;  // allows etcd on another machine without TLS
   // Waits for the time, in which the process stands by. Returns false if it is to end.
   std::function<bool(int64_t ns)> stand_by;
   // Ends the process: the store cannot be written, or another coordinator leads.

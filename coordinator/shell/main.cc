@@ -48,7 +48,8 @@ struct Flags {
   std::vector<std::string> listen;
   std::string metrics;
   std::string output_root = "out";
-  std::string store, backup;
+  std::string store, store_tls, backup;
+  bool store_insecure = false;
   SecurityFlags security;
   std::string tokens;
   LogLevel log_level = LogLevel::kInfo;
@@ -147,6 +148,8 @@ absl::StatusOr<DaemonStore> OpenStore(const Flags& flags, const sigset_t& signal
                                       Metrics* metrics, ServiceNotices* notices) {
   DaemonStoreOptions options;
   options.place = StorePlaceOf(flags);
+  options.tls = flags.store_tls;
+  options.insecure = flags.store_insecure || flags.security.insecure;
   options.name = absl::StrCat("pid ", getpid(), " on ", HostName());
   options.stand_by = [&signals, notices](int64_t ns) {
     notices->Ready("standing by: another coordinator leads");
@@ -311,6 +314,27 @@ int BackUp(const Flags& flags) {
   return copied.ok() ? static_cast<int>(kOk) : Complain(copied);
 }
 
+// Adds where runs are kept.
+void AddStoreFlags(CLI::App& app, Flags& flags) {
+  app.add_option(
+         "--store", flags.store,
+         "Folder in which runs are kept, so that a coordinator that is started again goes on with them "
+         "(default: store in $STATE_DIRECTORY; without that they are kept in memory); or "
+         "etcd://HOST:PORT[,HOST:PORT..][/PREFIX]: of several coordinators one leads, and the others stand "
+         "by")
+      ->type_name("DIR");
+  CLI::Option* store_tls =
+      app.add_option(
+             "--store-tls", flags.store_tls,
+             "Folder with ca.crt of etcd's authority, and tls.crt and tls.key if etcd wants a certificate")
+          ->type_name("DIR");
+  app.add_flag("--store-insecure", flags.store_insecure, "Allow etcd on another machine without TLS")
+      ->excludes(store_tls);
+  app.add_option("--backup", flags.backup,
+                 "Copy the store to this file and exit; its coordinator may go on meanwhile")
+      ->type_name("FILE");
+}
+
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--listen", flags.listen,
@@ -325,16 +349,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "(default: out "
                  "in the working directory); the workers must see it under the same path")
       ->type_name("DIR");
-  app.add_option(
-         "--store", flags.store,
-         "Folder in which runs are kept, so that a coordinator that is started again goes on with them "
-         "(default: store in $STATE_DIRECTORY; without that they are kept in memory); or "
-         "etcd://HOST:PORT[,HOST:PORT..][/PREFIX]: of several coordinators one leads, and the others stand "
-         "by")
-      ->type_name("DIR");
-  app.add_option("--backup", flags.backup,
-                 "Copy the store to this file and exit; its coordinator may go on meanwhile")
-      ->type_name("FILE");
+  AddStoreFlags(app, flags);
   AddSecurityFlags(app, flags.security);
   app.add_option("--tokens", flags.tokens,
                  "File of users' tokens, which do instead of certificates; weft certs token writes it")

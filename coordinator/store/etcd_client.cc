@@ -24,9 +24,9 @@ std::string Behind(std::string prefix) {
 
 class GrpcEtcdClient final : public EtcdClient {
  public:
-  explicit GrpcEtcdClient(const std::vector<Address>& endpoints)
+  GrpcEtcdClient(const std::vector<Address>& endpoints, std::shared_ptr<grpc::Channel> channel)
       : name_(TextOf(endpoints)),
-        channel_(MakeChannel(endpoints)),
+        channel_(std::move(channel)),
         keys_(pb::KV::NewStub(channel_)),
         leases_(pb::Lease::NewStub(channel_)) {}
 
@@ -143,8 +143,11 @@ class GrpcEtcdClient final : public EtcdClient {
 
 }  // namespace
 
-std::unique_ptr<EtcdClient> EtcdClient::Make(const std::vector<Address>& endpoints) {
-  return std::make_unique<GrpcEtcdClient>(endpoints);
+absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Make(const std::vector<Address>& endpoints,
+                                                             const std::string& tls) {
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenForeignChannel(endpoints, tls);
+  if (!channel.ok()) return channel.status();
+  return std::make_unique<GrpcEtcdClient>(endpoints, *std::move(channel));
 }
 
 }  // namespace weft

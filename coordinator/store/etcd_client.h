@@ -43,8 +43,11 @@ class EtcdClient {
  public:
   virtual ~EtcdClient() = default;
 
-  // Does not wait for a connection.
-  static std::unique_ptr<EtcdClient> Make(const std::vector<Address>& endpoints);
+  // Does not wait for a connection. `tls` is a folder of certificates
+  // (base/certificates/certificate_folder.h), or "" for none; without tls.crt and tls.key in it, etcd gets no
+  // certificate. FailedPrecondition: the certificates are wrong.
+  static absl::StatusOr<std::unique_ptr<EtcdClient>> Make(const std::vector<Address>& endpoints,
+                                                          const std::string& tls = "");
 
   // Returns the keys that begin with `prefix`, in their order, as they were at one moment.
   virtual absl::StatusOr<std::vector<EtcdKey>> ReadAll(const std::string& prefix) = 0;

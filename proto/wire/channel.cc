@@ -57,11 +57,28 @@ std::shared_ptr<grpc::Channel> ChannelWith(const std::vector<Address>& addresses
   return grpc::CreateCustomChannel(scheme + TextOf(addresses), credentials, args);
 }
 
+// Returns the channel, which keeps its credentials alive.
+std::shared_ptr<grpc::Channel> Holding(std::shared_ptr<TlsCredentials> tls,
+                                       std::shared_ptr<grpc::Channel> channel) {
+  struct Held {
+    std::shared_ptr<TlsCredentials> tls;
+    std::shared_ptr<grpc::Channel> channel;
+  };
+  const auto held = std::make_shared<Held>(Held{std::move(tls), std::move(channel)});
+  return std::shared_ptr<grpc::Channel>(held, held->channel.get());
+}
+
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenForeignChannel(const std::vector<Address>& addresses,
+                                                                  const std::string& tls) {
   QuietGrpc();
-  return ChannelWith(addresses, grpc::InsecureChannelCredentials());
+  if (tls.empty()) return ChannelWith(addresses, grpc::InsecureChannelCredentials());
+  auto credentials = TlsCredentials::Start(tls, OwnCertificate::kOptional, {});
+  if (!credentials.ok()) return credentials.status();
+  std::vector<std::string> hosts;
+  for (const Address& address : addresses) hosts.push_back(address.host);
+  return Holding(*credentials, ChannelWith(addresses, (*credentials)->ForHosts(std::move(hosts))));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Address>& addresses,
@@ -73,8 +90,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Add
     if (!protection.ok()) return protection.status();
     wants_tls |= *protection == Protection::kTls;
   }
-  if (!wants_tls) return MakeChannel(addresses);
   QuietGrpc();
+  if (!wants_tls) return ChannelWith(addresses, grpc::InsecureChannelCredentials());
   CertificateWatch::Observer observer;
   observer.refused = [complain = std::move(complain)](const absl::Status& why) {
     if (complain) complain(absl::StrCat("new certificates are not taken: ", why.message()));
@@ -82,13 +99,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Add
   const OwnCertificate own = security.token.empty() ? OwnCertificate::kRequired : OwnCertificate::kOptional;
   auto tls = TlsCredentials::Start(security.tls, own, std::move(observer));
   if (!tls.ok()) return tls.status();
-  struct Held {
-    std::shared_ptr<TlsCredentials> tls;
-    std::shared_ptr<grpc::Channel> channel;
-  };
-  const auto held =
-      std::make_shared<Held>(Held{*tls, ChannelWith(addresses, (*tls)->ForChannel(security.token))});
-  return std::shared_ptr<grpc::Channel>(held, held->channel.get());
+  return Holding(*tls, ChannelWith(addresses, (*tls)->ForChannel(security.token)));
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {

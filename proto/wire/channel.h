@@ -22,8 +22,11 @@ namespace weft {
 inline constexpr int kKeepaliveTimeMs = 10'000;
 inline constexpr int kKeepaliveTimeoutMs = 5'000;
 
-// Makes a channel to the first of the addresses that answers, without TLS.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::vector<Address>& addresses);
+// Makes a channel to the first of the addresses that answers, of a server that is not Weft's: with TLS if
+// there is a folder of certificates, and the server's must be for one of the hosts then. FailedPrecondition:
+// the certificates are wrong.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenForeignChannel(const std::vector<Address>& addresses,
+                                                                  const std::string& tls);
 // Makes a channel to a coordinator, protected as the flags say. `complain` hears of new certificates that are
 // not taken, on another thread. FailedPrecondition: an address needs TLS and there is none, or the
 // certificates are wrong.

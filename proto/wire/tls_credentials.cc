@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/session/access.h"
 
 namespace weft {
@@ -37,6 +39,29 @@ class CoordinatorVerifier final : public tls::ExternalCertificateVerifier {
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 };
 
+// Accepts a server that is one of the hosts. gRPC's own verifier compares the name of the channel, which has
+// several addresses.
+class HostsVerifier final : public tls::ExternalCertificateVerifier {
+ public:
+  explicit HostsVerifier(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    for (const auto& names : {request->ip_names(), request->dns_names()}) {
+      for (const grpc::string_ref& name : names) {
+        if (absl::c_linear_search(hosts_, std::string(name.data(), name.size()))) return true;
+      }
+    }
+    *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                           absl::StrCat("the server's certificate is not for ", absl::StrJoin(hosts_, ", ")));
+    return true;
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::vector<std::string> hosts_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<TlsCredentials>> TlsCredentials::Start(const std::string& folder,
@@ -55,15 +80,24 @@ TlsCredentials::TlsCredentials(std::unique_ptr<CertificateWatch> watch)
                                                        watch_->identity_path(), watch_->identity_path(),
                                                        watch_->authorities_path(), kRefreshSeconds)) {}
 
-std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel(const std::string& token) const {
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::Verifying(
+    std::shared_ptr<tls::CertificateVerifier> verifier) const {
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
   if (!watch_->first().identity.empty()) options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);
-  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<CoordinatorVerifier>());
-  std::shared_ptr<grpc::ChannelCredentials> credentials = tls::TlsCredentials(options);
+  options.set_certificate_verifier(std::move(verifier));
+  return tls::TlsCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForHosts(std::vector<std::string> hosts) const {
+  return Verifying(tls::ExternalCertificateVerifier::Create<HostsVerifier>(std::move(hosts)));
+}
+
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel(const std::string& token) const {
+  auto credentials = Verifying(tls::ExternalCertificateVerifier::Create<CoordinatorVerifier>());
   if (token.empty()) return credentials;
   return grpc::CompositeChannelCredentials(credentials, grpc::AccessTokenCredentials(token));
 }

@@ -26,7 +26,7 @@ class EtcdStores : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(etcd_.Start()) << EtcdServer::kMissing;
-    client_ = EtcdClient::Make(*ParseAddresses(etcd_.address()));
+    client_ = *EtcdClient::Make(*ParseAddresses(etcd_.address()));
   }
 
   std::unique_ptr<EtcdLeadership> Try(const std::string& name, std::function<void()> lost = nullptr) {

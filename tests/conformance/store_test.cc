@@ -67,7 +67,7 @@ class EtcdKind final : public Kind {
     if (etcd_ == nullptr) {
       etcd_ = std::make_unique<EtcdServer>();
       if (!etcd_->Start()) return absl::UnavailableError(EtcdServer::kMissing);
-      client_ = EtcdClient::Make(*ParseAddresses(etcd_->address()));
+      client_ = *EtcdClient::Make(*ParseAddresses(etcd_->address()));
     }
     std::string leader;
     auto leadership = EtcdLeadership::Try(client_.get(), {"suite/leader", "test"}, &leader);

@@ -15,15 +15,30 @@ namespace weft {
 
 class EtcdServer {
  public:
-  // Starts it, and waits until it serves. Returns false if it does not.
-  bool Start() {
+  // Starts it, and waits until it serves. With a folder of certificates it serves clients of the same
+  // authority alone. Returns false if it does not serve.
+  bool Start(const std::string& tls = "") {
     if (!std::filesystem::exists(kProgram)) return false;
-    const std::string clients = absl::StrCat("http://127.0.0.1:", port_);
+    const std::string clients = absl::StrCat(tls.empty() ? "http" : "https", "://127.0.0.1:", port_);
     const std::string peers = absl::StrCat("http://127.0.0.1:", port_ + 1);
-    process_ = std::make_unique<Command>(std::vector<std::string>{
-        kProgram, "--data-dir", folder_ / "data", "--listen-client-urls", clients, "--advertise-client-urls",
-        clients, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster",
-        absl::StrCat("default=", peers)});
+    std::vector<std::string> words = {kProgram,
+                                      "--data-dir",
+                                      folder_ / "data",
+                                      "--listen-client-urls",
+                                      clients,
+                                      "--advertise-client-urls",
+                                      clients,
+                                      "--listen-peer-urls",
+                                      peers,
+                                      "--initial-advertise-peer-urls",
+                                      peers,
+                                      "--initial-cluster",
+                                      absl::StrCat("default=", peers)};
+    if (!tls.empty()) {
+      words.insert(words.end(), {"--client-cert-auth", "--trusted-ca-file", tls + "/ca.crt", "--cert-file",
+                                 tls + "/tls.crt", "--key-file", tls + "/tls.key"});
+    }
+    process_ = std::make_unique<Command>(words);
     return process_->WaitFor("ready to serve client requests", 60);
   }
   void Signal(int signal) const { process_->Signal(signal); }

@@ -23,6 +23,7 @@
 #include "proto/wire/limits.h"
 #include "tests/process/cabled_hosts.h"
 #include "tests/process/disturbed_service.h"
+#include "tests/process/etcd_server.h"
 #include "tests/process/free_ports.h"
 #include "weft/v1/runs.grpc.pb.h"
 
@@ -54,9 +55,8 @@ class Security : public DisturbedService {
 
   void StartCoordinator(const std::vector<std::string>& flags) {
     coordinator_.reset();
-    std::vector<std::string> words = {"weft-coordinator", "--listen",      address_,       "--tls",
-                                      folder_ / "own",    "--output-root", folder_.path(), "--store",
-                                      folder_ / "store"};
+    std::vector<std::string> words = {"weft-coordinator", "--listen",     address_,  "--tls", folder_ / "own",
+                                      "--output-root",    folder_.path(), "--store", store_};
     words.insert(words.end(), flags.begin(), flags.end());
     coordinator_ = std::make_unique<Command>(words);
     ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
@@ -107,6 +107,7 @@ class Security : public DisturbedService {
   StatusCode List(const KeyedCertificate& own) const { return Call(*ChannelWith(own), "/weft.v1.Runs/List"); }
   std::string Runs() const { return Weft({"ls", "-o", "json"}).out; }
 
+  std::string store_ = folder_ / "store";
   std::unique_ptr<Command> coordinator_;
 };
 
@@ -339,6 +340,47 @@ TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt
   ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));
   EXPECT_TRUE(
       Eventually([&] { return ReadMetrics(port, "/healthz", folder_ / "certs/metrics").out == "ok\n"; }));
+}
+
+class SecureEtcd : public Security {
+ protected:
+  void SetUp() override {
+    MakeCertificates("etcd");
+    ASSERT_TRUE(etcd_.Start(folder_ / "etcd/coordinator")) << EtcdServer::kMissing;
+    Security::SetUp();
+  }
+  EtcdServer etcd_;
+};
+
+TEST_F(SecureEtcd, StoreInEtcdOverMutualTls_KeepsRuns) {
+  store_ = absl::StrCat("etcd://", etcd_.address(), "/test");
+  StartCoordinator({"--store-tls", folder_ / "etcd/admin"});
+  Submit(WriteRun("{1f1b: {}}", 10));
+  StartCoordinator({"--store-tls", folder_ / "etcd/admin"});
+  EXPECT_EQ(Describe()["state"], "waiting");
+}
+
+TEST_F(SecureEtcd, CertificatesThatEtcdOrTheCoordinatorDoesNotTrust_LeadToNoStore) {
+  coordinator_.reset();
+  // A foreign authority, no TLS, and a certificate of etcd for another host.
+  MakeCertificates("foreign");
+  ASSERT_EQ(Command::Run({"weft", "certs", "init", folder_ / "etcd"}).code, 0);
+  EtcdServer elsewhere;
+  ASSERT_TRUE(elsewhere.Start(folder_ / "etcd/coordinator"));
+  const auto stands_by = [&](const std::string& address, const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"weft-coordinator", "--listen", "127.0.0.1:0", "--store",
+                                      absl::StrCat("etcd://", address, "/test")};
+    words.insert(words.end(), flags.begin(), flags.end());
+    Command coordinator(words);
+    return coordinator.WaitFor("standing by; etcd at", kSeconds);
+  };
+  EXPECT_TRUE(stands_by(etcd_.address(), {}));
+  EXPECT_TRUE(stands_by(etcd_.address(), {"--store-tls", folder_ / "foreign/admin"}));
+  EXPECT_TRUE(stands_by(elsewhere.address(), {"--store-tls", folder_ / "etcd/admin"}));
+  const CommandResult far =
+      Command::Run({"weft-coordinator", "--listen", "127.0.0.1:0", "--store", "etcd://10.77.0.9:2379"}, 60);
+  EXPECT_EQ(far.code, 78);
+  EXPECT_THAT(far.err, AllOf(HasSubstr("--store-tls DIR"), HasSubstr("--store-insecure")));
 }
 
 // Users with tokens have a folder with ca.crt alone.
