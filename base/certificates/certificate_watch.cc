@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/require.h"
 #include "base/threads.h"
 
 namespace weft {
@@ -16,20 +15,26 @@ namespace {
 
 constexpr int64_t kLookEvery = 1'000'000'000;  // ns
 
+// Returns a file with the text; -1 where there is no descriptor or memory for it.
 int MemoryFile(absl::string_view text) {
   const int fd = memfd_create("weft-certificates", MFD_CLOEXEC);
-  Require(fd >= 0, "there is a descriptor for the certificates");
-  const ssize_t written = write(fd, text.data(), text.size());
-  Require(written == static_cast<ssize_t>(text.size()), "there is memory for the certificates");
-  return fd;
+  if (fd < 0 || write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return fd;
+  close(fd);
+  return -1;
 }
 
 // Lets the descriptor stand for a file with the text. Whoever has opened the former one reads that to its
-// end.
-void ReplaceMemoryFile(int fd, absl::string_view text) {
+// end. Returns false where that cannot be had.
+bool ReplaceMemoryFile(int fd, absl::string_view text) {
   const int next = MemoryFile(text);
-  Require(dup3(next, fd, O_CLOEXEC) == fd, "a descriptor can stand for another file");
+  if (next < 0) return false;
+  const bool replaced = dup3(next, fd, O_CLOEXEC) == fd;
   close(next);
+  return replaced;
+}
+
+absl::Status NoDescriptor() {
+  return absl::ResourceExhaustedError("there is no file descriptor or no memory left for the certificates");
 }
 
 std::string PathOfDescriptor(int fd) { return absl::StrCat("/proc/self/fd/", fd); }
@@ -41,8 +46,10 @@ absl::StatusOr<std::unique_ptr<CertificateWatch>> CertificateWatch::Start(const 
                                                                           Observer observer) {
   absl::StatusOr<CertificateFolder> content = ReadCertificateFolder(folder, own);
   if (!content.ok()) return content.status();
-  return std::unique_ptr<CertificateWatch>(
+  std::unique_ptr<CertificateWatch> watch(
       new CertificateWatch(folder, own, std::move(observer), *std::move(content)));
+  if (watch->authorities_ < 0 || watch->identity_ < 0) return NoDescriptor();
+  return watch;
 }
 
 CertificateWatch::CertificateWatch(const std::string& folder, OwnCertificate own, Observer observer,
@@ -65,22 +72,30 @@ CertificateWatch::~CertificateWatch() {
 std::string CertificateWatch::authorities_path() const { return PathOfDescriptor(authorities_); }
 std::string CertificateWatch::identity_path() const { return PathOfDescriptor(identity_); }
 
+absl::Status CertificateWatch::Replace(const CertificateFolder& content) const {
+  const bool replaced =
+      ReplaceMemoryFile(authorities_, content.authorities) && ReplaceMemoryFile(identity_, content.identity);
+  return replaced ? absl::OkStatus() : NoDescriptor();
+}
+
 void CertificateWatch::Run() {
   CertificateFolder taken = first_;
   std::string complaint;  // the last one
   while (!over_.WaitWithTimeout(kLookEvery)) {
     absl::StatusOr<CertificateFolder> now = ReadCertificateFolder(folder_, own_);
-    if (!now.ok()) {
-      const std::string sentence(now.status().message());
-      if (std::exchange(complaint, sentence) != sentence && observer_.refused)
-        observer_.refused(now.status());
+    absl::Status status = now.status();
+    if (status.ok() && *now == taken) {
+      complaint.clear();
+      continue;
+    }
+    if (status.ok()) status = Replace(*now);
+    if (!status.ok()) {
+      const std::string sentence(status.message());
+      if (std::exchange(complaint, sentence) != sentence && observer_.refused) observer_.refused(status);
       continue;
     }
     complaint.clear();
-    if (*now == taken) continue;
     taken = *std::move(now);
-    ReplaceMemoryFile(authorities_, taken.authorities);
-    ReplaceMemoryFile(identity_, taken.identity);
     if (observer_.changed) observer_.changed(taken);
   }
 }

@@ -8,7 +8,7 @@
 //
 // Threads: one of its own, which looks once a second and calls the observer. Everything else may be called
 // from any thread. Ownership: destruction ends the thread and removes the copies. Failure of Start: as
-// ReadCertificateFolder.
+// ReadCertificateFolder, and ResourceExhausted without a descriptor for the copies.
 #ifndef WEFT_BASE_CERTIFICATES_CERTIFICATE_WATCH_H_
 #define WEFT_BASE_CERTIFICATES_CERTIFICATE_WATCH_H_
 
@@ -46,6 +46,8 @@ class CertificateWatch {
   CertificateWatch(const std::string& folder, OwnCertificate own, Observer observer,
                    CertificateFolder content);
   void Run();
+  // Puts the content into the files in memory. ResourceExhausted where that cannot be done now.
+  absl::Status Replace(const CertificateFolder& content) const;
 
   const std::string folder_;
   const OwnCertificate own_;
