@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/net/address.h"
@@ -223,10 +224,18 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, 
     const CoordinatorServer* server = serving.server;
     return server == nullptr ? std::string(kServesNot) : server->Problem();
   };
-  auto started = MetricsServer::Start(flags.metrics, metrics, readers, healthy, /*refresh=*/nullptr,
+  auto started = MetricsServer::Start(flags.metrics, metrics, readers, healthy,
+                                      RefreshCertificateMetrics(metrics, flags.security.tls),
                                       StatusPages(SourcesOf(serving)));
   if (started.ok()) log.Info(absl::StrCat("status page and metrics on port ", (*started)->port()));
   return started;
+}
+
+void LogListening(const Flags& flags, const CoordinatorServer& server, const DaemonLog& log) {
+  for (const std::string& address : server.addresses()) log.Info(absl::StrCat("listening on ", address));
+  if (!flags.security.insecure) return;
+  log.Warning(
+      "with --insecure everybody who reaches this coordinator may do everything, and nothing is encrypted");
 }
 
 // Returns what the flags alone decide.
@@ -279,9 +288,7 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   if (writer != nullptr) TakeUpRuns(&*store, &records, &log, &options);
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
-  for (const std::string& address : (*server)->addresses()) {
-    log.Info(absl::StrCat("listening on ", address));
-  }
+  LogListening(flags, **server, log);
   serving.records = &records;
   serving.server = server->get();
   notices->Ready(absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", ")));

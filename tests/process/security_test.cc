@@ -1,8 +1,10 @@
 // Mutual TLS with the real programs: who has the right certificate trains and looks, everybody else changes
 // nothing and hears why, and certificates are exchanged while runs go on.
+#include <arpa/inet.h>
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -198,6 +200,33 @@ TEST_F(Security, BadCertificates_AreRefusedAndOthersServed) {
   EXPECT_EQ(Weft({"ls"}).code, 0);
 }
 
+// A handshake that never ends, or is none, holds a descriptor and nothing else.
+TEST_F(Security, SilentAndSenselessConnections_KeepNobodyWaiting) {
+  const int port = std::stoi(address_.substr(address_.rfind(':') + 1));
+  std::vector<int> sockets;
+  const std::string hello("\x16\x03\x01\x02\x00\x01", 6);  // the begin of a ClientHello
+  for (const std::string& text :
+       {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), hello, std::string(100'000, '\xff'),
+        std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {
+    for (int i = 0; i < 50; ++i) {
+      sockets.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in to{};
+      to.sin_family = AF_INET;
+      to.sin_port = htons(static_cast<uint16_t>(port));
+      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      ASSERT_EQ(connect(sockets.back(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+      send(sockets.back(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+  const std::string file = WriteRun("{1f1b: {}}", 10);
+  TrainReference(file);
+  StartWorkers(*coordinator_, 2);
+  Submit(file);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+  for (const int fd : sockets) close(fd);
+}
+
 TEST_F(Security, LargeMessage_IsRefusedUnread) {
   EXPECT_EQ(Call(*ChannelWith(Of("admin")), "/weft.v1.Runs/Submit", std::string(kMaxReceivedBytes + 1, 'x')),
             StatusCode::RESOURCE_EXHAUSTED);
@@ -335,6 +364,15 @@ TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt
         Command::Run({"/usr/bin/env", "curl", "-s", "--max-time", "60", "http://" + address}, 120);
     EXPECT_EQ(plain.out, "");
   }
+  // A folder that is wrong shows before anything breaks.
+  const auto usable = [&](const std::string& value) {
+    const std::string page = ReadMetrics(port, "/metrics", folder_ / "certs/metrics").out;
+    return page.find("weft_certificate_usable " + value) != std::string::npos;
+  };
+  EXPECT_TRUE(usable("1"));
+  fs::copy_file(folder_ / "foreign/coordinator/tls.key", folder_ / "own/tls.key",
+                fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(usable("0"));
   // New certificates count for them too.
   MakeCertificates("certs");
   ASSERT_TRUE(coordinator_->WaitFor("new certificates, valid until", kSeconds));

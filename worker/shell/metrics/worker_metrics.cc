@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/mutex.h"
@@ -75,6 +76,7 @@ class Exported final : public WorkerMetrics {
   }
 
   absl::Status Serve(const std::string& address, const MetricsReaders& readers) {
+    certificates_ = RefreshCertificateMetrics(&metrics_, readers.security.tls);
     auto server = MetricsServer::Start(
         address, &metrics_, readers, [this] { return loop_->Problem(); }, [this] { Refresh(); });
     if (!server.ok()) return server.status();
@@ -86,6 +88,7 @@ class Exported final : public WorkerMetrics {
 
  private:
   void Refresh() {
+    if (certificates_) certificates_();
     const WorkerSnapshot s = loop_->Snapshot();
     running_.Set(s.has_run ? 1 : 0);
     sent_.RaiseTo(static_cast<double>(s.transport.tensors_sent));
@@ -165,6 +168,7 @@ class Exported final : public WorkerMetrics {
   Mutex series_mutex_;
   std::map<std::string, std::optional<Gauge>> gpu_gauges_ ABSL_GUARDED_BY(series_mutex_);
   std::map<Metrics::Labels, Gauge> paths_ ABSL_GUARDED_BY(series_mutex_);
+  std::function<void()> certificates_;     // refreshes their figures; null without any
   std::unique_ptr<MetricsServer> server_;  // last: stops before the objects that it serves end
 };
 

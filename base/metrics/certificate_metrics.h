@@ -1,0 +1,33 @@
+// Shows the state of a process's folder of certificates (base/certificates/certificate_folder.h) as metrics:
+// until when its certificate is valid, and whether it could be used now. So an alert comes before connections
+// are refused, and after an exchange that went wrong.
+//
+// Threads: Refresh by one at a time. `metrics` outlives it.
+#ifndef WEFT_BASE_METRICS_CERTIFICATE_METRICS_H_
+#define WEFT_BASE_METRICS_CERTIFICATE_METRICS_H_
+
+#include <functional>
+#include <string>
+
+#include "base/metrics/metrics.h"
+
+namespace weft {
+
+class CertificateMetrics {
+ public:
+  CertificateMetrics(Metrics* metrics, std::string folder);
+
+  // Reads the folder.
+  void Refresh();
+
+ private:
+  const std::string folder_;
+  Gauge expiry_, usable_;
+};
+
+// Returns what refreshes the figures of the folder before a scrape; null without a folder.
+std::function<void()> RefreshCertificateMetrics(Metrics* metrics, const std::string& folder);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_METRICS_CERTIFICATE_METRICS_H_
