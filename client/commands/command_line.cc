@@ -700,6 +700,19 @@ CLI::App* AddWorkers(CLI::App& app, WorkersOptions& o) {
   return sub;
 }
 
+CLI::App* AddTop(CLI::App& app, TopOptions& o) {
+  CLI::App* sub = AddRunsCommand(
+      app, "top", "Show what each worker does: busy, idle by cause, memory by class", o.coordinator);
+  sub->add_flag("--once", o.once, "Show it once, of the time since the runs began");
+  sub->add_option("--interval", o.interval, "Time between two looks; shares are of this time")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str()
+      ->type_name("S");
+  sub->footer(Footer({{"weft top", "every second, until Ctrl-C"},
+                      {"weft top -o json | jq '.[] | [.name, .busy_share]'", "once, for a script"}}));
+  return sub;
+}
+
 CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
@@ -1036,6 +1049,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   add(AddSubmit);
   add(AddList);
   add(AddWorkers);
+  add(AddTop);
   add(AddDescribe);
   add(AddWait);
   add(AddCancel);

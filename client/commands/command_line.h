@@ -26,6 +26,7 @@
 #include "client/commands/profile_command.h"
 #include "client/commands/runs_commands.h"
 #include "client/commands/simulate_command.h"
+#include "client/commands/top_command.h"
 #include "client/commands/train_command.h"
 #include "client/console/console.h"
 
@@ -35,7 +36,7 @@ using Command =
     std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
                  GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
                  WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
-                 DiffOptions, ExplainOptions, CertsOptions>;
+                 DiffOptions, ExplainOptions, CertsOptions, TopOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

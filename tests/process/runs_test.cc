@@ -75,6 +75,8 @@ TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   // Attached: the same workers serve the next run, and the exit code is the run's.
   EXPECT_THAT(Weft({"workers"}).out, HasSubstr("free"));
   EXPECT_EQ(Json::parse(Weft({"workers", "-o", "json"}).out).size(), 2u);
+  EXPECT_THAT(Weft({"top"}).out, AllOf(HasSubstr("2 workers, 0 runs"), HasSubstr("free")));
+  EXPECT_EQ(Json::parse(Weft({"top", "-o", "json"}).out).size(), 2u);
   const CommandResult attached = Weft({"submit", file, "--processes", "1"});
   EXPECT_EQ(attached.code, 0) << attached.err;
   EXPECT_THAT(attached.err, HasSubstr("submitted as run 2"));

@@ -1,0 +1,93 @@
+// What each worker does, from what a coordinator says of workers and runs.
+#include "client/runs/worker_load.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+WorkerInfo Worker(int32_t process, uint64_t run) {
+  WorkerInfo worker;
+  worker.process = process;
+  worker.name = absl::StrCat("w", process);
+  worker.host = "a";
+  worker.pid = 100 + process;
+  worker.state = run == 0 ? "free" : "busy";
+  worker.run = run;
+  return worker;
+}
+
+// Three ranks, of which the second process has the first and the last.
+RunInfo RunAt(double seconds) {
+  RunInfo run;
+  run.id = 5;
+  run.name = "text";
+  run.steps = 10;
+  run.steps_done = 4;
+  run.members = {WorkerLabel(Worker(0, 5)), WorkerLabel(Worker(1, 5))};
+  run.member_of_rank = {1, 0, 1};
+  for (Rank rank = 0; rank < 3; ++rank) {
+    RankReport report;
+    report.rank = rank;
+    report.wall_seconds = seconds;
+    report.busy_seconds = {{"forward", 0.25 * seconds}, {"backward", 0.25 * seconds}};
+    report.idle_seconds = {{"dependency", 0.5 * seconds}};
+    report.live_bytes = {{"weights", 100 + rank}};
+    report.peak_bytes = {{"weights", 200}};
+    run.reports.push_back(report);
+  }
+  return run;
+}
+
+TEST(LoadsOf, WorkersOfARun_HaveTheirRanksAndTheSumsOfThem) {
+  const auto loads = LoadsOf({Worker(0, 5), Worker(1, 5), Worker(2, 0)}, {RunAt(8)}, {});
+  ASSERT_EQ(loads.size(), 3u);
+  EXPECT_THAT(loads[0].ranks, ElementsAre(1));
+  EXPECT_THAT(loads[1].ranks, ElementsAre(0, 2));
+  EXPECT_THAT(loads[2].ranks, ElementsAre());
+  EXPECT_DOUBLE_EQ(loads[1].busy, 0.5);
+  EXPECT_THAT(loads[1].idle, UnorderedElementsAre(Pair("dependency", 0.5)));
+  EXPECT_EQ(loads[1].live_bytes.at("weights"), 202);
+  EXPECT_EQ(loads[1].peak_bytes.at("weights"), 400);
+}
+
+TEST(LoadsOf, FormerLook_SharesAreThoseOfTheTimeSince) {
+  RunInfo now = RunAt(9);
+  for (RankReport& report : now.reports) {
+    report.busy_seconds = {{"forward", 2}, {"backward", 2}};  // no job since
+    report.idle_seconds["dependency"] = 4.25;
+    report.idle_seconds["transfer"] = 0.75;
+  }
+  const auto loads = LoadsOf({Worker(0, 5)}, {now}, {RunAt(8)});
+  EXPECT_DOUBLE_EQ(loads[0].busy, 0);
+  EXPECT_THAT(loads[0].idle, UnorderedElementsAre(Pair("dependency", 0.25), Pair("transfer", 0.75)));
+}
+
+TEST(LoadsOf, RunThatHasBegunAgainSince_SharesAreThoseOfItsOwnTime) {
+  const auto loads = LoadsOf({Worker(0, 5)}, {RunAt(1)}, {RunAt(8)});
+  EXPECT_DOUBLE_EQ(loads[0].busy, 0.5);
+}
+
+TEST(LoadTable, BusyAndFreeWorkers_EachHaveARow) {
+  const std::string table = LoadTable(LoadsOf({Worker(1, 5), Worker(2, 0)}, {RunAt(8)}, {}));
+  EXPECT_THAT(table, AllOf(HasSubstr("w1"), HasSubstr("5 text"), HasSubstr("4/10"), HasSubstr("0,2"),
+                           HasSubstr("50.0 %"), HasSubstr("w2"), HasSubstr("free")));
+}
+
+TEST(LoadJson, FreeWorker_HasNoRun) {
+  const auto json = LoadJson(LoadsOf({Worker(2, 0)}, {}, {})[0]);
+  EXPECT_TRUE(json["run"].is_null());
+  EXPECT_EQ(json["name"], "w2");
+}
+
+}  // namespace
+}  // namespace weft
