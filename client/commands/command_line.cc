@@ -713,6 +713,16 @@ CLI::App* AddTop(CLI::App& app, TopOptions& o) {
   return sub;
 }
 
+CLI::App* AddDoctor(CLI::App& app, DoctorOptions& o) {
+  CLI::App* sub = AddRunsCommand(
+      app, "doctor", "Look for what keeps Weft from working here, or makes it slow", o.coordinator);
+  sub->add_flag("--machine", o.machine_only, "Look at this machine alone, and ask no coordinator");
+  sub->footer(Footer({{"weft doctor --machine", "processors, memory, limits, shared memory, GPUs, RDMA"},
+                      {"weft doctor --coordinator 10.0.0.5:7070 --tls certs/viewer",
+                       "also the certificates, the coordinator and its workers"}}));
+  return sub;
+}
+
 CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
@@ -1050,6 +1060,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   add(AddList);
   add(AddWorkers);
   add(AddTop);
+  add(AddDoctor);
   add(AddDescribe);
   add(AddWait);
   add(AddCancel);

@@ -17,6 +17,7 @@
 #include "client/commands/checkpoint_command.h"
 #include "client/commands/compare_command.h"
 #include "client/commands/diff_command.h"
+#include "client/commands/doctor_command.h"
 #include "client/commands/eval_command.h"
 #include "client/commands/explain_command.h"
 #include "client/commands/export_weights_command.h"
@@ -36,7 +37,7 @@ using Command =
     std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
                  GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
                  WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
-                 DiffOptions, ExplainOptions, CertsOptions, TopOptions>;
+                 DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
