@@ -31,13 +31,13 @@ def block_patterns(model: torch.nn.Module) -> list[str]:
     return [f"{name}.*" if name else "*" for name in lists] or ["*"]
 
 
-def cut(trace: Trace, model: torch.nn.Module, patterns: list[str]) -> list[Layer]:
-    """Returns the layers, in order."""
+def cut(trace: Trace, other: Trace, model: torch.nn.Module, patterns: list[str]) -> list[Layer]:
+    """Returns the layers, in order. `other` is a trace with another number of samples."""
     operations = trace.operations
     blocks = [_block_of(o, patterns) for o in operations]
     with_parameters = {name for name, module in model.named_modules() if any(True for _ in module.parameters())}
     blocks = [b if b in with_parameters else None for b in blocks]
-    cuts = _places(trace, blocks)
+    cuts = _places(trace, blocks, _by_sample(trace, other))
     layers, begin, previous = [], 0, None
     for place in [*cuts, len(operations) - 1]:
         last = place == len(operations) - 1
@@ -85,11 +85,19 @@ def _crossing(trace: Trace, place: int) -> list[Value]:
     return [v for o in trace.operations[:place + 1] for v in o.results if v.live and last.get(v, -1) > place]
 
 
-def _places(trace: Trace, blocks: list[str | None]) -> list[int]:
+def _by_sample(trace: Trace, other: Trace) -> set[Value]:
+    """Returns the results whose first dimension alone counts the samples."""
+    pairs = [pair for a, b in zip(trace.operations, other.operations) for pair in zip(a.results, b.results)]
+    return {a for a, b in pairs if isinstance(a.meta, torch.Tensor) and isinstance(b.meta, torch.Tensor)
+            and a.meta.dim() > 1 and a.meta.shape[0] == trace.samples and b.meta.shape[0] == other.samples
+            and a.meta.shape[1:] == b.meta.shape[1:]}
+
+
+def _places(trace: Trace, blocks: list[str | None], by_sample: set[Value]) -> list[int]:
     """Returns the operations behind which a cut is made."""
     operations = trace.operations
     live = [i for i, o in enumerate(operations) if any(r.live for r in o.results)]
-    single = _single_places(trace)
+    single = _single_places(trace, by_sample)
     places, block = [], None
     for before, i in zip([None, *live], live):
         if blocks[i] is None or blocks[i] == block:
@@ -106,7 +114,7 @@ def _places(trace: Trace, blocks: list[str | None]) -> list[int]:
     return sorted(set(places))
 
 
-def _single_places(trace: Trace) -> list[int]:
+def _single_places(trace: Trace, by_sample: set[Value]) -> list[int]:
     """Returns the places that one float tensor alone crosses, samples first, through which gradients pass."""
     last, alive, single = _last_readers(trace), set(), []
     for i, operation in enumerate(trace.operations):
@@ -115,8 +123,7 @@ def _single_places(trace: Trace) -> list[int]:
         if len(alive) != 1 or i + 1 == len(trace.operations):
             continue
         (value,) = alive
-        sizes = value.meta.shape
-        if value.trained and value.meta.dtype == torch.float32 and len(sizes) > 1 and sizes[0] == trace.samples:
+        if value.trained and value.meta.dtype == torch.float32 and value in by_sample:
             single.append(i)
     return single
 

@@ -41,7 +41,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         two = _another(one)
         first, second = trace(model, one, loss), trace(model, two, loss)
         patterns = block_patterns(model) if layers is None else list(layers)
-        parts = list(zip(cut(first, model, patterns), cut(second, model, patterns)))
+        parts = list(zip(cut(first, second, model, patterns), cut(second, first, model, patterns)))
         counting = [(counting_layer(first), counting_layer(second))] if first.count is not None else []
         tensors = {v.name: first.tensors[v.name] for a, _ in parts + counting
                    for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}

@@ -59,9 +59,10 @@ def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callab
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # A model that asks must take the way that it takes when it is trained: transformers makes other masks, and so
-            # takes other kernels, while it is exported.
-            with mock.patch.object(torch.compiler, "is_exporting", lambda: False):
+            # A model that asks must take the way that it takes when it is trained: transformers makes other masks and
+            # scans, and so takes other kernels, while it is exported or compiled.
+            with mock.patch.object(torch.compiler, "is_exporting", lambda: False), \
+                    mock.patch.object(torch.compiler, "is_compiling", lambda: False):
                 program = torch.export.export(whole, (example,), strict=False)
             _keep_regions_without_gradients(program)
             program = program.run_decompositions({})

@@ -118,6 +118,20 @@ class Lstm(nn.Module):
         return self.scores(self.memory(self.tokens(tokens))[0])
 
 
+class Contrast(nn.Module):
+    """Compares the samples of a micro-batch with one another: behind its blocks there is one number for each pair."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return (x @ x.T) * self.scale
+
+
 def next_token_loss(model, fields):
     return F.cross_entropy(model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten())
 
@@ -157,6 +171,8 @@ MODULES = {
     "drawing": (Drawing, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                 lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
     "lstm": (Lstm, next_token_loss, _tokens),
+    "contrast": (Contrast, lambda m, f: F.cross_entropy(m(f["x"]), torch.arange(len(f["x"]))),
+                 lambda n: {"x": torch.randn(n, 12)}),
 }
 
 
@@ -243,6 +259,7 @@ REFUSED = {
     "batch norms": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6)), None),
     "a parameter without use": (Unused, "gets no gradient"),
     "a region without gradients": (lambda: Chain(_without_gradients), None),
+    "a model that asks whether it is compiled": (lambda: Chain(lambda x: x * 2 if torch.compiler.is_compiling() else x), None),
     "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
     "a sum and a count": (Chain, None, lambda m, f: (m(f["x"]).square().sum(), (f["y"] > 0).sum())),
     "a count of what the model makes": (Chain, "computed from the data alone",
