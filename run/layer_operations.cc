@@ -36,7 +36,8 @@ int64_t ParameterSpec::elements() const { return ProductOf(size); }
 
 bool LayerSpec::reads_data() const {
   const auto* exported = std::get_if<ExportedLayerSpec>(&kind);
-  return exported != nullptr ? exported->reads_data() : inputs.empty();
+  if (exported != nullptr) return exported->reads_data();
+  return inputs.empty() || std::holds_alternative<TokenEmbeddingSpec>(kind);
 }
 
 std::string NameInModel(const std::string& layer, const ParameterSpec& parameter) {

@@ -54,10 +54,15 @@ struct ParameterSpec {
 
 // ---- the kinds of layers
 
+// Hands out a token embedding that two layers read.
+struct TiedTokensSpec {
+  int64_t vocabulary = 0, width = 0;
+};
 // Turns tokens into vectors, each with its position.
 struct TokenEmbeddingSpec {
   int64_t vocabulary = 0, context = 0, width = 0;
   double dropout = 0;
+  bool tied = false;  // reads the token embedding from the layer before
 };
 // Turns an image into tokens: a class token of its own, and one for each square patch, each with its
 // position.
@@ -78,6 +83,7 @@ struct TransformerBlockSpec {
 struct TokenScoresSpec {
   int64_t context = 0, width = 0, vocabulary = 0;
   double epsilon = 0;
+  bool tied = false;  // reads the projection from its first input
 };
 // Computes scores from the class token alone.
 struct ClassTokenScoresSpec {
@@ -130,16 +136,18 @@ struct ExportedLayerSpec {
   bool reads_data() const { return graph().layers.empty() || !graph().fields.empty(); }
 };
 
-using LayerKind = std::variant<TokenEmbeddingSpec, PatchEmbeddingSpec, TransformerBlockSpec, TokenScoresSpec,
-                               ClassTokenScoresSpec, LinearSpec, GeluSpec, ScoresSpec, JoinedScoresSpec,
-                               StemSpec, ResidualBlockSpec, AveragedScoresSpec, ExportedLayerSpec>;
+using LayerKind =
+    std::variant<TiedTokensSpec, TokenEmbeddingSpec, PatchEmbeddingSpec, TransformerBlockSpec,
+                 TokenScoresSpec, ClassTokenScoresSpec, LinearSpec, GeluSpec, ScoresSpec, JoinedScoresSpec,
+                 StemSpec, ResidualBlockSpec, AveragedScoresSpec, ExportedLayerSpec>;
 
 struct LayerSpec {
   std::string name;         // "embedding", "block0", .., "head"; "linear0", ..
   std::vector<int> inputs;  // layers that it reads, ascending
   LayerKind kind;
   std::vector<ParameterSpec> parameters = {};
-  // Returns true if it gets the data: because it reads no other layer, or, an exported one, beside them.
+  // Returns true if it gets the data: because it reads no other layer, or, an embedding or an exported one,
+  // beside them.
   bool reads_data() const;
 };
 

@@ -22,9 +22,17 @@ ParameterInit Uniform(int64_t fan_in) {
   return {ParameterInit::Kind::kUniform, 1 / std::sqrt(static_cast<double>(fan_in))};
 }
 
+void AddOperations(const TiedTokensSpec& k, LayerOperations* layer) {
+  layer->Parameter("weight", {k.vocabulary, k.width}, Normal(kDeviation), /*wide=*/true);
+  layer->Flops(static_cast<double>(k.vocabulary) * static_cast<double>(k.width));  // a copy
+  layer->KeepBytes(0, LayerOperations::kFloat * k.vocabulary * k.width);
+  layer->Tensors(1);
+  layer->Output({k.vocabulary, k.width}, /*by_sample=*/false);
+}
+
 void AddOperations(const TokenEmbeddingSpec& k, LayerOperations* layer) {
   const int64_t hidden = k.context * k.width;
-  layer->Parameter("token.weight", {k.vocabulary, k.width}, Normal(kDeviation), /*wide=*/true);
+  if (!k.tied) layer->Parameter("token.weight", {k.vocabulary, k.width}, Normal(kDeviation), /*wide=*/true);
   layer->Parameter("position.weight", {k.context, k.width}, Normal(kDeviation));
   layer->Flops(static_cast<double>(k.context) * static_cast<double>(k.width));  // additions
   layer->KeepIntegers(k.context);                                               // the tokens
@@ -76,7 +84,11 @@ void AddOperations(const TransformerBlockSpec& k, LayerOperations* layer) {
 
 void AddOperations(const TokenScoresSpec& k, LayerOperations* layer) {
   layer->Norm("norm", k.context, k.width);
-  layer->Linear("projection", k.context, k.width, k.vocabulary, Normal(kDeviation), {});
+  if (k.tied) {
+    layer->Product(k.context, k.width, k.vocabulary);
+  } else {
+    layer->Linear("projection", k.context, k.width, k.vocabulary, Normal(kDeviation), {});
+  }
   layer->Loss(k.context, k.vocabulary);
   layer->Tensors(8);
 }
@@ -179,14 +191,21 @@ constexpr double kGptEpsilon = 1e-5, kVitEpsilon = 1e-6;  // of the publications
 
 std::vector<LayerSpec> LayersOf(const GptSpec& m) {
   std::vector<LayerSpec> layers;
-  layers.push_back({"embedding", {}, TokenEmbeddingSpec{m.vocabulary, m.context, m.width, m.dropout}});
+  const std::vector<int> tokens =
+      m.tied ? std::vector<int>{0} : std::vector<int>();  // the layer of the tied embedding
+  if (m.tied) layers.push_back({"token", {}, TiedTokensSpec{m.vocabulary, m.width}});
+  layers.push_back(
+      {"embedding", tokens, TokenEmbeddingSpec{m.vocabulary, m.context, m.width, m.dropout, m.tied}});
   for (int i = 0; i < m.layers; ++i) {
     layers.push_back({absl::StrCat("block", i),
-                      {i},
+                      {m.embedding_layer() + i},
                       TransformerBlockSpec{m.context, m.width, m.heads, m.layers, /*causal=*/true,
                                            kGptEpsilon, m.dropout, m.tanh_gelu}});
   }
-  layers.push_back({"head", {m.layers}, TokenScoresSpec{m.context, m.width, m.vocabulary, kGptEpsilon}});
+  std::vector<int> read_by_head = tokens;
+  read_by_head.push_back(m.embedding_layer() + m.layers);
+  layers.push_back(
+      {"head", read_by_head, TokenScoresSpec{m.context, m.width, m.vocabulary, kGptEpsilon, m.tied}});
   return layers;
 }
 

@@ -54,7 +54,8 @@ TwoTowerSpec ReadTwoTower(const Choice& choice, absl::Status& status) {
   return model;
 }
 
-// The published sizes of GPT-2 (its head is tied to the embedding, the one here is a matrix of its own).
+// The published sizes of GPT-2. Its head is tied to the embedding, and its GELU is by tanh; here keys beside
+// the preset say so.
 struct GptPreset {
   const char* name;
   int layers, width, heads;
@@ -85,9 +86,9 @@ void ReadPreset(FileSection& section, GptSpec& gpt) {
 
 GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   GptSpec gpt;
-  FileSection section(choice.parameters, choice.path,
-                      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout", "gelu"},
-                      status);
+  FileSection section(
+      choice.parameters, choice.path,
+      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout", "gelu", "tied"}, status);
   ReadPreset(section, gpt);
   section.Read("layers", gpt.layers, 1, kMaxLayers);
   section.Read("width", gpt.width, 1, kMaxWidth);
@@ -99,6 +100,7 @@ GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   section.Read("gelu", gelu);
   if (gelu != "erf" && gelu != "tanh") section.Fail("gelu", UnknownName("gelu", gelu, {"erf", "tanh"}));
   gpt.tanh_gelu = gelu == "tanh";
+  section.Read("tied", gpt.tied);
   if (section.ok() && gpt.width % gpt.heads != 0) {
     section.Fail("width", absl::StrCat(gpt.width, " is not divisible by heads ", gpt.heads,
                                        "; each head takes an equal share of the width"));
@@ -194,6 +196,7 @@ Json Parameters(const GptSpec& m) {
   Json json = {{"layers", m.layers},   {"width", m.width},           {"heads", m.heads},
                {"context", m.context}, {"vocabulary", m.vocabulary}, {"dropout", m.dropout}};
   if (m.tanh_gelu) json["gelu"] = "tanh";
+  if (m.tied) json["tied"] = true;
   return json;
 }
 

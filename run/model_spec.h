@@ -42,6 +42,9 @@ struct GptSpec {
   int vocabulary = 256;  // at least 256, so that bytes are tokens
   double dropout = 0;
   bool tanh_gelu = false;  // the GELU of the published GPT-2, by tanh; else by erf
+  // True if the token embedding is the projection to the scores too. It is in a layer of its own, the first.
+  bool tied = false;
+  int embedding_layer() const { return tied ? 1 : 0; }
 };
 // A residual network over square images (arXiv 1512.03385; strides as torchvision has them). resnet.h has its
 // blocks.

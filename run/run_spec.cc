@@ -165,6 +165,14 @@ void CheckExported(const RunSpec& spec, absl::Status& status) {
     status = ErrorAt("validate", "an exported model cannot be validated on the way yet; leave the key out");
 }
 
+void CheckTied(const RunSpec& spec, absl::Status& status) {
+  const auto* gpt = std::get_if<GptSpec>(&spec.model);
+  if (!status.ok() || gpt == nullptr || !gpt->tied || spec.precision != Precision::kBFloat16) return;
+  status = ErrorAt("precision",
+                   "a tied embedding travels in float32, which bf16 does not do yet; leave out "
+                   "model.gpt.tied or the precision");
+}
+
 void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
                        absl::Status& status) {
   if (!status.ok()) return;
@@ -482,6 +490,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.job_timeout = ReadJobTimeout(file, status);
   spec.validate = ReadValidate(file, spec, status);
   CheckExported(spec, status);
+  CheckTied(spec, status);
   spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);

@@ -88,6 +88,37 @@ def compare_groups(weft, folder):
     return failures
 
 
+TIED = """
+model: {{gpt: {{layers: 2, width: 16, heads: 2, context: 8, tied: true, dropout: 0.1}}}}
+data: {{text: {{path: text.txt}}}}
+train: {{steps: 3, batch: 8, microbatches: 4, optimizer: {{adamw: {{lr: 0.01}}}}, clip_norm: 1.0}}
+stages: 4
+schedule: {schedule}
+"""
+
+
+def compare_tied(weft, folder):
+    """The built-in gpt with a tied embedding: the same bits under every schedule; it can be evaluated and it writes."""
+    (folder / "text.txt").write_text("to be or not to be, that is the question: " * 20)
+    run, failures, wanted = folder / "run.yaml", [], None
+    for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("ddp", "--processes", "1"),
+                                                 ("{zb_h1: , activations: recompute}", "--processes", "1"),
+                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2"),
+                                                 ("{lpp: {groups: 2, ranks: 2}}", "--processes", "1")]):
+        run.write_text(TIED.format(schedule=schedule))
+        made = train(weft, run, folder / f"tied.{number}", *flags)
+        wanted = wanted or made
+        failures += [] if made == wanted else [f"a tied gpt, {schedule}"]
+    if wanted[1][-1] >= wanted[1][0]:
+        failures.append("a tied gpt does not learn")
+    out = folder / "tied.1"
+    for command in (["eval", run, "--checkpoint", out / "checkpoint"], ["generate", out, "--prompt", "to be"]):
+        done = subprocess.run([weft, *command], capture_output=True, check=False)  # bytes: what it writes may be no text
+        failures += [] if done.returncode == 0 and done.stdout else [f"a tied gpt, {command[0]}: exit {done.returncode}, {done.stderr}"]
+    print(f"a tied gpt under 5 schedules: {len(failures)} failures")
+    return failures
+
+
 # ---- what is refused
 
 def changed_model(folder, change):
@@ -268,7 +299,7 @@ def main():
             failures = compare_with_torch(weft, folder) + compare_adamw(weft, folder) + check_exporter(folder)
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            failures = compare_schedules(weft, folder) + compare_groups(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
+            failures = compare_schedules(weft, folder) + compare_groups(weft, folder) + compare_tied(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -81,6 +81,12 @@ ModelSpec Gpt() {
   gpt.layers = 2;
   return gpt;
 }
+
+ModelSpec TiedGpt() {
+  GptSpec gpt = std::get<GptSpec>(Gpt());
+  gpt.tied = true;
+  return gpt;
+}
 ModelSpec ResNet(int depth, ResNetSpec::Stem stem) {
   ResNetSpec resnet;
   resnet.depth = depth;
@@ -97,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(
     Models, LayersGolden,
     ::testing::Values(Case{"mlp", Mlp(false)}, Case{"mlp_gelu_apart", Mlp(true)},
                       Case{"two_tower", TwoTower(0)}, Case{"two_tower_stem", TwoTower(1)}, Case{"gpt", Gpt()},
-                      Case{"vit", Vit()}, Case{"resnet18", ResNet(18, ResNetSpec::Stem::kCifar)},
+                      Case{"gpt_tied", TiedGpt()}, Case{"vit", Vit()},
+                      Case{"resnet18", ResNet(18, ResNetSpec::Stem::kCifar)},
                       Case{"resnet50_imagenet", ResNet(50, ResNetSpec::Stem::kImageNet)}),
     [](const auto& info) { return info.param.file; });
 

@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
 #include "schedules/sync/catalogue.h"
@@ -479,6 +480,24 @@ TEST(RunSpec_Gpt, GeluByTanh_IsReadAndWritten) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(std::get<GptSpec>(ParseRunSpec(ToJson(*spec))->model).tanh_gelu);
   ExpectRefused({With("/model", {{"gpt", {{"gelu", "tan"}}}}), "model.gpt.gelu", "did you mean \"tanh\"?"});
+}
+
+TEST(RunSpec_Gpt, TiedEmbedding_IsALayerOfItsOwn) {
+  const auto spec = ParseRunSpec(With("/model", {{"gpt", {{"preset", "gpt2"}, {"tied", true}}}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(std::get<GptSpec>(ParseRunSpec(ToJson(*spec))->model).tied);
+  const std::vector<LayerCount> layers = CountLayers(spec->model);
+  EXPECT_EQ(layers.size(), 15u);
+  EXPECT_TRUE(layers[0].reads_data && layers[0].inputs.empty() && !layers[0].output.by_sample);
+  EXPECT_TRUE(layers[1].reads_data);
+  EXPECT_EQ(layers[1].inputs, std::vector<int>({0}));
+  EXPECT_EQ(layers.back().inputs, std::vector<int>({0, 13}));
+  int64_t parameters = 0;
+  for (const LayerCount& layer : layers) parameters += layer.parameters;
+  EXPECT_EQ(parameters, 124439808);  // as published
+  Json narrow = With("/model", {{"gpt", {{"tied", true}}}});
+  narrow["precision"] = "bf16";
+  ExpectRefused({narrow, "precision", "a tied embedding travels in float32"});
 }
 
 TEST(RunSpec_Optimizer, PatternsWithoutDecay_AreKeptAndFitNames) {

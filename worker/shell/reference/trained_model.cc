@@ -83,14 +83,15 @@ absl::StatusOr<std::vector<float>> TrainedModel::ScoresAfter(const std::vector<i
 at::Tensor TrainedModel::Scores(const at::Tensor& inputs) const {
   MaskKey key;
   key.training = false;
+  const auto* const gpt = std::get_if<GptSpec>(&model_);
   std::vector<at::Tensor> outputs;
   for (size_t l = 0; l < layers_.size(); ++l) {
     std::vector<at::Tensor> read;
     for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
     if (counts_[l].reads_data) read.push_back(inputs);
     std::vector<at::Tensor> parameters = parameters_[l];
-    if (l == 0 && std::holds_alternative<GptSpec>(model_))
-      parameters[1] = parameters[1].narrow(0, 0, inputs.size(1));
+    if (gpt != nullptr && static_cast<int>(l) == gpt->embedding_layer())
+      parameters.back() = parameters.back().narrow(0, 0, inputs.size(1));
     outputs.push_back(layers_[l]->Forward(read.data(), parameters.data(), key));
   }
   return outputs.back();

@@ -31,12 +31,21 @@ at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 // A module has the sizes of its kind, and, where it drops out, the layer's number for the masks. It reads the
 // parameters in the order in which run/model_layers.cc adds them.
 
+class TiedTokens final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor*, const at::Tensor* p, const MaskKey&) const override {
+    return p[0].clone();
+  }
+};
+
 class TokenEmbedding final : public Layer {
  public:
   TokenEmbedding(const TokenEmbeddingSpec& spec, int index) : spec_(spec), index_(index) {}
-  at::Tensor Forward(const at::Tensor* tokens, const at::Tensor* p, const MaskKey& key) const override {
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor &weight = spec_.tied ? inputs[0] : p[0], &tokens = spec_.tied ? inputs[1] : inputs[0];
+    const at::Tensor& position = spec_.tied ? p[0] : p[1];
     // The token embedding is float32 in every precision (layer_spec.h).
-    const at::Tensor x = at::embedding(p[0], *tokens).to(p[1].scalar_type()) + p[1];
+    const at::Tensor x = at::embedding(weight, tokens).to(position.scalar_type()) + position;
     return Dropout(x, spec_.dropout, key, index_, 0);
   }
 
@@ -80,7 +89,8 @@ class TokenScores final : public Layer {
  public:
   explicit TokenScores(const TokenScoresSpec& spec) : spec_(spec) {}
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
-    return at::linear(Norm(*inputs, p[0], p[1], spec_.epsilon), p[2]).flatten(0, 1);
+    const at::Tensor &x = spec_.tied ? inputs[1] : inputs[0], &projection = spec_.tied ? inputs[0] : p[2];
+    return at::linear(Norm(x, p[0], p[1], spec_.epsilon), projection).flatten(0, 1);
   }
 
  private:
@@ -159,6 +169,7 @@ class JoinedScores final : public Layer {
 
 // Build the module of a kind; torch_resnet.h has those of residual networks, graph_layer.h exported ones.
 // `index` is the layer's number.
+std::unique_ptr<Layer> Build(const TiedTokensSpec&, int) { return std::make_unique<TiedTokens>(); }
 std::unique_ptr<Layer> Build(const TokenEmbeddingSpec& spec, int index) {
   return std::make_unique<TokenEmbedding>(spec, index);
 }
