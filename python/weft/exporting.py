@@ -198,7 +198,7 @@ def _as_workers_compute():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.backends.mkldnn.flags(enabled=False):
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
             yield
     finally:
         torch.set_num_threads(threads)

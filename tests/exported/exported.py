@@ -223,7 +223,7 @@ def compare_with_torch(weft, folder):
         if name in ("gpt_dropout", "drawing"):
             continue  # their masks are Weft's own
         module, loss, data = make_models.make(folder, name)
-        with torch.backends.mkldnn.flags(enabled=False):
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
             wanted_loss, wanted = first_step(module, loss, data)
         if name == "gpt_counted":  # the mean of the step is that of one large batch
             total, count = loss(module, {n: t[:12] for n, t in data.items()})

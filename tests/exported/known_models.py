@@ -196,7 +196,7 @@ def try_model(program, folder, name, build, samples, loss, export_only):
     run = {"stages": stages}
     first = "drawn by Weft"
     if name not in DRAWING:
-        with torch.backends.mkldnn.flags(enabled=False):
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
             wanted_loss, wanted = exported.first_step(module, loss, data)
         made, losses = exported.train(program, exported.run_file(folder, "model", steps=1, optimizer="{sgd: {lr: 0.5}}", **run),
                                       folder / "first", "--processes", "1")
