@@ -27,6 +27,7 @@ struct Run {
   weft::ExitCode operator()(const weft::SubmitOptions& options) const { return weft::RunSubmit(options); }
   weft::ExitCode operator()(const weft::ListOptions& options) const { return weft::RunList(options); }
   weft::ExitCode operator()(const weft::WorkersOptions& options) const { return weft::RunWorkers(options); }
+  weft::ExitCode operator()(const weft::SlurmOptions& options) const { return weft::RunSlurm(options); }
   weft::ExitCode operator()(const weft::DoctorOptions& options) const { return weft::RunDoctor(options); }
   weft::ExitCode operator()(const weft::TopOptions& options) const { return weft::RunTop(options); }
   weft::ExitCode operator()(const weft::DescribeOptions& options) const { return weft::RunDescribe(options); }

@@ -723,6 +723,33 @@ CLI::App* AddDoctor(CLI::App& app, DoctorOptions& o) {
   return sub;
 }
 
+CLI::App* AddSlurm(CLI::App& app, SlurmOptions& o) {
+  CLI::App* sub = app.add_subcommand("slurm", "Print the batch script by which Slurm trains a run file");
+  sub->add_option("FILE", o.file, "The run file, which all nodes must see under the same path")
+      ->required()
+      ->type_name("");
+  sub->add_option("--out", o.out, "Folder of the results, likewise (default: out/NAME)")->type_name("DIR");
+  sub->add_option("--nodes", o.nodes, "Number of nodes")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->type_name("N");
+  sub->add_option("--tasks-per-node", o.tasks_per_node,
+                  "Worker processes of a node (default: as many as the ranks need)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  sub->add_flag("--gpus", o.gpus, "Give each worker process a GPU, and compute on it");
+  sub->add_option("--grace", o.grace, "Time before Slurm's limit in which a checkpoint is saved")
+      ->check(CLI::Range(10, 3600))
+      ->capture_default_str()
+      ->type_name("S");
+  sub->add_option("--sbatch", o.sbatch, "A further option of sbatch; may be repeated")->type_name("OPTION");
+  sub->footer(
+      Footer({{"weft slurm run.yaml --nodes 2 --sbatch=--time=12:00:00 > job.sh", "then: sbatch job.sh"},
+              {"weft slurm run.yaml --nodes 2 --tasks-per-node 8 --gpus --sbatch=--partition=a100 > job.sh",
+               "16 GPUs"}}));
+  return sub;
+}
+
 CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
@@ -1061,6 +1088,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   add(AddWorkers);
   add(AddTop);
   add(AddDoctor);
+  add(AddSlurm);
   add(AddDescribe);
   add(AddWait);
   add(AddCancel);

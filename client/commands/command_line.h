@@ -27,6 +27,7 @@
 #include "client/commands/profile_command.h"
 #include "client/commands/runs_commands.h"
 #include "client/commands/simulate_command.h"
+#include "client/commands/slurm_command.h"
 #include "client/commands/top_command.h"
 #include "client/commands/train_command.h"
 #include "client/console/console.h"
@@ -37,7 +38,7 @@ using Command =
     std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
                  GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
                  WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
-                 DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions>;
+                 DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions, SlurmOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

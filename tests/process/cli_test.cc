@@ -62,9 +62,10 @@ TEST(Cli_Help, AskedFor_ExamplesOnStandardOutput) {
 }
 
 const std::vector<std::string>& Commands() {
-  static const auto* const commands = new std::vector<std::string>{
-      "train", "eval",    "generate", "checkpoint", "simulate", "compare", "profile", "explain",   "submit",
-      "ls",    "workers", "top",      "doctor",     "describe", "wait",    "cancel",  "completion"};
+  static const auto* const commands =
+      new std::vector<std::string>{"train",   "eval",    "generate", "checkpoint", "simulate", "compare",
+                                   "profile", "explain", "submit",   "ls",         "workers",  "top",
+                                   "doctor",  "slurm",   "describe", "wait",       "cancel",   "completion"};
   return *commands;
 }
 
