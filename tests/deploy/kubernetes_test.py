@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Builds deploy/kubernetes and holds it against a policy and against the programs: kubernetes_test.py BIN_DIR
+
+Each overlay must build; its pods must fit the restricted policy of Pod Security (that of RDMA may lock memory); each flag must be one
+of the program; each secret, claim, label and port must be there on both sides; the certificates of cert-manager must have the roles
+of the programs. Needs kubectl 1.27 or a newer one, and PyYAML; exits with 77 without them. With the Python package
+kubernetes-validate each object is also held against the schema of its kind."""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDER = SOURCE / "deploy/kubernetes"
+SCHEMA_VERSION = "1.29"
+
+
+def build(overlay):
+    import yaml
+    done = subprocess.run(["kubectl", "kustomize", overlay], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    objects = [o for o in yaml.safe_load_all(done.stdout) if o]
+    assert objects, overlay
+    return objects
+
+
+def is_new_enough():
+    """Says whether kubectl knows the fields of our kustomizations."""
+    text = subprocess.run(["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True).stdout
+    return int(re.match(r"\d+", json.loads(text)["clientVersion"]["minor"])[0]) >= 27
+
+
+def of_kind(objects, *kinds):
+    return [o for o in objects if o["kind"] in kinds]
+
+
+def check_pod(pod, may_lock):
+    """Pod Security, restricted: https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"] is True and context["runAsUser"] > 0
+    assert context["seccompProfile"]["type"] == "RuntimeDefault"
+    assert pod["automountServiceAccountToken"] is False
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        assert not pod.get(key), key
+    for volume in pod["volumes"]:
+        assert set(volume) - {"name"} <= {"secret", "persistentVolumeClaim", "emptyDir"}, volume
+    for container in pod["containers"]:
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False and own["readOnlyRootFilesystem"] is True
+        assert own["capabilities"]["drop"] == ["ALL"]
+        assert own["capabilities"].get("add", []) == (["IPC_LOCK"] if may_lock else []), own
+        assert not container["image"].endswith(":latest") and ":" in container["image"], container["image"]
+        assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+        assert "livenessProbe" in container and "startupProbe" in container
+        mounted = {m["name"] for m in container["volumeMounts"]}
+        assert mounted == {v["name"] for v in pod["volumes"]}, mounted
+        ports = {p["name"] for p in container["ports"]}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container:
+                assert container[probe]["tcpSocket"]["port"] in ports, probe
+
+
+def check_flags(container, bin_dir):
+    """Every flag must be in the program's help."""
+    program = container["command"][0]
+    text = subprocess.run([bin_dir / program, "--help"], capture_output=True, text=True, check=True).stdout
+    for argument in container["args"]:
+        flag = argument.split("=")[0]
+        assert re.search(rf"(^|\s){re.escape(flag)}\b", text), f"{program} has no {flag}"
+
+
+def check_links(objects):
+    """What pods, services and policies name of each other must be there."""
+    claims = {o["metadata"]["name"] for o in of_kind(objects, "PersistentVolumeClaim")}
+    pods = [o["spec"]["template"] for o in of_kind(objects, "Deployment", "StatefulSet")]
+    labels = [pod["metadata"]["labels"] for pod in pods]
+    services = {o["metadata"]["name"]: o for o in of_kind(objects, "Service")}
+    for pod in pods:
+        for volume in pod["spec"]["volumes"]:
+            assert "persistentVolumeClaim" not in volume or volume["persistentVolumeClaim"]["claimName"] in claims, volume
+        for argument in pod["spec"]["containers"][0]["args"]:
+            if argument.startswith("--coordinator="):
+                host, port = argument.split("=")[1].split(":")
+                assert int(port) in [p["port"] for p in services[host]["spec"]["ports"]], argument
+
+    def selects(selector):
+        return any(selector.items() <= of_pod.items() for of_pod in labels)
+    for service in services.values():
+        assert selects(service["spec"]["selector"]), service["metadata"]["name"]
+    policies = of_kind(objects, "NetworkPolicy")
+    for policy in policies:
+        assert selects(policy["spec"]["podSelector"]["matchLabels"]), policy["metadata"]["name"]
+    for of_pod in labels:
+        closed = [p for p in policies if p["spec"]["podSelector"]["matchLabels"].items() <= of_pod.items() and not p["spec"].get("ingress")]
+        assert closed, f"nothing closes the pods {of_pod}"
+
+
+def check_certificates(objects):
+    secrets = {o["spec"]["secretName"]: o["spec"] for o in of_kind(objects, "Certificate")}
+    for pod in of_kind(objects, "Deployment", "StatefulSet"):
+        wanted = [v["secret"]["secretName"] for v in pod["spec"]["template"]["spec"]["volumes"] if "secret" in v]
+        for name in wanted:
+            role = pod["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
+            assert [uri.split("/")[2] for uri in secrets[name]["uris"]] == [role], name
+            assert {"server auth", "client auth"} <= set(secrets[name]["usages"]), name
+
+
+def check_schemas(objects):
+    try:
+        import kubernetes_validate
+    except ImportError:
+        print("note: without the Python package kubernetes-validate, no object was held against its schema", file=sys.stderr)
+        return
+    for o in objects:
+        if not o["apiVersion"].startswith("cert-manager.io/"):
+            kubernetes_validate.validate(o, SCHEMA_VERSION, strict=True)
+
+
+def main():
+    try:
+        import yaml  # noqa: F401
+        missing = shutil.which("kubectl") is None or not is_new_enough()
+    except ImportError:
+        missing = True
+    if missing:
+        print("SKIPPED: deploy/kubernetes was not built: it takes kubectl 1.27 and PyYAML", file=sys.stderr)
+        return 77
+    bin_dir = pathlib.Path(sys.argv[1]).absolute()
+    for overlay in [FOLDER / "base", *sorted((FOLDER / "overlays").iterdir())]:
+        objects = build(overlay)
+        for pod in of_kind(objects, "Deployment", "StatefulSet"):
+            may_lock = overlay.name == "rdma" and pod["kind"] == "StatefulSet"
+            check_pod(pod["spec"]["template"]["spec"], may_lock)
+            check_flags(pod["spec"]["template"]["spec"]["containers"][0], bin_dir)
+        check_links(objects)
+        if of_kind(objects, "Certificate"):
+            check_certificates(objects)
+        check_schemas(objects)
+        gpus = [c["resources"]["limits"].get("nvidia.com/gpu") for o in of_kind(objects, "StatefulSet")
+                for c in o["spec"]["template"]["spec"]["containers"]]
+        assert gpus == [1 if overlay.name in ("gpu", "rdma") else None], (overlay.name, gpus)
+        print(f"{overlay.name}: {len(objects)} objects are right")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
