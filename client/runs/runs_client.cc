@@ -21,9 +21,10 @@ constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
 
 class GrpcRunsClient final : public RunsClient {
  public:
-  GrpcRunsClient(const std::vector<Address>& addresses, std::shared_ptr<grpc::Channel> channel,
+  GrpcRunsClient(const std::vector<Address>& addresses, std::shared_ptr<grpc::Channel> channel, bool tls,
                  int64_t call_ns)
       : address_(TextOf(addresses)),
+        tls_(tls),
         call_ns_(call_ns),
         channel_(std::move(channel)),
         stub_(v1::Runs::NewStub(channel_)) {}
@@ -151,7 +152,10 @@ class GrpcRunsClient final : public RunsClient {
   absl::Status Describe(const grpc::Status& status, int64_t call_ns = 0) const {
     absl::Status s = FromGrpc(status);
     if (s.code() == absl::StatusCode::kUnavailable) {
-      return absl::UnavailableError(absl::StrCat("coordinator at ", address_, " unreachable: ", s.message()));
+      // A port with TLS closes connections without.
+      const bool closed = !tls_ && absl::StrContains(s.message(), "Socket closed");
+      return absl::UnavailableError(absl::StrCat("coordinator at ", address_, " unreachable: ", s.message(),
+                                                 closed ? "; if it has TLS, give --tls DIR" : ""));
     }
     if (s.code() == absl::StatusCode::kDeadlineExceeded) {
       return absl::DeadlineExceededError(
@@ -172,6 +176,7 @@ class GrpcRunsClient final : public RunsClient {
   }
 
   const std::string address_;
+  const bool tls_;
   const int64_t call_ns_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Runs::Stub> stub_;
@@ -189,7 +194,7 @@ absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string
   if (!addresses.ok()) return addresses.status();
   absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(*addresses, security, nullptr);
   if (!channel.ok()) return channel.status();
-  return std::make_unique<GrpcRunsClient>(*addresses, *std::move(channel), call_ns);
+  return std::make_unique<GrpcRunsClient>(*addresses, *std::move(channel), !security.tls.empty(), call_ns);
 }
 
 namespace {

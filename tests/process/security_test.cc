@@ -257,6 +257,7 @@ TEST_F(Security, WithoutTls_AClientOfATlsAddressReachesNothing) {
   client_flags_ = {};
   const CommandResult plain = Weft({"ls"});
   EXPECT_EQ(plain.code, 69) << plain.err;
+  EXPECT_THAT(plain.err, HasSubstr("if it has TLS, give --tls DIR"));
   As("admin", "certs");
   EXPECT_EQ(Weft({"ls"}).code, 0);
 }
