@@ -271,12 +271,15 @@ TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
     const auto peak = [&](const char* activations, const char* memory_class) {
       return peaks[activations][rank][memory_class].get<int64_t>();
     };
-    // Four micro-batches are alive at once; recomputed, one of them at a time has more than the stage's
-    // input.
-    EXPECT_LT(2 * peak("recompute", "activations"), peak("retain", "activations"));
-    EXPECT_LT(2 * peak("offload", "activations"), peak("retain", "activations"));
     EXPECT_EQ(peak("retain", "host"), 0);
     EXPECT_EQ(peak("recompute", "host"), 0);
+    EXPECT_GT(peak("offload", "host"), 0);
+    // The first rank waits for nobody's activations, so its four micro-batches are alive at once; recomputed,
+    // one of them at a time has more than the stage's input. On another rank a backward may be ready before
+    // the last forward is, and fewer are.
+    if (rank > 0) continue;
+    EXPECT_LT(2 * peak("recompute", "activations"), peak("retain", "activations"));
+    EXPECT_LT(2 * peak("offload", "activations"), peak("retain", "activations"));
     EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
   }
 }
