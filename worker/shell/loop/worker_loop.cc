@@ -135,6 +135,9 @@ bool WorkerLoop::Poll() {
   messages_.clear();
   const int64_t now = MonotonicNow();
   if (!link_.Drain(&messages_) && !threads_.stopped()) {
+    // A thread still sends to the lost session, and needs the lock to end that: who has seen nothing gives it
+    // back.
+    if (outbox_.sending()) return false;
     if (!Renew(now)) StopWith(link_.status());
     return true;
   }
@@ -148,7 +151,6 @@ bool WorkerLoop::Poll() {
 }
 
 bool WorkerLoop::Renew(int64_t now) {
-  if (outbox_.sending()) return true;  // to the lost session; not a moment longer
   absl::Status lost = link_.status();
   if (!absl::IsAborted(lost)) return false;
   outbox_.Clear();
