@@ -33,13 +33,26 @@ class ScriptedLink final : public CoordinatorLink {
   }
   bool Drain(std::vector<FromCoordinator>* messages) override {
     MutexLock lock(mu_);
+    if (ended_) {
+      ++looks_at_end_;
+      return false;
+    }
     uint64_t count;
     [[maybe_unused]] const ssize_t n = read(event_fd_, &count, sizeof count);
     for (FromCoordinator& m : to_say_) messages->push_back(std::move(m));
     to_say_.clear();
     return true;
   }
-  absl::Status status() const override { return absl::OkStatus(); }
+  absl::Status status() const override {
+    MutexLock lock(mu_);
+    return ended_ ? absl::AbortedError("the coordinator does not know the session") : absl::OkStatus();
+  }
+  bool Renew(bool) override {
+    MutexLock lock(mu_);
+    ended_ = false;
+    renewed.Notify();
+    return true;
+  }
   int event_fd() const override { return event_fd_; }
 
   void Say(FromCoordinator message) {
@@ -47,6 +60,19 @@ class ScriptedLink final : public CoordinatorLink {
     to_say_.push_back(std::move(message));
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
+  }
+
+  // Ends the session, so that the worker has to renew it.
+  void End() {
+    MutexLock lock(mu_);
+    ended_ = true;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
+  }
+  // Returns how often the worker has looked since then.
+  int looks_at_end() const {
+    MutexLock lock(mu_);
+    return looks_at_end_;
   }
 
   // Waits until the worker has said a T; returns nothing if it does not.
@@ -69,11 +95,14 @@ class ScriptedLink final : public CoordinatorLink {
   }
 
   std::function<void(const FromWorker&)> on_send;  // set before the worker sends
+  Notification renewed;
 
  private:
   const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  int looks_at_end_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<FromCoordinator> to_say_ ABSL_GUARDED_BY(mu_);
   std::deque<FromWorker> sent_ ABSL_GUARDED_BY(mu_);
 };

@@ -266,6 +266,22 @@ TEST_F(WakenWorkerLoopTest, JobGivenWhileTheIdleRankSends_StartsWithoutAFurtherW
   }
 }
 
+// The thread that sends needs the lock behind it, so the one that looks for messages must not keep it.
+TEST_F(WorkerLoopTest, SessionEndsWhileAThreadSends_IsRenewed) {
+  constexpr int64_t kSoon = 200'000'000;
+  std::atomic<bool> ended{false};
+  link_.on_send = [&](const FromWorker& message) {
+    if (!std::holds_alternative<Completions>(message) || ended.exchange(true)) return;
+    link_.End();
+    // Where the thread that looks is the one that sends, nobody else does.
+    const int64_t until = MonotonicNow() + kSoon;
+    while (link_.looks_at_end() < 3 && MonotonicNow() < until) std::this_thread::yield();
+  };
+  device_.gate.may_end.Notify();
+  BeginForward();
+  EXPECT_TRUE(link_.renewed.WaitWithTimeout(kPatience));
+}
+
 // A schedule with overlapped pairs, all of whose ranks are in one process.
 struct PairedRun {
   const char *name, *schedule;
