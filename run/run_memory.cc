@@ -39,10 +39,10 @@ int64_t BytesOf(const Kept& kept, const RunSpec& run, const StageMemory& stage) 
 // Returns the bytes that do not come and go with micro-batches. A rank may have each migrating state once:
 // there while it computes, and put together for the next rank of its route until that rank fetches it. While
 // one state leaves, it is there twice.
-int64_t HeldBytes(const std::vector<KeptStage>& kept, const RunSpec& run,
+int64_t HeldBytes(const std::vector<KeptOfStage>& kept, const RunSpec& run,
                   const std::vector<StageMemory>& stages, bool migrating) {
   int64_t held = 0, twice = 0;
-  for (const KeptStage& stage : kept) {
+  for (const KeptOfStage& stage : kept) {
     const StageMemory& bytes = stages[stage.stage];
     held += stage.handed_out * bytes.parameters;
     if (!stage.kept.has_value()) continue;
@@ -84,7 +84,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedu
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(graph.schedule().ranks);
-  const std::vector<std::vector<KeptStage>> kept = KeptByRanks(graph, run.train.steps);
+  const std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
     ranks[rank].held = HeldBytes(kept[rank], run, stages, migrating);

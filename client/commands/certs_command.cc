@@ -20,7 +20,7 @@
 #include "base/certificates/certificate_authority.h"
 #include "base/certificates/secret_text.h"
 #include "base/durable_file.h"
-#include "coordinator/shell/token_file.h"
+#include "coordinator/shell/user_tokens.h"
 #include "proto/session/access.h"
 
 namespace weft {

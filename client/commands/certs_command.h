@@ -3,7 +3,7 @@
 //
 //   DIR/authority/{ca.crt,ca.key}        the authority; ca.key makes certificates, and nothing else needs it
 //   DIR/NAME/{ca.crt,tls.crt,tls.key}    the folder of one identity, for --tls
-//   DIR/tokens                           hashes of tokens (coordinator/shell/token_file.h)
+//   DIR/tokens                           hashes of tokens (coordinator/shell/user_tokens.h)
 //
 // `init` makes the authority unless it is there, and a folder for each role, named like it. `add` makes one
 // folder more. A folder that is there is replaced at one instant, so a program that uses it always finds

@@ -16,21 +16,21 @@ constexpr int64_t kFewFiles = 4096;          // a worker has a connection or two
 constexpr int64_t kLittleMemory = 2 * kGiB;  // LibTorch alone takes a good part of one
 constexpr int64_t kSoon = 14 * kDay;
 
-std::string Name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
+std::string Name(Severity severity) {
+  switch (severity) {
+    case Severity::kOk:
       return "ok";
-    case Verdict::kSlow:
+    case Severity::kSlow:
       return "note";
-    case Verdict::kBad:
+    case Severity::kBad:
       return "bad";
   }
   return "";
 }
 
 // Returns the finding, which is `otherwise` with the advice unless it is fine.
-Finding Judge(bool fine, Verdict otherwise, std::string name, std::string found, const std::string& advice) {
-  return {fine ? Verdict::kOk : otherwise, std::move(name), std::move(found), fine ? "" : advice};
+Finding Judge(bool fine, Severity otherwise, std::string name, std::string found, const std::string& advice) {
+  return {fine ? Severity::kOk : otherwise, std::move(name), std::move(found), fine ? "" : advice};
 }
 
 Finding Processors(const MachineFacts& f) {
@@ -38,18 +38,18 @@ Finding Processors(const MachineFacts& f) {
   if (f.processor_quota.has_value())
     found += absl::StrFormat(", of which the group may use %.1f", *f.processor_quota);
   const double usable = std::min<double>(f.processors, f.processor_quota.value_or(f.processors));
-  return Judge(usable >= 1, Verdict::kSlow, "processors", found,
+  return Judge(usable >= 1, Severity::kSlow, "processors", found,
                "less than one processor: every job waits for its turn");
 }
 
 Finding Memory(const MachineFacts& f) {
-  return Judge(f.memory_bytes.value_or(kLittleMemory) >= kLittleMemory, Verdict::kBad, "memory",
+  return Judge(f.memory_bytes.value_or(kLittleMemory) >= kLittleMemory, Severity::kBad, "memory",
                f.memory_text, "a worker needs 2 GiB before it has a model");
 }
 
 Finding OpenFiles(const MachineFacts& f) {
   const bool fine = f.open_files < 0 || f.open_files >= kFewFiles;
-  return Judge(fine, Verdict::kBad, "open files",
+  return Judge(fine, Severity::kBad, "open files",
                f.open_files < 0 ? "no limit" : absl::StrCat("at most ", f.open_files),
                absl::StrCat("each worker and client takes one, and each peer of a worker some: ulimit -Hn ",
                             kFewFiles, " or more (LimitNOFILE= of a unit)"));
@@ -57,35 +57,35 @@ Finding OpenFiles(const MachineFacts& f) {
 
 Finding SharedMemory(const MachineFacts& f) {
   if (!f.shared_memory_bytes.has_value())
-    return {Verdict::kSlow, "/dev/shm", "not there",
+    return {Severity::kSlow, "/dev/shm", "not there",
             "GPUs without a direct path exchange tensors through it"};
-  return Judge(*f.shared_memory_bytes >= kGiB || f.gpus < 2, Verdict::kSlow, "/dev/shm",
+  return Judge(*f.shared_memory_bytes >= kGiB || f.gpus < 2, Severity::kSlow, "/dev/shm",
                absl::StrCat(FormatBytes(static_cast<double>(*f.shared_memory_bytes)), " free"),
                "several GPUs exchange tensors through it: 1 GiB or more (docker run --shm-size=1g)");
 }
 
 Finding Tracing(const MachineFacts& f) {
-  if (!f.ptrace_scope.has_value()) return {Verdict::kOk, "reading other processes", "no restriction", ""};
+  if (!f.ptrace_scope.has_value()) return {Severity::kOk, "reading other processes", "no restriction", ""};
   return Judge(
-      *f.ptrace_scope <= 1, Verdict::kSlow, "reading other processes",
+      *f.ptrace_scope <= 1, Severity::kSlow, "reading other processes",
       absl::StrCat("kernel.yama.ptrace_scope is ", *f.ptrace_scope),
       "workers of one machine copy large tensors through sockets then: sysctl kernel.yama.ptrace_scope=1");
 }
 
 Finding Rdma(const MachineFacts& f) {
   if (f.rdma_devices.empty())
-    return {Verdict::kOk, "RDMA devices", "none: tensors between machines go by TCP", ""};
+    return {Severity::kOk, "RDMA devices", "none: tensors between machines go by TCP", ""};
   const std::string found = absl::StrCat(
       absl::StrJoin(f.rdma_devices, ", "), "; locked memory ",
       f.locked_bytes < 0 ? "without a limit"
                          : absl::StrCat("at most ", FormatBytes(static_cast<double>(f.locked_bytes))));
-  return Judge(f.locked_bytes < 0, Verdict::kSlow, "RDMA devices", found,
+  return Judge(f.locked_bytes < 0, Severity::kSlow, "RDMA devices", found,
                "they need memory that is locked: ulimit -l unlimited (LimitMEMLOCK=infinity of a unit)");
 }
 
 Finding Gpus(const MachineFacts& f) {
-  if (f.gpu_driver.empty()) return {Verdict::kOk, "GPUs", "none: workers compute on processors", ""};
-  return Judge(f.gpus > 0, Verdict::kBad, "GPUs", absl::StrCat(f.gpus, ", NVIDIA driver ", f.gpu_driver),
+  if (f.gpu_driver.empty()) return {Severity::kOk, "GPUs", "none: workers compute on processors", ""};
+  return Judge(f.gpus > 0, Severity::kBad, "GPUs", absl::StrCat(f.gpus, ", NVIDIA driver ", f.gpu_driver),
                "the driver is there and shows no GPU: pass one to the container, or look into dmesg");
 }
 
@@ -97,23 +97,23 @@ std::vector<Finding> JudgeMachine(const MachineFacts& facts) {
 }
 
 Finding JudgeCertificates(const CertificateFacts& facts) {
-  if (!facts.problem.empty()) return {Verdict::kBad, "certificates", facts.folder, facts.problem};
+  if (!facts.problem.empty()) return {Severity::kBad, "certificates", facts.folder, facts.problem};
   const std::string found = absl::StrCat(facts.identity, ", valid for ", facts.seconds_left / kDay, " days");
-  return Judge(facts.seconds_left > kSoon, Verdict::kSlow, "certificates", found,
+  return Judge(facts.seconds_left > kSoon, Severity::kSlow, "certificates", found,
                "they expire soon: weft certs init makes new ones, which programs take without a restart");
 }
 
 std::vector<Finding> JudgeCoordinator(const CoordinatorFacts& facts) {
-  if (!facts.problem.empty()) return {{Verdict::kBad, "coordinator", facts.address, facts.problem}};
+  if (!facts.problem.empty()) return {{Severity::kBad, "coordinator", facts.address, facts.problem}};
   std::vector<Finding> findings = {
-      {Verdict::kOk, "coordinator", absl::StrCat(facts.address, " answers"), ""}};
+      {Severity::kOk, "coordinator", absl::StrCat(facts.address, " answers"), ""}};
   const std::string found = absl::StrCat(facts.workers, " connected, ", facts.free_workers, " free");
   if (facts.silent_workers > 0) {
     findings.push_back(
-        {Verdict::kSlow, "workers", found,
+        {Severity::kSlow, "workers", found,
          absl::StrCat(facts.silent_workers, " of them say nothing: weft workers shows which")});
   } else {
-    findings.push_back(Judge(facts.workers > 0, Verdict::kSlow, "workers", found,
+    findings.push_back(Judge(facts.workers > 0, Severity::kSlow, "workers", found,
                              "runs wait until workers are there: weft-worker --coordinator ADDRESS"));
   }
   return findings;
@@ -125,7 +125,7 @@ std::string FindingsText(const std::vector<Finding>& findings, const TextStyle& 
   std::string out;
   for (const Finding& f : findings) {
     const std::string head =
-        absl::StrFormat("%-4s  %-*s  ", Name(f.verdict), static_cast<int>(names), f.name);
+        absl::StrFormat("%-4s  %-*s  ", Name(f.severity), static_cast<int>(names), f.name);
     const int indent = static_cast<int>(head.size());
     absl::StrAppend(&out, WrapText(head + f.found, style.width, indent), "\n");
     if (!f.advice.empty())
@@ -138,13 +138,13 @@ nlohmann::ordered_json FindingsJson(const std::vector<Finding>& findings) {
   auto json = nlohmann::ordered_json::array();
   for (const Finding& f : findings)
     json.push_back(
-        {{"verdict", Name(f.verdict)}, {"name", f.name}, {"found", f.found}, {"advice", f.advice}});
+        {{"verdict", Name(f.severity)}, {"name", f.name}, {"found", f.found}, {"advice", f.advice}});
   return json;
 }
 
 bool AnyBad(const std::vector<Finding>& findings) {
   return std::any_of(findings.begin(), findings.end(),
-                     [](const Finding& f) { return f.verdict == Verdict::kBad; });
+                     [](const Finding& f) { return f.severity == Severity::kBad; });
 }
 
 }  // namespace weft

@@ -14,10 +14,10 @@
 namespace weft {
 
 // kSlow: it works, and something else would be faster or safer. kBad: something does not work.
-enum class Verdict : uint8_t { kOk, kSlow, kBad };
+enum class Severity : uint8_t { kOk, kSlow, kBad };
 
 struct Finding {
-  Verdict verdict = Verdict::kOk;
+  Severity severity = Severity::kOk;
   std::string name, found;
   std::string advice;  // what to do, and why; "" for kOk
 };

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "coordinator/shell/token_file.h"
+#include "coordinator/shell/user_tokens.h"
 #include "proto/session/access.h"
 
 namespace weft {
@@ -21,7 +21,7 @@ namespace weft {
 class AccessCheck final : public grpc::AuthMetadataProcessor {
  public:
   // `tokens` is null where there are none.
-  explicit AccessCheck(std::shared_ptr<TokenFile> tokens) : tokens_(std::move(tokens)) {}
+  explicit AccessCheck(std::shared_ptr<UserTokens> tokens) : tokens_(std::move(tokens)) {}
 
   bool IsBlocking() const override { return false; }
 
@@ -31,7 +31,7 @@ class AccessCheck final : public grpc::AuthMetadataProcessor {
  private:
   absl::StatusOr<Identity> CallerOf(const grpc::AuthContext& context, const InputMetadata& metadata) const;
 
-  const std::shared_ptr<TokenFile> tokens_;
+  const std::shared_ptr<UserTokens> tokens_;
 };
 
 }  // namespace weft

@@ -53,9 +53,9 @@ absl::StatusOr<std::shared_ptr<TlsCredentials>> OpenTls(const CoordinatorServerO
 }
 
 // Returns null where there are no tokens.
-absl::StatusOr<std::shared_ptr<TokenFile>> OpenTokens(const CoordinatorServerOptions& options) {
+absl::StatusOr<std::shared_ptr<UserTokens>> OpenTokens(const CoordinatorServerOptions& options) {
   if (options.tokens.empty()) return nullptr;
-  return TokenFile::Open(options.tokens, options.certificates.refused);
+  return UserTokens::Open(options.tokens, options.certificates.refused);
 }
 
 class GrpcCoordinatorServer final : public CoordinatorServer {
@@ -86,7 +86,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       auto tls = OpenTls(options);
       if (!tls.ok()) return tls.status();
       tls_ = *std::move(tls);
-      absl::StatusOr<std::shared_ptr<TokenFile>> tokens = OpenTokens(options);
+      absl::StatusOr<std::shared_ptr<UserTokens>> tokens = OpenTokens(options);
       if (!tokens.ok()) return tokens.status();
       encrypted =
           add(tls_->ForServer(std::make_shared<AccessCheck>(*tokens),

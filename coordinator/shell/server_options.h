@@ -43,7 +43,7 @@ using Planner = std::function<absl::StatusOr<UnplannedRun>(const std::string& sp
 struct CoordinatorServerOptions {
   std::vector<std::string> listen;  // unix:PATH, HOST:PORT; port 0 for any free one
   SecurityFlags security;           // whether and how other machines may connect
-  std::string tokens;               // file of tokens (token_file.h); "" for none
+  std::string tokens;               // file of tokens (user_tokens.h); "" for none
   // Hear of new certificates and tokens, on other threads.
   CertificateWatch::Observer certificates;
   CoreOptions core;

@@ -21,13 +21,13 @@ class KeptCount {
   // are made.
   void CountHandedOut(int stage);
   void CountFetched(int stage);
-  std::vector<std::vector<KeptStage>> Take() && { return std::move(kept_); }
+  std::vector<std::vector<KeptOfStage>> Take() && { return std::move(kept_); }
 
  private:
   bool IsRank(Rank rank) const { return rank >= 0 && rank < static_cast<Rank>(kept_.size()); }
   // Returns the rank's entry of the stage, which is the last that is counted.
-  KeptStage& At(Rank rank, int stage) {
-    std::vector<KeptStage>& stages = kept_[rank];
+  KeptOfStage& At(Rank rank, int stage) {
+    std::vector<KeptOfStage>& stages = kept_[rank];
     if (stages.empty() || stages.back().stage != stage) stages.push_back({stage});
     return stages.back();
   }
@@ -35,8 +35,8 @@ class KeptCount {
 
   const Graph& graph_;
   const int steps_;
-  std::vector<std::vector<KeptStage>> kept_;  // by rank
-  std::vector<int> of_step_;                  // by rank: gradients of one step; 0 between steps
+  std::vector<std::vector<KeptOfStage>> kept_;  // by rank
+  std::vector<int> of_step_;                    // by rank: gradients of one step; 0 between steps
 };
 
 void KeptCount::CountHolders(int stage) {
@@ -79,7 +79,7 @@ void KeptCount::CountHandedOut(int stage) {
       of_step_[rank] += std::min(1 + schedule.StalenessOf(stage, b), steps_);
     }
     for (const Rank rank : handing) {
-      KeptStage& entry = At(rank, stage);
+      KeptOfStage& entry = At(rank, stage);
       entry.handed_out = std::max(entry.handed_out, of_step_[rank]);
       of_step_[rank] = 0;
     }
@@ -101,7 +101,7 @@ void KeptCount::CountFetched(int stage) {
 
 }  // namespace
 
-std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps) {
+std::vector<std::vector<KeptOfStage>> KeptByRanks(const Graph& graph, int steps) {
   KeptCount count(graph, steps);
   const bool travels = graph.protocol(0).layout() == Layout::kTravelling;
   for (int stage = 0; stage < graph.schedule().stages; ++stage) {

@@ -15,7 +15,7 @@
 namespace weft {
 
 // Holds what a rank keeps of one stage.
-struct KeptStage {
+struct KeptOfStage {
   int stage = 0;
   // Amounts that a holder of the stage keeps; where its state travels (Layout::kTravelling), that every rank
   // on its way keeps.
@@ -29,7 +29,7 @@ inline constexpr int kAnySteps = std::numeric_limits<int>::max();
 
 // Returns, by rank, the stages of which it keeps something, ascending. A run of `steps` steps fills no more
 // versions and sums than it makes.
-std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps = kAnySteps);
+std::vector<std::vector<KeptOfStage>> KeptByRanks(const Graph& graph, int steps = kAnySteps);
 
 }  // namespace weft
 

@@ -25,9 +25,9 @@ std::pair<double, double> BytesOf(const Kept& kept, double weight, double state)
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   std::vector<double> held;
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
-  for (const std::vector<KeptStage>& stages : KeptByRanks(graph)) {
+  for (const std::vector<KeptOfStage>& stages : KeptByRanks(graph)) {
     double of_holders = 0, fetched = 0, of_visits = 0, before = 0;
-    for (const KeptStage& stage : stages) {
+    for (const KeptOfStage& stage : stages) {
       const double weight = OfStage(bytes.weight, stage.stage);
       if (stage.fetches) fetched = std::max(fetched, weight);
       if (!stage.kept.has_value()) continue;

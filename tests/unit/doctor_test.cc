@@ -32,42 +32,42 @@ MachineFacts Good() {
 }
 
 // Returns the verdict about a thing of the machine.
-Verdict Of(const MachineFacts& facts, const std::string& name) {
+Severity Of(const MachineFacts& facts, const std::string& name) {
   for (const Finding& f : JudgeMachine(facts)) {
-    EXPECT_EQ(f.verdict == Verdict::kOk, f.advice.empty()) << f.name;
-    if (f.name == name) return f.verdict;
+    EXPECT_EQ(f.severity == Severity::kOk, f.advice.empty()) << f.name;
+    if (f.name == name) return f.severity;
   }
   ADD_FAILURE() << "nothing is said of " << name;
-  return Verdict::kBad;
+  return Severity::kBad;
 }
 
 TEST(JudgeMachine, MachineThatHasAll_IsFine) {
   const auto findings = JudgeMachine(Good());
   EXPECT_TRUE(std::all_of(findings.begin(), findings.end(),
-                          [](const Finding& f) { return f.verdict == Verdict::kOk; }));
+                          [](const Finding& f) { return f.severity == Severity::kOk; }));
 }
 
 TEST(JudgeMachine, EachThingThatIsMissing_IsNamed) {
   MachineFacts facts = Good();
   facts.processor_quota = 0.5;
-  EXPECT_EQ(Of(facts, "processors"), Verdict::kSlow);
+  EXPECT_EQ(Of(facts, "processors"), Severity::kSlow);
   facts.memory_bytes = 1 << 30;
-  EXPECT_EQ(Of(facts, "memory"), Verdict::kBad);
+  EXPECT_EQ(Of(facts, "memory"), Severity::kBad);
   facts.open_files = 1024;
-  EXPECT_EQ(Of(facts, "open files"), Verdict::kBad);
+  EXPECT_EQ(Of(facts, "open files"), Severity::kBad);
   facts.ptrace_scope = 2;
-  EXPECT_EQ(Of(facts, "reading other processes"), Verdict::kSlow);
+  EXPECT_EQ(Of(facts, "reading other processes"), Severity::kSlow);
   facts.gpu_driver = "580.65.06";
-  EXPECT_EQ(Of(facts, "GPUs"), Verdict::kBad);
+  EXPECT_EQ(Of(facts, "GPUs"), Severity::kBad);
   facts.gpus = 2;
-  EXPECT_EQ(Of(facts, "GPUs"), Verdict::kOk);
-  EXPECT_EQ(Of(facts, "/dev/shm"), Verdict::kOk);
+  EXPECT_EQ(Of(facts, "GPUs"), Severity::kOk);
+  EXPECT_EQ(Of(facts, "/dev/shm"), Severity::kOk);
   facts.shared_memory_bytes = 64 << 20;
-  EXPECT_EQ(Of(facts, "/dev/shm"), Verdict::kSlow);
+  EXPECT_EQ(Of(facts, "/dev/shm"), Severity::kSlow);
   facts.rdma_devices = {"mlx5_0"};
-  EXPECT_EQ(Of(facts, "RDMA devices"), Verdict::kOk);
+  EXPECT_EQ(Of(facts, "RDMA devices"), Severity::kOk);
   facts.locked_bytes = 8 << 20;
-  EXPECT_EQ(Of(facts, "RDMA devices"), Verdict::kSlow);
+  EXPECT_EQ(Of(facts, "RDMA devices"), Severity::kSlow);
 }
 
 TEST(ReadMachineFacts, FilesOfTheKernel_AreRead) {
@@ -104,10 +104,10 @@ TEST(ReadMachineFacts, NothingThere_IsMissing) {
 }
 
 TEST(JudgeCertificates, ExpiredSoonOrWrong_SaysSo) {
-  EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 300 * 86400}).verdict, Verdict::kOk);
-  EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 86400}).verdict, Verdict::kSlow);
+  EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 300 * 86400}).severity, Severity::kOk);
+  EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 86400}).severity, Severity::kSlow);
   const Finding wrong = JudgeCertificates({"c", "c/tls.key: cannot be read", "", 0});
-  EXPECT_EQ(wrong.verdict, Verdict::kBad);
+  EXPECT_EQ(wrong.severity, Severity::kBad);
   EXPECT_THAT(wrong.advice, HasSubstr("tls.key"));
 }
 
@@ -121,9 +121,9 @@ TEST(JudgeCoordinator, NobodyOrNoWorkers_SaysWhatToDo) {
 }
 
 TEST(FindingsText, Advice_StandsBelowWhatWasFound) {
-  EXPECT_EQ(FindingsText({{Verdict::kOk, "memory", "8 GiB", ""}, {Verdict::kBad, "GPUs", "0", "pass one"}}),
+  EXPECT_EQ(FindingsText({{Severity::kOk, "memory", "8 GiB", ""}, {Severity::kBad, "GPUs", "0", "pass one"}}),
             "ok    memory  8 GiB\nbad   GPUs    0\n              pass one\n");
-  EXPECT_EQ(FindingsJson({{Verdict::kSlow, "a", "b", "c"}})[0]["verdict"], "note");
+  EXPECT_EQ(FindingsJson({{Severity::kSlow, "a", "b", "c"}})[0]["verdict"], "note");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ TEST(KeptByRanks, PipelineOnOldWeights_KeepsAVersionMoreForEachStepOfLag) {
   ASSERT_EQ(kept.size(), 3u);
   for (Rank rank = 0; rank < 3; ++rank) {
     ASSERT_EQ(kept[rank].size(), 1u);
-    const KeptStage& stage = kept[rank].front();
+    const KeptOfStage& stage = kept[rank].front();
     EXPECT_EQ(stage.stage, rank);
     ASSERT_TRUE(stage.kept.has_value());
     EXPECT_EQ(stage.kept->versions, 1 + graph.schedule().MaxStaleness(rank));
@@ -39,9 +39,9 @@ TEST(KeptByRanks, PipelineOnOldWeights_KeepsAVersionMoreForEachStepOfLag) {
 
 TEST(KeptByRanks, DataParallel_HandsOutTheGradientsOfItsMicrobatches) {
   const Graph graph = GraphOf("ddp", {}, 4);
-  for (const std::vector<KeptStage>& of_rank : KeptByRanks(graph)) {
+  for (const std::vector<KeptOfStage>& of_rank : KeptByRanks(graph)) {
     ASSERT_EQ(of_rank.size(), 4u) << "every rank holds every stage";
-    for (const KeptStage& stage : of_rank) {
+    for (const KeptOfStage& stage : of_rank) {
       EXPECT_EQ(stage.handed_out, 1);
       EXPECT_EQ(stage.kept->parts_of_sum, 4);
     }
@@ -49,9 +49,9 @@ TEST(KeptByRanks, DataParallel_HandsOutTheGradientsOfItsMicrobatches) {
 }
 
 TEST(KeptByRanks, ShardedStages_AreKeptByTheirHolderAndFetchedByTheOthers) {
-  for (Rank rank = 0; const std::vector<KeptStage>& of_rank : KeptByRanks(GraphOf("fsdp", {}, 3))) {
+  for (Rank rank = 0; const std::vector<KeptOfStage>& of_rank : KeptByRanks(GraphOf("fsdp", {}, 3))) {
     ASSERT_EQ(of_rank.size(), 3u);
-    for (const KeptStage& stage : of_rank) {
+    for (const KeptOfStage& stage : of_rank) {
       EXPECT_EQ(stage.kept.has_value(), stage.stage == rank);
       EXPECT_EQ(stage.fetches, stage.stage != rank);
     }
@@ -60,10 +60,10 @@ TEST(KeptByRanks, ShardedStages_AreKeptByTheirHolderAndFetchedByTheOthers) {
 }
 
 TEST(KeptByRanks, MigratingStates_AreKeptByEveryRankOfTheirRoute) {
-  for (const std::vector<KeptStage>& of_rank :
+  for (const std::vector<KeptOfStage>& of_rank :
        KeptByRanks(GraphOf("fsdp", {{"residency", "migrating"}}, 3, "cdp_v1"))) {
     ASSERT_EQ(of_rank.size(), 3u);
-    for (const KeptStage& stage : of_rank) {
+    for (const KeptOfStage& stage : of_rank) {
       EXPECT_TRUE(stage.goes_on && stage.kept.has_value());
       EXPECT_EQ(stage.kept->versions, 2);
       EXPECT_EQ(stage.kept->sums, 1);

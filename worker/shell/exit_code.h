@@ -6,7 +6,7 @@
 
 namespace weft {
 
-enum ExitCode {
+enum WorkerExitCode {
   kOk = 0,
   kFailed = 1,
   kUsage = 2,

@@ -1,4 +1,4 @@
-#include "coordinator/shell/token_file.h"
+#include "coordinator/shell/user_tokens.h"
 
 #include <errno.h>
 
@@ -99,7 +99,7 @@ absl::StatusOr<TokenTable> ReadTokens(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat(path, ", ", table.status().message()));
 }
 
-absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
+absl::StatusOr<std::unique_ptr<UserTokens>> UserTokens::Open(
     const std::string& path, std::function<void(const absl::Status&)> complain) {
   struct stat there = {};
   if (stat(path.c_str(), &there) != 0) {
@@ -108,19 +108,19 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(
   }
   absl::StatusOr<TokenTable> table = ReadTokens(path);
   if (!table.ok()) return table.status();
-  return std::unique_ptr<TokenFile>(new TokenFile(path, std::move(complain), *std::move(table)));
+  return std::unique_ptr<UserTokens>(new UserTokens(path, std::move(complain), *std::move(table)));
 }
 
-TokenFile::TokenFile(std::string path, std::function<void(const absl::Status&)> complain, TokenTable table)
+UserTokens::UserTokens(std::string path, std::function<void(const absl::Status&)> complain, TokenTable table)
     : path_(std::move(path)), complain_(std::move(complain)), table_(std::move(table)) {}
 
-std::optional<Identity> TokenFile::Find(absl::string_view token) {
+std::optional<Identity> UserTokens::Find(absl::string_view token) {
   MutexLock lock(mu_);
   Refresh();
   return table_.Find(token);
 }
 
-void TokenFile::Refresh() {
+void UserTokens::Refresh() {
   struct stat now = {};
   if (stat(path_.c_str(), &now) != 0) now = {};  // whoever removes the file locks all of them out
   if (SameFile(now, seen_)) return;

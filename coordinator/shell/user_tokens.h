@@ -6,10 +6,10 @@
 // The file holds no token: whoever reads it can show none. A token has 256 random bits, so its hash needs no
 // salt. Workers and coordinators have certificates always.
 //
-// Threads: TokenTable is a value; TokenFile may be called from any thread. Failure: InvalidArgument with the
+// Threads: TokenTable is a value; UserTokens may be called from any thread. Failure: InvalidArgument with the
 // number of the line, or Unavailable for a file that cannot be read.
-#ifndef WEFT_COORDINATOR_SHELL_TOKEN_FILE_H_
-#define WEFT_COORDINATOR_SHELL_TOKEN_FILE_H_
+#ifndef WEFT_COORDINATOR_SHELL_USER_TOKENS_H_
+#define WEFT_COORDINATOR_SHELL_USER_TOKENS_H_
 
 #include <sys/stat.h>
 
@@ -51,16 +51,16 @@ absl::StatusOr<TokenTable> ReadTokens(const std::string& path);
 
 // Follows a file: a changed one counts from the next call on, and without the file there are no tokens. One
 // that is wrong does not count, and the former table stays.
-class TokenFile {
+class UserTokens {
  public:
   // The file must be there. `complain` hears why a changed file is not taken.
-  static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path,
-                                                         std::function<void(const absl::Status&)> complain);
+  static absl::StatusOr<std::unique_ptr<UserTokens>> Open(const std::string& path,
+                                                          std::function<void(const absl::Status&)> complain);
 
   std::optional<Identity> Find(absl::string_view token);
 
  private:
-  TokenFile(std::string path, std::function<void(const absl::Status&)> complain, TokenTable table);
+  UserTokens(std::string path, std::function<void(const absl::Status&)> complain, TokenTable table);
   void Refresh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string path_;
@@ -72,4 +72,4 @@ class TokenFile {
 
 }  // namespace weft
 
-#endif  // WEFT_COORDINATOR_SHELL_TOKEN_FILE_H_
+#endif  // WEFT_COORDINATOR_SHELL_USER_TOKENS_H_

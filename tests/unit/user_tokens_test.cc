@@ -1,5 +1,5 @@
 // The table of tokens: what is written is found again, and what is wrong is named by its line.
-#include "coordinator/shell/token_file.h"
+#include "coordinator/shell/user_tokens.h"
 
 #include <string>
 
