@@ -55,13 +55,6 @@ std::string Percent(double part, double whole) {
 // Returns seconds since 1970, or null for an event that has not happened.
 Json Seconds(int64_t unix_ns) { return unix_ns == 0 ? Json() : Json(static_cast<double>(unix_ns) * 1e-9); }
 
-// Returns how long the run has been going on, or went on.
-std::string Duration(const RunInfo& run, int64_t now_ns) {
-  if (run.started_ns == 0) return "-";
-  const int64_t end = run.ended_ns == 0 ? now_ns : run.ended_ns;
-  return FormatSeconds(std::max(0.0, static_cast<double>(end - run.started_ns) * 1e-9));
-}
-
 std::string Loss(const RunInfo& run) { return run.has_loss ? LossText(run.loss) : "-"; }
 
 // Returns both tables as one where that is narrow enough, else one below the other. The first column of each
@@ -154,6 +147,22 @@ TextCells RankByteCells(const std::vector<RankReport>& reports) {
   return cells;
 }
 
+std::string DurationText(const RunInfo& run, int64_t now_ns) {
+  if (run.started_ns == 0) return "-";
+  const int64_t end = run.ended_ns == 0 ? now_ns : run.ended_ns;
+  return FormatSeconds(std::max(0.0, static_cast<double>(end - run.started_ns) * 1e-9));
+}
+
+std::string RanksOnProcesses(const RunInfo& run) {
+  return absl::StrCat(run.ranks, run.ranks == 1 ? " rank" : " ranks", " on ", run.processes,
+                      run.processes == 1 ? " process" : " processes");
+}
+
+std::string FiguresText(const Validation& validation) {
+  return absl::StrFormat("loss %s, accuracy %.4f after step %d", LossText(validation.loss),
+                         validation.accuracy, validation.step);
+}
+
 std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style) {
   const TextCells times = RankTimeCells(reports), bytes = RankByteCells(reports);
   std::string table = SideBySide(times, bytes, style);
@@ -237,7 +246,7 @@ TextCells RunsCells(const std::vector<RunInfo>& runs, int64_t now_ns) {
   for (const RunInfo& r : runs) {
     cells.rows.push_back({absl::StrCat(r.id), r.name, std::string(RunStateName(r.state)), r.schedule,
                           absl::StrCat(r.ranks), absl::StrCat(r.processes), Steps(r), Loss(r),
-                          Duration(r, now_ns)});
+                          DurationText(r, now_ns)});
   }
   return cells;
 }
@@ -285,8 +294,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
                     "\n");
   };
   if (!run.reason.empty()) line("reason     ", run.reason);
-  line("schedule   ", absl::StrCat(run.schedule, ": ", run.ranks, run.ranks == 1 ? " rank" : " ranks", " on ",
-                                   run.processes, run.processes == 1 ? " process" : " processes"));
+  line("schedule   ", absl::StrCat(run.schedule, ": ", RanksOnProcesses(run)));
   if (!run.reduction.empty()) line("reduction  ", run.reduction);
   if (!run.file.empty()) line("file       ", run.file);
   if (!run.output.empty()) line("out        ", run.output);
@@ -296,10 +304,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   }
   absl::StrAppend(&out, MembersText(run));
   absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\n");
-  if (run.validation.has_value()) {
-    absl::StrAppendFormat(&out, "validation loss %s, accuracy %.4f after step %d\n",
-                          LossText(run.validation->loss), run.validation->accuracy, run.validation->step);
-  }
+  if (run.validation.has_value()) absl::StrAppend(&out, "validation ", FiguresText(*run.validation), "\n");
   if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
   if (run.restarts > 0) line("restarts   ", absl::StrCat(run.restarts, "; the last: ", run.restart_reason));
   if (run.non_finite_steps > 0) {
@@ -308,7 +313,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   }
   if (run.recovery_ns.has_value()) line("recovery   ", RecoveryText(*run.recovery_ns));
   if (run.restarts == 0 && !run.restart_reason.empty()) line("resumed    ", run.restart_reason);
-  absl::StrAppend(&out, "time       ", Duration(run, now_ns), "\n");
+  absl::StrAppend(&out, "time       ", DurationText(run, now_ns), "\n");
   return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports, style));
 }
 

@@ -19,6 +19,12 @@ nlohmann::ordered_json RunJson(const RunInfo& run);
 std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style = {});
 std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style = {});
 
+// Return parts of RunText: how long the run has been going on, or went on ("-" before it began); "4 ranks on
+// 2 processes"; "loss 1.25, accuracy 0.5000 after step 8".
+std::string DurationText(const RunInfo& run, int64_t now_ns);
+std::string RanksOnProcesses(const RunInfo& run);
+std::string FiguresText(const Validation& validation);
+
 // The cells of a table.
 struct TextCells {
   std::vector<std::string> header;

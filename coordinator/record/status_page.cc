@@ -85,26 +85,14 @@ class Figures {
   std::string out_;
 };
 
-std::string Elapsed(const RunInfo& run, int64_t now_ns) {
-  if (run.started_ns == 0) return "";
-  const int64_t end = run.ended_ns == 0 ? now_ns : run.ended_ns;
-  return FormatSeconds(std::max(0.0, static_cast<double>(end - run.started_ns) * 1e-9));
-}
-
 std::string FiguresOf(const RunInfo& run, int64_t now_ns) {
   Figures figures;
   figures.Add("state", RunStateName(run.state));
   figures.Add("why", run.reason);
-  figures.Add("schedule",
-              absl::StrCat(run.schedule, ", ", run.ranks, run.ranks == 1 ? " rank" : " ranks", " on ",
-                           run.processes, run.processes == 1 ? " process" : " processes"));
+  figures.Add("schedule", absl::StrCat(run.schedule, ", ", RanksOnProcesses(run)));
   figures.Add("loss", run.has_loss ? LossText(run.loss) : "");
-  if (run.validation.has_value()) {
-    figures.Add("validation",
-                absl::StrFormat("loss %s, accuracy %.4f after step %d", LossText(run.validation->loss),
-                                run.validation->accuracy, run.validation->step));
-  }
-  figures.Add("time", Elapsed(run, now_ns));
+  if (run.validation.has_value()) figures.Add("validation", FiguresText(*run.validation));
+  if (run.started_ns != 0) figures.Add("time", DurationText(run, now_ns));
   if (run.checkpoint_step >= 0) figures.Add("checkpoint", absl::StrCat("of step ", run.checkpoint_step));
   figures.Add("not saved", run.checkpoint_failure);
   if (run.restarts > 0)

@@ -108,25 +108,27 @@ absl::Status StepLog::AppendLine(const std::string& line) {
 
 std::string StepLog::TakeNotice() { return std::exchange(notice_, ""); }
 
-void StepLog::CompleteEvents() {
-  if (events_.whole() || file_ < 0) return;
+std::optional<std::string> StepLog::WrittenLines() const {
   std::string lines(static_cast<size_t>(end_), '\0');
-  if (pread(file_, lines.data(), lines.size(), 0) == static_cast<ssize_t>(lines.size()))
-    events_.Begin(lines).IgnoreError();
+  if (pread(file_, lines.data(), lines.size(), 0) != static_cast<ssize_t>(lines.size())) return std::nullopt;
+  return lines;
 }
 
 absl::Status StepLog::Finish() {
   absl::Status written = pending_.empty() ? absl::OkStatus() : WritePending();
-  CompleteEvents();
+  if (file_ >= 0 && !events_.whole()) {
+    if (const std::optional<std::string> lines = WrittenLines(); lines.has_value())
+      events_.Begin(*lines).IgnoreError();
+  }
   struct stat ours {
   }, named{};
   const bool removed = file_ >= 0 && fstat(file_, &ours) == 0 &&
                        (stat(path_.c_str(), &named) != 0 || named.st_ino != ours.st_ino);
   if (!removed || !written.ok()) return written;
-  std::string lines(static_cast<size_t>(end_), '\0');
-  if (pread(file_, lines.data(), lines.size(), 0) != static_cast<ssize_t>(lines.size()))
+  const std::optional<std::string> lines = WrittenLines();
+  if (!lines.has_value())
     return absl::UnavailableError(absl::StrCat("cannot write ", path_, " again: it was removed"));
-  return WriteWholeFile(path_, lines);
+  return WriteWholeFile(path_, *lines);
 }
 
 }  // namespace weft

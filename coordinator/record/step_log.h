@@ -55,8 +55,8 @@ class StepLog {
   absl::Status Open();
   absl::Status WritePending();
   absl::Status AppendLine(const std::string& line);
-  // Makes the event file anew if it lacks lines.
-  void CompleteEvents();
+  // Returns the whole lines of the file; nothing if it cannot be read.
+  std::optional<std::string> WrittenLines() const;
 
   const std::string path_;
   const int first_step_;

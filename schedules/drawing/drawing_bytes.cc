@@ -63,10 +63,7 @@ class BytesPicture {
     const double distance = TickDistance(most_ / unit) * unit;
     std::string out = "<g font-size=\"13\" fill=\"#555\" text-anchor=\"end\">\n";
     for (int i = 0; i * distance <= most_ * (1 + 1e-9); ++i) {
-      const double y = Y(i * distance);
-      absl::StrAppend(&out, "<path d=\"M", SvgLength(kLeft), " ", SvgLength(y), "h", SvgLength(kWidth),
-                      "\" stroke=\"#e6e3dc\"/><text x=\"", SvgLength(kLeft - 8), "\" y=\"",
-                      SvgLength(y + 4.5), "\">", FormatBytes(i * distance), "</text>\n");
+      absl::StrAppend(&out, SvgLevel(kLeft, Y(i * distance), kWidth, FormatBytes(i * distance)));
     }
     return absl::StrCat(out, "</g>\n", SvgVerticalTitle(20, kTop + kHeight / 2, "bytes alive"));
   }

@@ -95,10 +95,7 @@ class LossPicture {
   std::string VerticalAxis() const {
     std::string out = "<g font-size=\"13\" fill=\"#555\" text-anchor=\"end\">\n";
     for (const double level : Levels()) {
-      const double y = Y(level);
-      absl::StrAppend(&out, "<path d=\"M", SvgLength(kLeft), " ", SvgLength(y), "h", SvgLength(kWidth),
-                      "\" stroke=\"#e6e3dc\"/><text x=\"", SvgLength(kLeft - 8), "\" y=\"",
-                      SvgLength(y + 4.5), "\">", absl::StrFormat("%.6g", level), "</text>\n");
+      absl::StrAppend(&out, SvgLevel(kLeft, Y(level), kWidth, absl::StrFormat("%.6g", level)));
     }
     return absl::StrCat(out, "</g>\n",
                         SvgVerticalTitle(22, kTop + kHeight / 2, log_ ? "loss (logarithmic)" : "loss"));

@@ -65,6 +65,12 @@ std::string SvgVerticalTitle(double x, double y, absl::string_view title) {
                       EscapeXml(title), "</text>\n");
 }
 
+std::string SvgLevel(double x, double y, double plot, absl::string_view label) {
+  return absl::StrCat("<path d=\"M", SvgLength(x), " ", SvgLength(y), "h", SvgLength(plot),
+                      "\" stroke=\"#e6e3dc\"/><text x=\"", SvgLength(x - 8), "\" y=\"", SvgLength(y + 4.5),
+                      "\">", label, "</text>\n");
+}
+
 std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time) {
   const bool seconds = time == DrawnTime::kSeconds;
   const double scale = !seconds || span >= 5 ? 1 : span >= 5e-3 ? 1e3 : 1e6;

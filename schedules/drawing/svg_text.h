@@ -27,6 +27,10 @@ std::string SvgHeading(double x, absl::string_view title, absl::string_view subt
 // Returns the title of a vertical axis, read upwards, with its middle at `x`, `y`.
 std::string SvgVerticalTitle(double x, double y, absl::string_view title);
 
+// Returns a line of a vertical axis from `x` on, `plot` wide, with its label before it. For a group whose
+// texts end where they are put (text-anchor).
+std::string SvgLevel(double x, double y, double plot, absl::string_view label);
+
 // Returns a time axis from `x` on, `plot` wide, for `span` units of time. Seconds are shown in the largest
 // unit in which the axis has whole numbers.
 std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time);
