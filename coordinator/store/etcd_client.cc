@@ -13,6 +13,7 @@ namespace {
 namespace pb = etcdserverpb;
 
 constexpr std::chrono::seconds kCall{3};
+constexpr std::chrono::seconds kConnect{1};
 constexpr int64_t kPage = 500;  // keys of one answer
 
 // Returns the first key behind all that begin with the prefix.
@@ -124,8 +125,16 @@ class GrpcEtcdClient final : public EtcdClient {
     return out;
   }
 
+  // Gets on with a connection. gRPC does so only while a thread waits for it, and a call on a channel that
+  // has failed does not wait: calls alone, with pauses between them, would let each connection time out.
+  void AwaitConnection() const {
+    if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY)
+      channel_->WaitForConnected(std::chrono::system_clock::now() + kConnect);
+  }
+
   template <typename Method>
   absl::Status Call(Method method) const {
+    AwaitConnection();
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCall);
     const absl::Status status = FromGrpc(method(&context));

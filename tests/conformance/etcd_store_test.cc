@@ -111,6 +111,26 @@ TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   EXPECT_EQ(state->runs.at(1).steps.size(), committed.ok() ? 1u : 0u);
 }
 
+// gRPC gets on with a connection while a thread waits for it. Calls with pauses between them, as those of a
+// coordinator that stands by, must do that.
+TEST_F(EtcdStores, EtcdDoesNotAnswerFirst_CallsWithPausesReachItLater) {
+  etcd_.Signal(SIGSTOP);  // its port takes connections, and nobody answers
+  const auto client = *EtcdClient::Make(*ParseAddresses(etcd_.address()));
+  absl::Status read;
+  const auto try_often = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      read = client->Read("test/leader").status();
+      if (read.ok()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+  };
+  try_often(4);
+  EXPECT_TRUE(absl::IsUnavailable(read)) << read;
+  etcd_.Signal(SIGCONT);
+  try_often(100);
+  EXPECT_TRUE(read.ok()) << read;
+}
+
 TEST_F(EtcdStores, ALeaseThatIsGone_IsToldOnce) {
   std::atomic<int> lost{0};
   const auto leadership = Try("leader", [&] { ++lost; });
