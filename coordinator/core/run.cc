@@ -219,7 +219,10 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
   RunMember& member = *present_.members().Find(from);
   if (member.finished) return;
   progress_.Take(out, from, m.ranks);
-  if (info_.state == RunState::kRunning && !blaming()) TakeRunning(out, member, m.running);
+  if (info_.state != RunState::kRunning || blaming()) return;
+  const std::string hangs = attempt()->TakeCollectives(member, m.collectives, plan().job_timeout.at_least_ns);
+  if (!hangs.empty()) return EndAttempt(hangs);
+  TakeRunning(out, member, m.running);
 }
 
 // Takes the jobs that a process says it runs. A job that runs is what others wait for, and it has a deadline

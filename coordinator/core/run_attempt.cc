@@ -17,6 +17,7 @@ RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduct
       info_(info),
       queue_(plan_, back == nullptr ? plan_->first_step : back->ended()),
       times_(plan_->graph, queue_.steps_done()),
+      collectives_(plan_->graph.joint_order()),
       told_{info->id, members.epoch(), queue_.steps_done()} {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
@@ -221,6 +222,15 @@ std::vector<RunningJob> RunAttempt::InHand(const RunMember& member,
     if (std::find(jobs.begin(), jobs.end(), r.job) != jobs.end()) known.push_back(r);
   }
   return known;
+}
+
+std::string RunAttempt::TakeCollectives(const RunMember& member,
+                                        const std::vector<RunningCollective>& reported, int64_t at_least_ns) {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
+    if (&members_.MemberOf(rank) == &member) ranks.push_back(rank);
+  }
+  return collectives_.Take(ranks, reported, at_least_ns);
 }
 
 std::string RunAttempt::DescribeAwaited(int64_t now) const {

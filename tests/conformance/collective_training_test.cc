@@ -31,6 +31,7 @@ namespace weft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using testing::FakeCommunicators;
 using testing::FakeOperationsDone;
 using ::testing::HasSubstr;
@@ -133,6 +134,11 @@ class Cluster {
     MutexLock lock(mu_);
     return norms_;
   }
+  // Returns why the run changed its state, each time.
+  std::vector<std::string> reasons() {
+    MutexLock lock(mu_);
+    return reasons_;
+  }
   uint64_t fenced() {
     MutexLock lock(mu_);
     return core_.probe().fenced;
@@ -147,6 +153,7 @@ class Cluster {
         losses_.push_back(s.loss);
         if (s.gradient_norm.has_value()) norms_.push_back(*s.gradient_norm);
       }
+      for (const RunInfo& run : effects.runs) reasons_.push_back(run.reason);
       // Messages are delivered in the order in which the core sent them.
       for (OutgoingMessage& m : effects.messages) {
         for (auto& w : workers_) {
@@ -181,6 +188,7 @@ class Cluster {
   Mutex mu_;
   CoordinatorCore core_ ABSL_GUARDED_BY(mu_){CoreOptions{}};
   std::vector<double> losses_ ABSL_GUARDED_BY(mu_), norms_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> reasons_ ABSL_GUARDED_BY(mu_);
 };
 
 RunSpec FastRun(const std::string& folder, const std::string& schedule, int stages, int microbatches) {
@@ -348,6 +356,26 @@ TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
     while (FakeCommunicators() > 1 && MonotonicNow() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     EXPECT_LE(FakeCommunicators(), 1) << "but for the dead one's, which nobody destroyed";
+  }
+}
+
+TEST(CollectiveTraining, ACollectiveThatHangs_TheRunBeginsAgainAndEndsWithTheBitsOfThePlainLoop) {
+  for (const char* schedule : {"ddp,reduction=fast", "fsdp,shard=width,reduction=fast"}) {
+    SCOPED_TRACE(schedule);
+    TemporaryFolder folder;
+    RunSpec run = FastRun(folder.path(), schedule, 2, 2);
+    run.restarts = 1;
+    run.job_timeout.at_least = 1;
+    const Outcome plain = Reference(run);
+    Cluster cluster({});
+    testing::HangNextFakeOperation();
+    const uint64_t id = cluster.Submit(run, folder.path());
+    const RunInfo info = cluster.AwaitEnd(id);
+    ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
+    EXPECT_EQ(info.restarts, 1);
+    EXPECT_THAT(cluster.reasons(),
+                Contains(AllOf(HasSubstr("the collective of "), HasSubstr("on ranks 0, 1 hangs"))));
+    ExpectTheBitsOf(plain, cluster, folder.path());
   }
 }
 

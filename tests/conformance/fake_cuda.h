@@ -32,6 +32,8 @@ void SetFakeNcclPolls(int polls);
 void HoldFakeNcclCalls(bool held);
 // Gives every member of every group this asynchronous error from now on, until it is set back to ncclSuccess.
 void SetFakeNcclError(ncclResult_t error);
+// Makes the next operation that all its members have come to hang until its communicators are aborted.
+void HangNextFakeOperation();
 // Counts communicators whose abort has not returned, and operations that are enqueued and not done.
 int FakeCommunicators();
 // Waits until there are no more than `count` communicators, as nobody waits for aborts; false after a minute.

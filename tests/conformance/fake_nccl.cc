@@ -33,6 +33,7 @@ struct Meeting {
   std::vector<Part> parts;
   std::vector<bool> here;
   int arrived = 0;
+  bool hangs = false;
 };
 
 // The members of a group that have come together by an id.
@@ -47,7 +48,7 @@ weft::Mutex mu;
 weft::CondVar changed;
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 int polls_of_calls = 0, communicators = 0, operations = 0, operations_done = 0;
-bool calls_held = false;
+bool calls_held = false, next_hangs = false;
 ncclResult_t injected = ncclSuccess;
 int64_t next_id = 1;
 
@@ -94,7 +95,8 @@ void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const
   ++meeting.arrived;
   LookForGone(*clique);
   changed.SignalAll();
-  while (meeting.arrived < clique->size && !aborted) changed.Wait(mu);
+  if (meeting.arrived == clique->size) meeting.hangs = std::exchange(next_hangs, false);
+  while ((meeting.arrived < clique->size || meeting.hangs) && !aborted) changed.Wait(mu);
   --operations;
   if (aborted) return;
   for (const Part& other : meeting.parts) {
@@ -187,6 +189,10 @@ void HoldFakeNcclCalls(bool held) {
 void SetFakeNcclError(ncclResult_t error) {
   MutexLock lock(mu);
   injected = error;
+}
+void HangNextFakeOperation() {
+  MutexLock lock(mu);
+  next_hangs = true;
 }
 int FakeCommunicators() {
   MutexLock lock(mu);

@@ -69,10 +69,10 @@ absl::StatusOr<RunSchedule> ScheduleOf(const TranscriptCommand& c) {
   return RunSchedule(*std::move(schedule), std::move(terms));
 }
 
-// The jobs of a `jobs` key: "forward t0 s0 b0, update t0 s0".
-absl::StatusOr<std::vector<Job>> JobsOf(const TranscriptCommand& c) {
+// The jobs of a `jobs` key, or of another one: "forward t0 s0 b0, update t0 s0".
+absl::StatusOr<std::vector<Job>> JobsOf(const TranscriptCommand& c, const std::string& key = "jobs") {
   std::vector<Job> jobs;
-  for (absl::string_view words : absl::StrSplit(c.Value("jobs"), ',')) {
+  for (absl::string_view words : absl::StrSplit(c.Value(key), ',')) {
     const absl::StatusOr<Job> job = ParseJobWords(words);
     if (!job.ok()) return job.status();
     jobs.push_back(*job);
@@ -88,15 +88,23 @@ Failed FailureOf(const TranscriptCommand& c, uint64_t run) {
   return failure;
 }
 
-// A report, of a job of the rank that runs if there is one: jobs=(..) age=10s.
+// A report, of jobs or collectives of the rank that run if there are any: jobs=(..) or collectives=(..),
+// age=10s.
 absl::StatusOr<FromWorker> ReportOf(const TranscriptCommand& c, uint64_t run, Rank rank) {
   Report report{run, {}, {}};
-  if (c.values.count("jobs") == 0) return report;
-  const absl::StatusOr<std::vector<Job>> jobs = JobsOf(c);
+  const bool collectives = c.values.count("collectives") != 0;
+  if (c.values.count("jobs") == 0 && !collectives) return report;
+  const absl::StatusOr<std::vector<Job>> jobs = JobsOf(c, collectives ? "collectives" : "jobs");
   if (!jobs.ok()) return jobs.status();
   const absl::StatusOr<int64_t> age = ParseDuration(c.Value("age"));
   if (!age.ok()) return age.status();
-  for (const Job& job : *jobs) report.running.push_back({rank, job, *age});
+  for (const Job& job : *jobs) {
+    if (collectives) {
+      report.collectives.push_back({rank, job, *age, 0});
+    } else {
+      report.running.push_back({rank, job, *age});
+    }
+  }
   return report;
 }
 

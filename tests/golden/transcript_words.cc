@@ -213,6 +213,9 @@ std::string MessageWords(const FromWorker& message) {
             for (const RunningJob& r : m.running)
               absl::StrAppend(&words, ", ", JobWords(r.job), " of rank ", r.rank, " for ",
                               SecondsWords(r.age_ns));
+            for (const RunningCollective& r : m.collectives)
+              absl::StrAppend(&words, ", collective of ", JobWords(r.job), " of rank ", r.rank, " for ",
+                              SecondsWords(r.age_ns));
             return words;
           },
           [](const Failed& m) {

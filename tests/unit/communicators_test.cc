@@ -83,7 +83,7 @@ Tensor Flat(std::vector<float> values) {
   return t;
 }
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kSecond = 1'000'000'000, kNow = 5 * kSecond;
 
 class CommunicatorsTest : public ::testing::Test {
  protected:
@@ -171,10 +171,26 @@ TEST_F(CommunicatorsTest, Join_PreparedTooLate_SaysSo) {
   EXPECT_THAT(device_.members, IsEmpty());
 }
 
+TEST_F(CommunicatorsTest, Running_NamesTheFirstOfEachRankWithTheTimeSinceItWaitsForNoJob) {
+  JoinAll();
+  EXPECT_THAT(groups_.Running(kNow, 0), IsEmpty());
+  const Job first = Job::Reduce(4, 2, 1), second = Job::Reduce(4, 1, 1);
+  ASSERT_TRUE(groups_.Start(kNow, 0, 1, first, Operation::kAllReduce, Flat({1, 2, 3, 4})).ok());
+  ASSERT_TRUE(groups_.Start(kNow + 1, 0, 1, second, Operation::kAllReduce, Flat({1, 2})).ok());
+  // Two members each send half of the 16 bytes, twice.
+  EXPECT_THAT(groups_.Running(kNow + kSecond, 0), ElementsAre(RunningCollective{1, first, kSecond, 16}));
+  EXPECT_THAT(groups_.Running(kNow + kSecond, kNow + 5),
+              ElementsAre(RunningCollective{1, first, kSecond - 5, 16}));
+  device_.members[0]->sums[0]->answer = true;
+  std::vector<Communicators::Done> done;
+  ASSERT_TRUE(groups_.Poll(&done).ok());
+  EXPECT_THAT(groups_.Running(kNow + kSecond, 0), ElementsAre(RunningCollective{1, second, kSecond - 1, 8}));
+}
+
 TEST_F(CommunicatorsTest, Reduce_Over_GivesTheResultOnce) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
-  ASSERT_TRUE(groups_.Start(0, 1, reduce, Operation::kAllReduce, Flat({1, 2})).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 0, 1, reduce, Operation::kAllReduce, Flat({1, 2})).ok());
   EXPECT_TRUE(groups_.busy());
   std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
@@ -193,7 +209,7 @@ TEST_F(CommunicatorsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
   const Tensor sum = Flat(std::vector<float>(50, 1));
-  ASSERT_TRUE(groups_.Start(0, 1, reduce, Operation::kReduceScatter, sum).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 0, 1, reduce, Operation::kReduceScatter, sum).ok());
   EXPECT_THAT(device_.members[0]->sums, IsEmpty());
   EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
   device_.members[0]->scatters.at(0)->answer = true;
@@ -208,7 +224,7 @@ TEST_F(CommunicatorsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace) {
 
 TEST_F(CommunicatorsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(0, 0, 0), Operation::kReduceScatter, Flat({1, 2})).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 3, 1, Job::Reduce(0, 0, 0), Operation::kReduceScatter, Flat({1, 2})).ok());
   EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
   device_.members[1]->scatters.at(0)->answer = true;
   std::vector<Communicators::Done> done;
@@ -221,7 +237,8 @@ TEST_F(CommunicatorsTest, Gather_Over_GivesTheWhole) {
   const Job forward = Job::Compute(4, 2, 1, JobKind::kForward);
   const Tensor whole = Flat(std::vector<float>(50, 1));
   ASSERT_TRUE(
-      groups_.Start(0, 1, forward, Operation::kJoinGather, Flat(std::vector<float>(18, 2)), whole).ok());
+      groups_.Start(kNow, 0, 1, forward, Operation::kJoinGather, Flat(std::vector<float>(18, 2)), whole)
+          .ok());
   EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
   device_.members[0]->gathers.at(0)->answer = true;
   std::vector<Communicators::Done> done;
@@ -234,16 +251,17 @@ TEST_F(CommunicatorsTest, Gather_Over_GivesTheWhole) {
 TEST_F(CommunicatorsTest, Gather_FromAMemberWithoutASlice_StillTakesPart) {
   JoinAll();
   const Tensor whole = Flat({1, 2});
-  ASSERT_TRUE(
-      groups_.Start(3, 1, Job::Compute(0, 0, 0, JobKind::kForward), Operation::kJoinGather, Tensor(), whole)
-          .ok());
+  ASSERT_TRUE(groups_
+                  .Start(kNow, 3, 1, Job::Compute(0, 0, 0, JobKind::kForward), Operation::kJoinGather,
+                         Tensor(), whole)
+                  .ok());
   EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
   EXPECT_EQ(device_.members[1]->gathers.size(), 1u);
 }
 
 TEST_F(CommunicatorsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Tensor()).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Tensor()).ok());
   std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_EQ(done.size(), 1u);
@@ -252,7 +270,7 @@ TEST_F(CommunicatorsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
 
 TEST_F(CommunicatorsTest, Reduce_Fails_NamesTheJobAndTheRank) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(4, 2, 0), Operation::kAllReduce, Flat({1})).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 3, 1, Job::Reduce(4, 2, 0), Operation::kAllReduce, Flat({1})).ok());
   device_.members[1]->sums[0]->answer = absl::UnavailableError("the network");
   std::vector<Communicators::Done> done;
   const absl::Status status = groups_.Poll(&done);
@@ -262,12 +280,12 @@ TEST_F(CommunicatorsTest, Reduce_Fails_NamesTheJobAndTheRank) {
 
 TEST_F(CommunicatorsTest, Reduce_InAGroupThatIsNotJoined_IsRefused) {
   ASSERT_TRUE(Begin().ok());
-  EXPECT_FALSE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
+  EXPECT_FALSE(groups_.Start(kNow, 0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
 }
 
 TEST_F(CommunicatorsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
+  ASSERT_TRUE(groups_.Start(kNow, 0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
   groups_.Clear(absl::AbortedError("no more"));
   for (const auto& member : device_.members) EXPECT_EQ(member->aborted, absl::AbortedError("no more"));
   EXPECT_FALSE(groups_.busy());

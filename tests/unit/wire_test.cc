@@ -278,6 +278,31 @@ TEST(SessionCodec, JobsThatRunOutOfRange_AreRefused) {
   refuse([](v1::Report* r) { r->mutable_running()->set_kind(std::string("\x00\x07", 2)); });
 }
 
+TEST(SessionCodec, CollectivesThatRun_RoundTrip_AreEqual) {
+  Report report{9, {SomeReport()}};
+  for (size_t i = 0; i < kJobs.size(); ++i)
+    report.collectives.push_back(
+        {static_cast<Rank>(i * 13107), kJobs[i], int64_t{900'000'000'000} << i, uint64_t{1} << (8 * i)});
+  EXPECT_EQ(std::get<Report>(RoundTrip(FromWorker(report))).collectives, report.collectives);
+}
+
+TEST(SessionCodec, CollectivesThatRunOutOfRange_AreRefused) {
+  const Report report{1, {}, {}, {{3, kJobs[0], 5, 7}, {4, kJobs[1], 6, 8}}};
+  const auto refuse = [&](const auto& change) {
+    v1::WorkerPayload out;
+    wire::Encode(FromWorker(report), &out);
+    change(out.mutable_report());
+    EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
+  };
+  refuse([](v1::Report* r) { r->set_collective_rank(1, 1 << 16); });
+  refuse([](v1::Report* r) { r->set_collective_age_ns(1, uint64_t{1} << 63); });
+  refuse([](v1::Report* r) { r->set_collective_bytes(1, uint64_t{1} << 63); });
+  refuse([](v1::Report* r) { r->add_collective_rank(5); });
+  refuse([](v1::Report* r) { r->clear_collective_age_ns(); });
+  refuse([](v1::Report* r) { r->clear_collective_bytes(); });
+  refuse([](v1::Report* r) { r->mutable_collectives()->set_kind(std::string("\x00\x07", 2)); });
+}
+
 TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {
   v1::WorkerPayload out;
   wire::Encode(FromWorker(Failed{9, "", 1 << 14}), &out);

@@ -1,6 +1,7 @@
 #include "worker/shell/loop/communicators.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -89,7 +90,7 @@ absl::StatusOr<std::shared_ptr<Fence>> Communicators::Give(const Entry& entry, O
                  : entry.joined->ReduceScatter(from, result, slices);
 }
 
-absl::Status Communicators::Start(int group, Rank rank, const Job& job, Operation operation,
+absl::Status Communicators::Start(int64_t now, int group, Rank rank, const Job& job, Operation operation,
                                   const Tensor& from, const Tensor& whole) {
   const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
     return e.group.number == group && e.group.rank == rank;
@@ -98,7 +99,8 @@ absl::Status Communicators::Start(int group, Rank rank, const Job& job, Operatio
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(job), " on rank ", rank, " needs a group that it has not joined"));
   }
-  UnderWay started{rank, job, whole, nullptr};
+  UnderWay started{rank,    job, whole,
+                   nullptr, now, RingBytes(operation, from, whole, entry->group.members.size())};
   if (operation == Operation::kAllReduce) started.result = from;
   if (operation == Operation::kReduceScatter)
     started.result = Slice(from, entry->group.self, static_cast<int>(entry->group.members.size()));
@@ -131,6 +133,16 @@ absl::Status Communicators::Poll(std::vector<Done>* done) {
     under_way_.erase(under_way_.begin() + static_cast<int64_t>(i));
   }
   return absl::OkStatus();
+}
+
+std::vector<RunningCollective> Communicators::Running(int64_t now, int64_t device_ended_ns) const {
+  std::vector<RunningCollective> running;
+  std::set<Rank> named;
+  for (const UnderWay& u : under_way_) {
+    if (named.insert(u.rank).second)
+      running.push_back({u.rank, u.job, now - std::max(u.since_ns, device_ended_ns), u.bytes});
+  }
+  return running;
 }
 
 Tensor Communicators::TakeResult(const Job& job) {

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/session/messages.h"
 #include "schedules/graph/graph.h"
 #include "worker/core/worker_effects.h"
 #include "worker/shell/memory/communicator.h"
@@ -51,14 +52,17 @@ class Communicators {
 
   // Gives the rank's tensor to the group. Requires that the group has joined. A sum is made in place, of all
   // or of the member's slice, of as many as there are members; a slice is gathered into `whole`.
-  absl::Status Start(int group, Rank rank, const Job& job, Operation operation, const Tensor& from,
-                     const Tensor& whole = {});
+  absl::Status Start(int64_t now, int group, Rank rank, const Job& job, Operation operation,
+                     const Tensor& from, const Tensor& whole = {});
   struct Done {
     Rank rank;
     Job job;
   };
   // Appends the operations that have ended since the last call.
   absl::Status Poll(std::vector<Done>* done);
+  // Returns of each rank the first operation that has begun and not ended. The device ended its last job at
+  // `device_ended_ns`: an operation that was begun before may have waited for that.
+  std::vector<RunningCollective> Running(int64_t now, int64_t device_ended_ns) const;
   // Returns the result of an operation that has ended.
   Tensor TakeResult(const Job& job);
 
@@ -80,6 +84,8 @@ class Communicators {
     Job job;
     Tensor result;
     std::shared_ptr<Fence> fence;  // null: there is nothing to do
+    int64_t since_ns = 0;
+    uint64_t bytes = 0;  // bytes that each member sends
   };
   absl::Status IsLate(const Entry& entry) const;
   static absl::StatusOr<std::shared_ptr<Fence>> Give(const Entry& entry, Operation operation,

@@ -47,6 +47,8 @@ class DeviceWork {
   // Returns the job that the device does, of those that it has been given the oldest, and for how long: it
   // began when the device had ended all before it.
   std::optional<RunningJob> Running(int64_t now) const;
+  // Returns when the device was last found to have ended something; 0 for never.
+  int64_t ended_ns() const { return ended_ns_; }
 
   // Starts the time in which all work has to come to an end, unless it runs.
   void BeginGrace(int64_t now) {
@@ -72,7 +74,7 @@ class DeviceWork {
   const Limits limits_;
   LaunchedJobs launched_;
   AwaitedTensors awaited_;
-  int64_t ended_ns_ = 0;    // time when the device was last found to have ended something
+  int64_t ended_ns_ = 0;    // 0: never
   int64_t give_up_ns_ = 0;  // 0: no run is over
 };
 

@@ -488,7 +488,8 @@ void EffectRunner::SendReportIfDue(int64_t now) {
   next_report_ = now + options_.report_interval_ns;
   // Ranks that end have given their last figures, and their memory goes.
   if (forget_when_idle_) return;
-  Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_)});
+  Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_),
+              LongRunningCollectives(now, device_work_, communicators_)});
   std::string silence = transport_.DescribeSilence(now);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
 }

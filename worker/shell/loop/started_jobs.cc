@@ -47,7 +47,7 @@ absl::Status StartedJobs::Returned(int64_t now, const Start& start, const JobOut
   if (outcome.activation_bytes.has_value())
     seats_.NoteActivationBytes(start.rank, start.job.stage, *outcome.activation_bytes);
   absl::Status status;
-  if (outcome.contribution.has_value()) status = BeginJointOperation(start, outcome);
+  if (outcome.contribution.has_value()) status = BeginJointOperation(now, start, outcome);
   if (start.sends_state) holders_.Leave(start.rank, start.job);
   if (!outcome.hashes.empty()) {
     std::vector<ValueHash>& hashes = hashes_[start.job];
@@ -60,7 +60,7 @@ absl::Status StartedJobs::Returned(int64_t now, const Start& start, const JobOut
   return status;
 }
 
-absl::Status StartedJobs::BeginJointOperation(const Start& start, const JobOutcome& outcome) {
+absl::Status StartedJobs::BeginJointOperation(int64_t now, const Start& start, const JobOutcome& outcome) {
   const Operation operation = JointOperationOf(*graph_, start.job);
   const uint64_t bytes =
       RingBytes(operation, *outcome.contribution, outcome.whole, graph_->members(start.job.stage).size());
@@ -69,7 +69,7 @@ absl::Status StartedJobs::BeginJointOperation(const Start& start, const JobOutco
   Seat* const seat = seats_.Of(start.rank);
   seat->bytes_sent[tensor] += bytes;
   seat->bytes_received[tensor] += bytes;
-  return communicators_.Start(graph_->joint_order().GroupOf(start.job.stage), start.rank, start.job,
+  return communicators_.Start(now, graph_->joint_order().GroupOf(start.job.stage), start.rank, start.job,
                               operation, *outcome.contribution, outcome.whole);
 }
 

@@ -61,7 +61,7 @@ class StartedJobs {
   JobDone DoneOnDevice(int64_t now, const LaunchedJobs::Launch& launch, LaunchedJobs::Ended* ended);
 
  private:
-  absl::Status BeginJointOperation(const Start& start, const JobOutcome& outcome);
+  absl::Status BeginJointOperation(int64_t now, const Start& start, const JobOutcome& outcome);
   std::vector<ValueHash> TakeHashes(const Job& job);
 
   RankSeats& seats_;
