@@ -151,7 +151,9 @@ void StepEdges::AppendSuccessors(const Graph& graph, const Job& job, Edges* edge
     // An update makes the version of the step behind its own.
     const bool reads = job.kind == JobKind::kUpdate &&
                        (s.tensor == TensorKind::kWeights || (HasMicrobatch(to.kind) && !of_run_));
-    edges->push_back({job, to, s.tensor, s.part, reads ? job.step + 1 : 0, s.joined});
+    const bool shares = job.kind != JobKind::kUpdate && s.tensor == TensorKind::kWeights;
+    const int version = reads ? job.step + 1 : shares ? graph.VersionOf(to) : 0;
+    edges->push_back({job, to, s.tensor, s.part, version, s.joined});
   }
 }
 

@@ -6,13 +6,6 @@
 #include "base/require.h"
 
 namespace weft {
-namespace {
-
-constexpr JobKind kComputeKinds[] = {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput,
-                                     JobKind::kBackwardWeight};
-
-}  // namespace
-
 int MaxVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;

@@ -11,10 +11,10 @@ namespace weft {
 
 absl::string_view OperationName(Operation operation) {
   constexpr absl::string_view kNames[kOperations] = {
-      "begin_state",  "receive_state",   "join_gather",    "gather_weights",    "forward",
-      "forward_only", "remake_forward",  "backward",       "hand_out_gradient", "add_to_sum",
-      "accumulate",   "all_reduce",      "reduce_scatter", "sum_squares",       "step",
-      "clipped_step", "install_weights", "drop_version",   "send_state"};
+      "begin_state", "receive_state", "join_gather",     "gather_weights", "keep_weights",
+      "forward",     "forward_only",  "remake_forward",  "backward",       "hand_out_gradient",
+      "add_to_sum",  "accumulate",    "all_reduce",      "reduce_scatter", "sum_squares",
+      "step",        "clipped_step",  "install_weights", "drop_version",   "send_state"};
   return kNames[static_cast<int>(operation)];
 }
 
@@ -45,6 +45,10 @@ void Protocol::AddWeights(const Graph& graph, const Job& reader, Edges* edges) c
   const bool fetch = graph.FetchesWeights(reader);
   if (!fetch && reader.kind != JobKind::kForward) return;
   const int version = graph.VersionOf(reader);
+  if (const std::optional<Job> first = graph.FetchedBy(reader); first.has_value()) {
+    edges->push_back({*first, reader, TensorKind::kWeights, 0, version});
+    return;
+  }
   if (!fetch && version == 0) return;
   edges->push_back({Job::Update(version - 1, reader.stage, graph.SourceOf(reader)), reader,
                     fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
@@ -83,6 +87,7 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
     case JobKind::kForward:
       if (layout_ == Layout::kSliced && graph.FetchesWeights(job))
         operations->push_back(Operation::kGatherWeights);
+      if (graph.KeepsFetched(job)) operations->push_back(Operation::kKeepWeights);
       operations->push_back(away ? Operation::kForwardOnly : Operation::kForward);
       return;
     case JobKind::kBackward:
@@ -90,6 +95,7 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
     case JobKind::kBackwardWeight:
       if (layout_ == Layout::kSliced && graph.FetchesWeights(job))
         operations->push_back(Operation::kGatherWeights);
+      if (graph.KeepsFetched(job)) operations->push_back(Operation::kKeepWeights);
       if (away && job.kind == graph.input_backward()) operations->push_back(Operation::kRemakeForward);
       operations->push_back(Operation::kBackward);
       if (job.kind != graph.final_backward()) return;

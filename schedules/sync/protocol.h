@@ -63,6 +63,7 @@ enum class Operation : uint8_t {
   kReceiveState,     // takes up the state that came from the stop before
   kJoinGather,       // gives its slice to the joint gather of the weights; what follows is behind that
   kGatherWeights,    // puts the weights together from slices that came
+  kKeepWeights,      // keeps the weights that came for later micro-batches of the rank on the stage
   kForward,          // computes, and keeps what the backward needs
   kForwardOnly,      // computes, and keeps nothing: the backward is on another rank
   kRemakeForward,    // computes the forward again from its inputs, which came

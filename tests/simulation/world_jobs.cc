@@ -72,6 +72,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   const auto weights = [&] {
     if (!start.Does(Operation::kGatherWeights)) {
       const std::optional<Value> came = take(TensorKind::kWeights);
+      if (start.Does(Operation::kKeepWeights)) out.kept_weights = came;
       return came.has_value() ? *came : HeldWeights(p, start.rank, j.stage, start.version);
     }
     std::vector<Value> slices(SlicesOf(plan_->graph, j.stage));

@@ -103,6 +103,7 @@ class World {
     bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
   };
   struct Outputs {
+    std::optional<Value> kept_weights = std::nullopt;
     Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
     int64_t there = 0;  // time when the device has made them
   };

@@ -12,7 +12,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
   Value value = 0;
   switch (e.key.kind) {
     case TensorKind::kWeights:
-      value = HeldWeights(p, e.key.producer, e.key.stage, e.key.version);
+      value = outputs != nullptr && outputs->kept_weights.has_value()
+                  ? *outputs->kept_weights
+                  : HeldWeights(p, e.key.producer, e.key.stage, e.key.version);
       break;
     case TensorKind::kActivation:
       value = outputs->activation;

@@ -97,6 +97,7 @@ void BeginGather(RankWeights& compute, const JobTask& task, JobOutcome* outcome)
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   if (task.start.part == JointPart::kBegin) return BeginGather(compute, task, outcome);
   absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
+  if (weights.ok() && task.start.Does(Operation::kKeepWeights)) outcome->kept_weights = *weights;
   if (!weights.ok()) {
     outcome->status = weights.status();
   } else if (task.start.job.kind == JobKind::kForward) {

@@ -43,6 +43,7 @@ struct JobOutcome {
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm;
   Tensor activation, gradient, gradient_sum, squares;
+  std::optional<Tensor> kept_weights;  // weights that came with the job, and are kept for others of its rank
   // Tensors for the collective that begins: the sum of the rank's gradients, or its slice of the weights and
   // room for the whole.
   std::optional<Tensor> contribution;
