@@ -192,7 +192,8 @@ int64_t Graph::PriorityOf(const Job& job) const {
 }
 
 int Graph::VersionOf(const Job& job) const {
-  if (!HasMicrobatch(job.kind)) return job.step;
+  if (job.kind == JobKind::kReduce) return job.step;
+  if (job.kind == JobKind::kUpdate) return std::max(0, protocol(job.stage).VersionBehind(job) - 1);
   return std::max(0, job.step - schedule().StalenessOf(job.stage, job.microbatch));
 }
 

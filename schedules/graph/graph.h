@@ -108,7 +108,7 @@ class Graph {
   // Returns true if the joint operation of `edge.to` can be started on its rank when `edge.from`, of the same
   // rank, has ended.
   bool BeginsJointly(const Edge& edge) const;
-  // Returns the version that a compute job reads.
+  // Returns the version that a compute job reads, or that an update begins with.
   int VersionOf(const Job& job) const;
   // Returns the member that a compute job reads and feeds, where weights are whole (Layout).
   int SourceOf(const Job& job) const;

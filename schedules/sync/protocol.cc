@@ -40,7 +40,8 @@ Protocol::Protocol(const Schedule& schedule, int stage) : stage_(stage) {
   gradients_leave_ = remote || ranks_.size() > 1;
 }
 
-// A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
+// A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was. A
+// job that would read a version before the first one waits for no update.
 void Protocol::AddWeights(const Graph& graph, const Job& reader, Edges* edges) const {
   const bool fetch = graph.FetchesWeights(reader);
   if (!fetch && reader.kind != JobKind::kForward) return;
@@ -49,9 +50,10 @@ void Protocol::AddWeights(const Graph& graph, const Job& reader, Edges* edges) c
     edges->push_back({*first, reader, TensorKind::kWeights, 0, version});
     return;
   }
-  if (!fetch && version == 0) return;
-  edges->push_back({Job::Update(version - 1, reader.stage, graph.SourceOf(reader)), reader,
-                    fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
+  const int wanted = reader.step - graph.schedule().StalenessOf(reader.stage, reader.microbatch);
+  const Job update = UpdateTo(fetch ? version : wanted, graph.SourceOf(reader));
+  if (!fetch && update.step < 0) return;
+  edges->push_back({update, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
 }
 
 void Protocol::ReduceAll() {
@@ -107,7 +109,11 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
       return;
     case JobKind::kUpdate:
       if (gradients_leave_ && !has_reduce_) operations->push_back(Operation::kAccumulate);
-      operations->push_back(holders_[job.member].steps ? Operation::kStep : Operation::kInstallWeights);
+      if (holders_[job.member].steps) {
+        operations->push_back(Operation::kStep);
+      } else if (VersionBehind(job) > 0) {  // the run begins with version 0
+        operations->push_back(Operation::kInstallWeights);
+      }
       return;
   }
 }

@@ -33,6 +33,7 @@ struct JobTask {
   std::optional<HashTask> hashes;  // in a run that records hashes
   // Memory for the snapshot that the job takes, if it does.
   SnapshotMemory* snapshot_memory = nullptr;
+  std::string folder;  // the run's output, where the update is to put a version aside; empty for none
 };
 
 struct JobOutcome {
