@@ -266,20 +266,32 @@ TEST_F(WakenWorkerLoopTest, JobGivenWhileTheIdleRankSends_StartsWithoutAFurtherW
   }
 }
 
-// The thread that sends needs the lock behind it, so the one that looks for messages must not keep it.
-TEST_F(WorkerLoopTest, SessionEndsWhileAThreadSends_IsRenewed) {
-  constexpr int64_t kSoon = 200'000'000;
+// Here a rank's thread that has nothing to do looks for messages without a pause, and sends none. So the main
+// thread sends what its jobs ended.
+class SpinningWorkerLoopTest : public WorkerLoopTest {
+ protected:
+  SpinningWorkerLoopTest()
+      : WorkerLoopTest({/*spin_microseconds=*/60'000'000, /*report_interval_ns=*/3'600'000'000'000}) {}
+};
+
+// The thread that sends needs the lock behind it. The one that looks for messages must neither keep it, nor
+// take it again and again: a lock is not fair, and the sender would wait for ever.
+TEST_F(SpinningWorkerLoopTest, SessionEndsWhileAThreadSends_OthersWaitAndItIsRenewed) {
+  constexpr auto kWhile = std::chrono::milliseconds(200);
+  constexpr int kThreads = 8;  // more than the loop has
   std::atomic<bool> ended{false};
+  std::atomic<int> looks{0};
+  const absl::Cleanup join = [&] { Join(); };
   link_.on_send = [&](const FromWorker& message) {
     if (!std::holds_alternative<Completions>(message) || ended.exchange(true)) return;
     link_.End();
-    // Where the thread that looks is the one that sends, nobody else does.
-    const int64_t until = MonotonicNow() + kSoon;
-    while (link_.looks_at_end() < 3 && MonotonicNow() < until) std::this_thread::yield();
+    std::this_thread::sleep_for(kWhile);
+    looks = link_.looks_at_end();
   };
   device_.gate.may_end.Notify();
   BeginForward();
   EXPECT_TRUE(link_.renewed.WaitWithTimeout(kPatience));
+  EXPECT_LE(looks, kThreads);
 }
 
 // A schedule with overlapped pairs, all of whose ranks are in one process.

@@ -32,6 +32,13 @@ bool Outbox::SendGathered(Mutex& mu) {
     mu.Lock();
   }
   sending_ = false;
+  sent_.SignalAll();
+  return true;
+}
+
+bool Outbox::AwaitSent(Mutex& mu) {
+  if (!sending_) return false;
+  while (sending_) sent_.Wait(mu);
   return true;
 }
 

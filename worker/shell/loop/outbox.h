@@ -5,7 +5,7 @@
 // at once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
-// Threads: the owner locks; SendGathered releases its lock meanwhile.
+// Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
 #ifndef WEFT_WORKER_SHELL_LOOP_OUTBOX_H_
 #define WEFT_WORKER_SHELL_LOOP_OUTBOX_H_
 
@@ -28,13 +28,13 @@ class Outbox {
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.
   bool SendGathered(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Waits until no thread sends. Returns false, without giving the lock away, if none does.
+  bool AwaitSent(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Drops what waits, for a link that is lost.
   void Clear() {
     waiting_.clear();
     gathered_ = 0;
   }
-  // Returns true while a thread sends without the owner's lock.
-  bool sending() const { return sending_; }
   // Returns true if so many completions wait that a busy thread should send them.
   bool is_full() const { return gathered_ >= kGatherJobs; }
 
@@ -43,8 +43,9 @@ class Outbox {
 
   CoordinatorLink& link_;
   std::deque<FromWorker> waiting_;
-  size_t gathered_ = 0;  // number of completions in it
-  bool sending_ = false;
+  size_t gathered_ = 0;   // number of completions in it
+  bool sending_ = false;  // true while a thread sends without the owner's lock
+  CondVar sent_;          // signals its end
 };
 
 }  // namespace weft

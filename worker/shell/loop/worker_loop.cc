@@ -135,9 +135,9 @@ bool WorkerLoop::Poll() {
   messages_.clear();
   const int64_t now = MonotonicNow();
   if (!link_.Drain(&messages_) && !threads_.stopped()) {
-    // A thread still sends to the lost session, and needs the lock to end that: who has seen nothing gives it
-    // back.
-    if (outbox_.sending()) return false;
+    // A thread still sends to the lost session, and needs the lock to end that. Then look again: another
+    // thread may have renewed the session meanwhile.
+    if (outbox_.AwaitSent(mu_)) return true;
     if (!Renew(now)) StopWith(link_.status());
     return true;
   }
