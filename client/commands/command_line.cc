@@ -352,6 +352,21 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   return sub;
 }
 
+// Adds what says how long the jobs and transfers of a plan take.
+void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
+  sub.add_option("--profile", o.profile,
+                 "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
+      ->type_name("FILE");
+  AddNumber(sub, "--flops", o.flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  sub.get_option("--flops")->excludes("--profile");
+  AddNumber(sub, "--bandwidth", o.bandwidth, true, "BYTES",
+            "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
+  AddNumber(sub, "--latency", o.latency, false, "X",
+            "Latency of each transfer (default: the profile's, else 0)");
+  AddNetwork(sub, &o.network);
+}
+
 CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
   CLI::App* sub =
       app.add_subcommand("plan", "Find the schedule that takes a step in the least time and fits");
@@ -368,17 +383,7 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
           ->excludes(workers);
   AddNumber(*sub, "--memory", o.memory, true, "BYTES",
             "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
-  sub->add_option("--profile", o.profile,
-                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
-      ->type_name("FILE");
-  AddNumber(*sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub->get_option("--flops")->excludes("--profile");
-  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
-            "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
-  AddNumber(*sub, "--latency", o.latency, false, "X",
-            "Latency of each transfer (default: the profile's, else 0)");
-  AddNetwork(*sub, &o.network);
+  AddPlanCosts(*sub, o);
   sub->add_option("--microbatches", o.microbatches,
                   "For a profile: micro-batches of a step; without it, patterns alone are planned")
       ->check(CLI::Range(1, kMaxSize))
