@@ -22,6 +22,7 @@
 #include "client/training/worker_processes.h"
 #include "coordinator/core/loss_count.h"
 #include "coordinator/record/hash_log.h"
+#include "coordinator/record/replan_log.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -137,6 +138,7 @@ absl::Status LocalTraining::StartServer() {
   server.observer.validation = [this](const Validation& done) { recorder_.OnValidation(done); };
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
+  server.observer.replanned = [this](const Replanned& r) { recorder_.OnReplanned(r); };
   server.observer.slow_job = [this](const SlowJob& slow) { recorder_.OnSlowJob(slow); };
   auto started = CoordinatorServer::Start(std::move(server));
   if (!started.ok()) return started.status();
@@ -205,6 +207,11 @@ void LocalTraining::LogSteps() {
   if (const absl::Status logged = hashes_.Append(recorder_.TakeHashes()); !logged.ok()) {
     progress_.Clear();
     PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the hashes are kept for later"));
+  }
+  if (const absl::Status logged = AppendReplans(options_.output->live(), recorder_.TakeReplanned());
+      !logged.ok()) {
+    progress_.Clear();
+    PrintMessage(logged.message());
   }
   if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
     progress_.Clear();

@@ -63,6 +63,25 @@ void RunRecorder::OnSlowJob(const SlowJob& slow) {
   wake_();
 }
 
+void RunRecorder::OnReplanned(const Replanned& replanned) {
+  {
+    MutexLock lock(mu_);
+    replans_.push_back(replanned);
+    replanned_ = replanned.plan;
+  }
+  wake_();
+}
+
+std::vector<Replanned> RunRecorder::TakeReplanned() {
+  MutexLock lock(mu_);
+  return std::exchange(replans_, {});
+}
+
+std::shared_ptr<const RunPlan> RunRecorder::replanned() const {
+  MutexLock lock(mu_);
+  return replanned_;
+}
+
 std::vector<std::string> RunRecorder::TakeSlowJobs() {
   MutexLock lock(mu_);
   std::vector<std::string> taken(slow_jobs_.begin(), slow_jobs_.end());

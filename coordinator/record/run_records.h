@@ -52,6 +52,7 @@ class RunRecords {
   void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
+  void OnReplanned(const Replanned& replanned);
 
   // Returns what is known of a run that has not ended; null for others. May be called from any thread.
   struct Look {

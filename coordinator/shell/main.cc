@@ -98,6 +98,10 @@ CoordinatorObserver Observe(const DaemonLog* log) {
   observer.slow_job = [log](const SlowJob& s) {
     log->Warning(absl::StrCat("run ", s.run, ": ", s.sentence));
   };
+  observer.replanned = [log](const Replanned& r) {
+    log->Info(absl::StrCat("run ", r.run, " goes on under ", r.plan->schedule, ", and no more under ",
+                           r.former, ", from step ", r.step, " on: ", r.reason));
+  };
   return observer;
 }
 
@@ -126,6 +130,10 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   both.validation = [records](const Validation& validation) { records->OnValidation(validation); };
   both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
   both.report = [records](const Report& report) { records->OnReport(report); };
+  both.replanned = [log, records](const Replanned& replanned) {
+    log.replanned(replanned);
+    records->OnReplanned(replanned);
+  };
   return both;
 }
 
