@@ -125,16 +125,11 @@ class GrpcEtcdClient final : public EtcdClient {
     return out;
   }
 
-  // Gets on with a connection. gRPC does so only while a thread waits for it, and a call on a channel that
-  // has failed does not wait: calls alone, with pauses between them, would let each connection time out.
-  void AwaitConnection() const {
-    if (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY)
-      channel_->WaitForConnected(std::chrono::system_clock::now() + kConnect);
-  }
-
   template <typename Method>
   absl::Status Call(Method method) const {
-    AwaitConnection();
+    // gRPC gets on with a connection only while somebody waits for it, and a call on a channel that has
+    // failed does not wait: calls alone, with pauses between them, would let each connection time out.
+    channel_->WaitForConnected(std::chrono::system_clock::now() + kConnect);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCall);
     const absl::Status status = FromGrpc(method(&context));

@@ -229,28 +229,11 @@ class GrpcSessionStream final : public SessionStream {
                                                 patience / 1'000'000'000, " s: ", status.error_message())));
       }
       mu_.Unlock();
-      AwaitChannel(MonotonicNow() + pause);
+      // gRPC gets on with a connection only while somebody waits for it: without that, a coordinator that is
+      // there again would be noticed seconds later.
+      channel_->WaitForConnected(DeadlineAt(MonotonicNow() + pause));
       mu_.Lock();
       pause = std::min(pause * 2, kLongestPause);
-    }
-  }
-
-  // Waits until the channel is connected, at most until then. gRPC reads from a connection only while
-  // somebody waits for it: without that, a coordinator that is there again would be noticed seconds later.
-  void AwaitChannel(int64_t until) {
-    grpc::CompletionQueue queue;
-    while (MonotonicNow() < until) {
-      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
-      if (state == GRPC_CHANNEL_READY) break;
-      channel_->NotifyOnStateChange(state, DeadlineAt(until), &queue, nullptr);
-      void* tag = nullptr;
-      bool ok = false;
-      queue.Next(&tag, &ok);
-    }
-    queue.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue.Next(&tag, &ok)) {
     }
   }
 
