@@ -220,7 +220,8 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
   if (member.finished) return;
   progress_.Take(out, from, m.ranks);
   if (info_.state != RunState::kRunning || blaming()) return;
-  const std::string hangs = attempt()->TakeCollectives(member, m.collectives, plan().job_timeout.at_least_ns);
+  const std::string hangs =
+      attempt()->TakeJointOperations(member, m.joint_operations, plan().job_timeout.at_least_ns);
   if (!hangs.empty()) return EndAttempt(hangs);
   TakeRunning(out, member, m.running);
 }

@@ -17,7 +17,7 @@ RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduct
       info_(info),
       queue_(plan_, back == nullptr ? plan_->first_step : back->ended()),
       times_(plan_->graph, queue_.steps_done()),
-      collectives_(plan_->graph.joint_order()),
+      joint_operations_(plan_->graph.joint_order()),
       told_{info->id, members.epoch(), queue_.steps_done()} {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
 }
@@ -162,8 +162,7 @@ bool RunAttempt::EndSteps(StepEffects& out) {
 
 std::vector<Job> RunAttempt::JobsInHand(const RunMember& member) const {
   std::vector<Job> jobs;
-  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
-    if (&members_.MemberOf(rank) != &member) continue;
+  for (const Rank rank : members_.RanksOf(member)) {
     const std::vector<Job> of_rank = queue_.InHand(rank);
     jobs.insert(jobs.end(), of_rank.begin(), of_rank.end());
   }
@@ -224,13 +223,10 @@ std::vector<RunningJob> RunAttempt::InHand(const RunMember& member,
   return known;
 }
 
-std::string RunAttempt::TakeCollectives(const RunMember& member,
-                                        const std::vector<RunningCollective>& reported, int64_t at_least_ns) {
-  std::vector<Rank> ranks;
-  for (Rank rank = 0; rank < members_.ranks(); ++rank) {
-    if (&members_.MemberOf(rank) == &member) ranks.push_back(rank);
-  }
-  return collectives_.Take(ranks, reported, at_least_ns);
+std::string RunAttempt::TakeJointOperations(const RunMember& member,
+                                            const std::vector<RunningJointOperation>& reported,
+                                            int64_t at_least_ns) {
+  return joint_operations_.Take(members_.RanksOf(member), reported, at_least_ns);
 }
 
 std::string RunAttempt::DescribeAwaited(int64_t now) const {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/collective_watch.h"
 #include "coordinator/core/job_times.h"
+#include "coordinator/core/joint_operation_watch.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_copies.h"
@@ -74,9 +74,9 @@ class RunAttempt {
   // Returns those that the member's ranks have in hand, of the jobs that its process says it runs.
   std::vector<RunningJob> InHand(const RunMember& member, const std::vector<RunningJob>& running) const;
   // Takes the collectives that the member's devices have begun. Returns a sentence about one that hangs; ""
-  // for none. `at_least_ns` as in CollectiveWatch::Take.
-  std::string TakeCollectives(const RunMember& member, const std::vector<RunningCollective>& reported,
-                              int64_t at_least_ns);
+  // for none. `at_least_ns` as in JointOperationWatch::Take.
+  std::string TakeJointOperations(const RunMember& member, const std::vector<RunningJointOperation>& reported,
+                                  int64_t at_least_ns);
   // Returns the jobs that are granted to the member's ranks and not done.
   std::vector<Job> JobsInHand(const RunMember& member) const;
   // Notes that the rank, or any, may be granted jobs when the Step ends.
@@ -120,7 +120,7 @@ class RunAttempt {
   RunInfo* const info_;
   WorkQueue queue_;
   JobTimes times_;
-  CollectiveWatch collectives_;
+  JointOperationWatch joint_operations_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;

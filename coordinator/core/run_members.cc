@@ -57,6 +57,14 @@ bool RunMembers::Has(SessionId session, Rank rank) const {
   return rank >= 0 && rank < ranks() && MemberOf(rank).session == session;
 }
 
+std::vector<Rank> RunMembers::RanksOf(const RunMember& member) const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < this->ranks(); ++rank) {
+    if (&MemberOf(rank) == &member) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::vector<RankLease> RunMembers::LeasesOf(int member) const {
   std::vector<RankLease> leases;
   for (Rank rank = 0; rank < ranks(); ++rank) {

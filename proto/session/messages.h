@@ -147,18 +147,18 @@ struct RunningJob {
   friend auto operator<=>(const RunningJob&, const RunningJob&) = default;
 };
 // The first collective that the device of a rank has begun and not ended, while it runs no job.
-struct RunningCollective {
+struct RunningJointOperation {
   Rank rank = 0;
   Job job;             // the rank's reduce, or the job whose weights are gathered
   int64_t age_ns = 0;  // time since it was begun, and the device ended its last job
   uint64_t bytes = 0;  // bytes that each member sends
-  friend auto operator<=>(const RunningCollective&, const RunningCollective&) = default;
+  friend auto operator<=>(const RunningJointOperation&, const RunningJointOperation&) = default;
 };
 struct Report {
   uint64_t run = 0;
   std::vector<RankReport> ranks;
-  std::vector<RunningJob> running = {};             // those of half a second and more
-  std::vector<RunningCollective> collectives = {};  // likewise
+  std::vector<RunningJob> running = {};                      // those of half a second and more
+  std::vector<RunningJointOperation> joint_operations = {};  // likewise
 };
 
 // Says that the run cannot go on in this process.

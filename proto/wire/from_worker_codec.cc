@@ -90,25 +90,27 @@ struct WorkerEncoder {
   }
 };
 
+// Writes columns of what runs: jobs, or joint operations by theirs, with ranks and ages.
+template <typename Running, typename Ranks, typename Ages>
+void EncodeRunning(const std::vector<Running>& running, v1::JobColumns* jobs, Ranks* ranks, Ages* ages) {
+  JobColumnsWriter columns(static_cast<int>(running.size()), jobs);
+  for (const Running& r : running) {
+    columns.Add(r.job);
+    ranks->Add(r.rank);
+    ages->Add(static_cast<uint64_t>(std::max<int64_t>(0, r.age_ns)));
+  }
+}
+
 void WorkerEncoder::operator()(const Report& m) const {
   v1::Report* o = out->mutable_report();
   EncodeReports(m, o);
   if (!m.running.empty()) {
-    JobColumnsWriter columns(static_cast<int>(m.running.size()), o->mutable_running());
-    for (const RunningJob& r : m.running) {
-      columns.Add(r.job);
-      o->add_running_rank(r.rank);
-      o->add_running_age_ns(static_cast<uint64_t>(std::max<int64_t>(0, r.age_ns)));
-    }
+    EncodeRunning(m.running, o->mutable_running(), o->mutable_running_rank(), o->mutable_running_age_ns());
   }
-  if (m.collectives.empty()) return;
-  JobColumnsWriter columns(static_cast<int>(m.collectives.size()), o->mutable_collectives());
-  for (const RunningCollective& c : m.collectives) {
-    columns.Add(c.job);
-    o->add_collective_rank(c.rank);
-    o->add_collective_age_ns(static_cast<uint64_t>(std::max<int64_t>(0, c.age_ns)));
-    o->add_collective_bytes(c.bytes);
-  }
+  if (m.joint_operations.empty()) return;
+  EncodeRunning(m.joint_operations, o->mutable_joint_operations(), o->mutable_joint_operation_rank(),
+                o->mutable_joint_operation_age_ns());
+  for (const RunningJointOperation& c : m.joint_operations) o->add_joint_operation_bytes(c.bytes);
 }
 
 void WorkerEncoder::operator()(const Completions& m) const {
@@ -255,53 +257,47 @@ absl::StatusOr<FromWorker> DecodeReports(const Wire& in) {
   return FromWorker(std::move(m));
 }
 
-// Checks the columns that stand beside jobs: ranks and ages.
-template <typename Ranks, typename Ages>
-absl::Status CheckRunning(absl::string_view name, size_t count, const Ranks& ranks, const Ages& ages) {
+// Reads columns that EncodeRunning wrote; `name` as in running_rank.
+template <typename Running, typename Ranks, typename Ages>
+absl::Status DecodeRunning(absl::string_view name, const v1::JobColumns& jobs, const Ranks& ranks,
+                           const Ages& ages, std::vector<Running>* running) {
+  const size_t count = jobs.kind().size();
   if (static_cast<size_t>(ranks.size()) != count || static_cast<size_t>(ages.size()) != count) {
     return absl::InvalidArgumentError(
         absl::StrCat("report: columns ", name, "_rank and ", name, "_age_ns differ in length from the jobs"));
   }
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat("the number of jobs of ", name), count, kMaxJobs));
-  for (const auto rank : ranks)
-    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat("report.", name, "_rank"), rank, kMaxRanks - 1));
-  for (const auto age : ages)
-    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat("report.", name, "_age_ns"), age, kMaxWireTime));
+  running->resize(count);
+  WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(jobs, [&](int row, const Job& job) { (*running)[row].job = job; }));
+  for (int row = 0; row < static_cast<int>(count); ++row) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat("report.", name, "_rank"), ranks[row], kMaxRanks - 1));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat("report.", name, "_age_ns"), ages[row], kMaxWireTime));
+    (*running)[row].rank = static_cast<Rank>(ranks[row]);
+    (*running)[row].age_ns = static_cast<int64_t>(ages[row]);
+  }
   return absl::OkStatus();
 }
 
-absl::Status DecodeRunning(const v1::Report& in, std::vector<RunningJob>* running) {
-  const size_t count = in.running().kind().size();
-  WEFT_WIRE_RETURN_IF_ERROR(CheckRunning("running", count, in.running_rank(), in.running_age_ns()));
-  running->resize(count);
-  for (int row = 0; row < static_cast<int>(count); ++row) {
-    (*running)[row].rank = static_cast<Rank>(in.running_rank(row));
-    (*running)[row].age_ns = static_cast<int64_t>(in.running_age_ns(row));
-  }
-  return ReadJobs(in.running(), [&](int row, const Job& job) { (*running)[row].job = job; });
-}
-
-absl::Status DecodeCollectives(const v1::Report& in, std::vector<RunningCollective>* collectives) {
-  const size_t count = in.collectives().kind().size();
-  WEFT_WIRE_RETURN_IF_ERROR(CheckRunning("collective", count, in.collective_rank(), in.collective_age_ns()));
-  if (static_cast<size_t>(in.collective_bytes_size()) != count)
-    return absl::InvalidArgumentError("report: column collective_bytes differs in length from the jobs");
-  collectives->resize(count);
-  for (int row = 0; row < static_cast<int>(count); ++row) {
+absl::Status DecodeJointOperations(const v1::Report& in, std::vector<RunningJointOperation>* operations) {
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeRunning("joint_operation", in.joint_operations(), in.joint_operation_rank(),
+                                          in.joint_operation_age_ns(), operations));
+  if (static_cast<size_t>(in.joint_operation_bytes_size()) != operations->size())
+    return absl::InvalidArgumentError("report: column joint_operation_bytes differs in length from the jobs");
+  for (int row = 0; row < in.joint_operation_bytes_size(); ++row) {
     WEFT_WIRE_RETURN_IF_ERROR(
-        CheckAtMost("report.collective_bytes", in.collective_bytes(row), kMaxCollectiveBytes));
-    (*collectives)[row].rank = static_cast<Rank>(in.collective_rank(row));
-    (*collectives)[row].age_ns = static_cast<int64_t>(in.collective_age_ns(row));
-    (*collectives)[row].bytes = in.collective_bytes(row);
+        CheckAtMost("report.joint_operation_bytes", in.joint_operation_bytes(row), kMaxJointBytes));
+    (*operations)[row].bytes = in.joint_operation_bytes(row);
   }
-  return ReadJobs(in.collectives(), [&](int row, const Job& job) { (*collectives)[row].job = job; });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<FromWorker> DecodeReport(const v1::Report& in) {
   absl::StatusOr<FromWorker> report = DecodeReports<Report>(in);
   if (!report.ok()) return report;
-  WEFT_WIRE_RETURN_IF_ERROR(DecodeRunning(in, &std::get<Report>(*report).running));
-  WEFT_WIRE_RETURN_IF_ERROR(DecodeCollectives(in, &std::get<Report>(*report).collectives));
+  Report& m = std::get<Report>(*report);
+  WEFT_WIRE_RETURN_IF_ERROR(
+      DecodeRunning("running", in.running(), in.running_rank(), in.running_age_ns(), &m.running));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeJointOperations(in, &m.joint_operations));
   return report;
 }
 

@@ -100,7 +100,7 @@ absl::StatusOr<FromWorker> ReportOf(const TranscriptCommand& c, uint64_t run, Ra
   if (!age.ok()) return age.status();
   for (const Job& job : *jobs) {
     if (collectives) {
-      report.collectives.push_back({rank, job, *age, 0});
+      report.joint_operations.push_back({rank, job, *age, 0});
     } else {
       report.running.push_back({rank, job, *age});
     }

@@ -213,7 +213,7 @@ std::string MessageWords(const FromWorker& message) {
             for (const RunningJob& r : m.running)
               absl::StrAppend(&words, ", ", JobWords(r.job), " of rank ", r.rank, " for ",
                               SecondsWords(r.age_ns));
-            for (const RunningCollective& r : m.collectives)
+            for (const RunningJointOperation& r : m.joint_operations)
               absl::StrAppend(&words, ", collective of ", JobWords(r.job), " of rank ", r.rank, " for ",
                               SecondsWords(r.age_ns));
             return words;

@@ -178,13 +178,14 @@ TEST_F(CommunicatorsTest, Running_NamesTheFirstOfEachRankWithTheTimeSinceItWaits
   ASSERT_TRUE(groups_.Start(kNow, 0, 1, first, Operation::kAllReduce, Flat({1, 2, 3, 4})).ok());
   ASSERT_TRUE(groups_.Start(kNow + 1, 0, 1, second, Operation::kAllReduce, Flat({1, 2})).ok());
   // Two members each send half of the 16 bytes, twice.
-  EXPECT_THAT(groups_.Running(kNow + kSecond, 0), ElementsAre(RunningCollective{1, first, kSecond, 16}));
+  EXPECT_THAT(groups_.Running(kNow + kSecond, 0), ElementsAre(RunningJointOperation{1, first, kSecond, 16}));
   EXPECT_THAT(groups_.Running(kNow + kSecond, kNow + 5),
-              ElementsAre(RunningCollective{1, first, kSecond - 5, 16}));
+              ElementsAre(RunningJointOperation{1, first, kSecond - 5, 16}));
   device_.members[0]->sums[0]->answer = true;
   std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
-  EXPECT_THAT(groups_.Running(kNow + kSecond, 0), ElementsAre(RunningCollective{1, second, kSecond - 1, 8}));
+  EXPECT_THAT(groups_.Running(kNow + kSecond, 0),
+              ElementsAre(RunningJointOperation{1, second, kSecond - 1, 8}));
 }
 
 TEST_F(CommunicatorsTest, Reduce_Over_GivesTheResultOnce) {

@@ -263,14 +263,17 @@ TEST(SessionCodec, JobsThatRun_RoundTrip_AreEqual) {
   EXPECT_EQ(std::get<Report>(RoundTrip(FromWorker(report))).running, report.running);
 }
 
+template <typename Change>
+void ExpectRefused(const Report& report, const Change& change) {
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(report), &out);
+  change(out.mutable_report());
+  EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
+}
+
 TEST(SessionCodec, JobsThatRunOutOfRange_AreRefused) {
   const Report report{1, {}, {{3, kJobs[0], 5}, {4, kJobs[1], 6}}};
-  const auto refuse = [&](const auto& change) {
-    v1::WorkerPayload out;
-    wire::Encode(FromWorker(report), &out);
-    change(out.mutable_report());
-    EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
-  };
+  const auto refuse = [&](const auto& change) { ExpectRefused(report, change); };
   refuse([](v1::Report* r) { r->set_running_rank(1, 1 << 16); });
   refuse([](v1::Report* r) { r->set_running_age_ns(1, uint64_t{1} << 63); });
   refuse([](v1::Report* r) { r->add_running_rank(5); });
@@ -281,26 +284,21 @@ TEST(SessionCodec, JobsThatRunOutOfRange_AreRefused) {
 TEST(SessionCodec, CollectivesThatRun_RoundTrip_AreEqual) {
   Report report{9, {SomeReport()}};
   for (size_t i = 0; i < kJobs.size(); ++i)
-    report.collectives.push_back(
+    report.joint_operations.push_back(
         {static_cast<Rank>(i * 13107), kJobs[i], int64_t{900'000'000'000} << i, uint64_t{1} << (8 * i)});
-  EXPECT_EQ(std::get<Report>(RoundTrip(FromWorker(report))).collectives, report.collectives);
+  EXPECT_EQ(std::get<Report>(RoundTrip(FromWorker(report))).joint_operations, report.joint_operations);
 }
 
 TEST(SessionCodec, CollectivesThatRunOutOfRange_AreRefused) {
   const Report report{1, {}, {}, {{3, kJobs[0], 5, 7}, {4, kJobs[1], 6, 8}}};
-  const auto refuse = [&](const auto& change) {
-    v1::WorkerPayload out;
-    wire::Encode(FromWorker(report), &out);
-    change(out.mutable_report());
-    EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
-  };
-  refuse([](v1::Report* r) { r->set_collective_rank(1, 1 << 16); });
-  refuse([](v1::Report* r) { r->set_collective_age_ns(1, uint64_t{1} << 63); });
-  refuse([](v1::Report* r) { r->set_collective_bytes(1, uint64_t{1} << 63); });
-  refuse([](v1::Report* r) { r->add_collective_rank(5); });
-  refuse([](v1::Report* r) { r->clear_collective_age_ns(); });
-  refuse([](v1::Report* r) { r->clear_collective_bytes(); });
-  refuse([](v1::Report* r) { r->mutable_collectives()->set_kind(std::string("\x00\x07", 2)); });
+  const auto refuse = [&](const auto& change) { ExpectRefused(report, change); };
+  refuse([](v1::Report* r) { r->set_joint_operation_rank(1, 1 << 16); });
+  refuse([](v1::Report* r) { r->set_joint_operation_age_ns(1, uint64_t{1} << 63); });
+  refuse([](v1::Report* r) { r->set_joint_operation_bytes(1, uint64_t{1} << 63); });
+  refuse([](v1::Report* r) { r->add_joint_operation_rank(5); });
+  refuse([](v1::Report* r) { r->clear_joint_operation_age_ns(); });
+  refuse([](v1::Report* r) { r->clear_joint_operation_bytes(); });
+  refuse([](v1::Report* r) { r->mutable_joint_operations()->set_kind(std::string("\x00\x07", 2)); });
 }
 
 TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {

@@ -135,8 +135,8 @@ absl::Status Communicators::Poll(std::vector<Done>* done) {
   return absl::OkStatus();
 }
 
-std::vector<RunningCollective> Communicators::Running(int64_t now, int64_t device_ended_ns) const {
-  std::vector<RunningCollective> running;
+std::vector<RunningJointOperation> Communicators::Running(int64_t now, int64_t device_ended_ns) const {
+  std::vector<RunningJointOperation> running;
   std::set<Rank> named;
   for (const UnderWay& u : under_way_) {
     if (named.insert(u.rank).second)

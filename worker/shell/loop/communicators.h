@@ -62,7 +62,7 @@ class Communicators {
   absl::Status Poll(std::vector<Done>* done);
   // Returns of each rank the first operation that has begun and not ended. The device ended its last job at
   // `device_ended_ns`: an operation that was begun before may have waited for that.
-  std::vector<RunningCollective> Running(int64_t now, int64_t device_ended_ns) const;
+  std::vector<RunningJointOperation> Running(int64_t now, int64_t device_ended_ns) const;
   // Returns the result of an operation that has ended.
   Tensor TakeResult(const Job& job);
 

@@ -489,7 +489,7 @@ void EffectRunner::SendReportIfDue(int64_t now) {
   // Ranks that end have given their last figures, and their memory goes.
   if (forget_when_idle_) return;
   Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_),
-              LongRunningCollectives(now, device_work_, communicators_)});
+              LongRunningJointOperations(now, device_work_, communicators_)});
   std::string silence = transport_.DescribeSilence(now);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
 }

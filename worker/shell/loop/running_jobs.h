@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "proto/session/messages.h"
@@ -14,8 +15,13 @@
 
 namespace weft {
 
-// The least age of what is reported: what is younger ends before anybody could miss it.
-inline constexpr int64_t kLeastReportedAge = 500'000'000;
+// Returns those that have run for some time: others end before anybody could miss them.
+template <typename Running>
+std::vector<Running> LongRunning(std::vector<Running> running) {
+  constexpr int64_t kLeast = 500'000'000;
+  std::erase_if(running, [](const Running& r) { return r.age_ns < kLeast; });
+  return running;
+}
 
 // Returns the jobs that have run for some time. While the device has jobs, threads that give it more may wait
 // for it.
@@ -27,17 +33,14 @@ inline std::vector<RunningJob> LongRunningJobs(int64_t now, const DeviceWork& de
   } else {
     threads.AppendRunning(now, &running);
   }
-  std::erase_if(running, [](const RunningJob& r) { return r.age_ns < kLeastReportedAge; });
-  return running;
+  return LongRunning(std::move(running));
 }
 
 // Returns the collectives that have run for some time. While the device has jobs they may wait for these.
-inline std::vector<RunningCollective> LongRunningCollectives(int64_t now, const DeviceWork& device,
-                                                             const Communicators& communicators) {
+inline std::vector<RunningJointOperation> LongRunningJointOperations(int64_t now, const DeviceWork& device,
+                                                                     const Communicators& communicators) {
   if (device.Running(now).has_value()) return {};
-  std::vector<RunningCollective> running = communicators.Running(now, device.ended_ns());
-  std::erase_if(running, [](const RunningCollective& c) { return c.age_ns < kLeastReportedAge; });
-  return running;
+  return LongRunning(communicators.Running(now, device.ended_ns()));
 }
 
 }  // namespace weft

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "proto/session/worst_rate.h"
 #include "worker/core/tensor_key.h"
 #include "worker/shell/memory/tensor.h"
 #include "worker/shell/transport/transfer_times.h"

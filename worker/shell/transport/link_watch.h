@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "worker/shell/transport/transfer_times.h"
+#include "proto/session/worst_rate.h"
 
 namespace weft {
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/session/worst_rate.h"
 #include "worker/shell/transport/transfer_times.h"
 #include "worker/shell/transport/transport_message.h"
 

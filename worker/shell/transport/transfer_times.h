@@ -13,13 +13,6 @@ inline constexpr int64_t kAnswerTime = 1'000'000'000;
 inline constexpr int64_t kAskAgain = 2'000'000'000, kAskSeldom = 8'000'000'000;
 // Time after which a tensor that was not acknowledged is sent again though nobody asks.
 inline constexpr int64_t kProbeTime = 30'000'000'000;
-// Least bytes a second of a link under load.
-inline constexpr int64_t kWorstRate = 1 << 20;
-
-// Returns the time of so many bytes at the worst rate.
-inline int64_t TransferTime(uint64_t bytes) {
-  return static_cast<int64_t>(1e9 * static_cast<double>(bytes) / static_cast<double>(kWorstRate));
-}
 
 }  // namespace weft
 

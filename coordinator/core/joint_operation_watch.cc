@@ -1,27 +1,22 @@
-#include "coordinator/core/collective_watch.h"
+#include "coordinator/core/joint_operation_watch.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/seconds.h"
+#include "proto/session/worst_rate.h"
 
 namespace weft {
-namespace {
 
-// The worst rate of a link, as for transfers: 1 MiB a second.
-constexpr int64_t kNanosecondsPerByte = 1'000'000'000 >> 20;
-
-}  // namespace
-
-bool CollectiveWatch::AllNameOneOf(const std::vector<Rank>& group) const {
+bool JointOperationWatch::AllNameOneOf(const std::vector<Rank>& group) const {
   return std::all_of(group.begin(), group.end(), [&](Rank rank) {
     const auto named = named_.find(rank);
     return named != named_.end() && order_.groups()[order_.GroupOf(named->second.job.stage)] == group;
   });
 }
 
-std::string CollectiveWatch::Judge(const std::vector<Rank>& group, int64_t at_least_ns) const {
+std::string JointOperationWatch::Judge(const std::vector<Rank>& group, int64_t at_least_ns) const {
   if (!AllNameOneOf(group)) return "";
   // The youngest age is the time since all have begun.
   const auto age = [&](Rank rank) { return named_.at(rank).age_ns; };
@@ -30,18 +25,19 @@ std::string CollectiveWatch::Judge(const std::vector<Rank>& group, int64_t at_le
   // What waits longest is the first of all that they name.
   const Rank longest =
       *std::max_element(group.begin(), group.end(), [&](Rank a, Rank b) { return age(a) < age(b); });
-  const RunningCollective& hangs = named_.at(longest);
-  const int64_t limit = at_least_ns + kNanosecondsPerByte * static_cast<int64_t>(hangs.bytes);
+  const RunningJointOperation& hangs = named_.at(longest);
+  const int64_t limit = at_least_ns + TransferTime(hangs.bytes);
   if (age(last) <= limit) return "";
   return absl::StrCat("the collective of ", Describe(hangs.job), " on ranks ", absl::StrJoin(group, ", "),
                       " hangs: all have begun it, the last one, rank ", last, ", ", Seconds(age(last)),
                       " ago, and it may take ", Seconds(limit));
 }
 
-std::string CollectiveWatch::Take(const std::vector<Rank>& ranks,
-                                  const std::vector<RunningCollective>& reported, int64_t at_least_ns) {
+std::string JointOperationWatch::Take(const std::vector<Rank>& ranks,
+                                      const std::vector<RunningJointOperation>& reported,
+                                      int64_t at_least_ns) {
   for (const Rank rank : ranks) named_.erase(rank);
-  for (const RunningCollective& c : reported) {
+  for (const RunningJointOperation& c : reported) {
     if (std::find(ranks.begin(), ranks.end(), c.rank) == ranks.end()) continue;
     if (order_.IsJoint(c.job.stage)) named_.emplace(c.rank, c);
   }

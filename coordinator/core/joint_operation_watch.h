@@ -11,8 +11,8 @@
 // ended the first, and waits for the others to do so.
 //
 // RunAttempt owns it. A value; pure; one thread.
-#ifndef WEFT_COORDINATOR_CORE_COLLECTIVE_WATCH_H_
-#define WEFT_COORDINATOR_CORE_COLLECTIVE_WATCH_H_
+#ifndef WEFT_COORDINATOR_CORE_JOINT_OPERATION_WATCH_H_
+#define WEFT_COORDINATOR_CORE_JOINT_OPERATION_WATCH_H_
 
 #include <cstdint>
 #include <map>
@@ -24,15 +24,15 @@
 
 namespace weft {
 
-class CollectiveWatch {
+class JointOperationWatch {
  public:
   // Refers to `order`.
-  explicit CollectiveWatch(const JointOrder& order) : order_(order) {}
+  explicit JointOperationWatch(const JointOrder& order) : order_(order) {}
 
   // Takes what the process of these ranks reports, in place of its report before. Returns a sentence about a
   // collective that has taken longer than it may: `at_least_ns` besides the time of its bytes; "" for none.
   // Collectives of other ranks, and of stages that have none, change nothing.
-  std::string Take(const std::vector<Rank>& ranks, const std::vector<RunningCollective>& reported,
+  std::string Take(const std::vector<Rank>& ranks, const std::vector<RunningJointOperation>& reported,
                    int64_t at_least_ns);
 
  private:
@@ -40,9 +40,9 @@ class CollectiveWatch {
   std::string Judge(const std::vector<Rank>& group, int64_t at_least_ns) const;
 
   const JointOrder& order_;
-  std::map<Rank, RunningCollective> named_;  // by rank, of its newest report
+  std::map<Rank, RunningJointOperation> named_;  // by rank, of its newest report
 };
 
 }  // namespace weft
 
-#endif  // WEFT_COORDINATOR_CORE_COLLECTIVE_WATCH_H_
+#endif  // WEFT_COORDINATOR_CORE_JOINT_OPERATION_WATCH_H_
