@@ -21,7 +21,9 @@ constexpr int64_t kPatience = 60'000'000'000;
 // A process whose tasks are counted, and whose polls find nothing.
 class CountedTasks final : public WorkThreads::Host {
  public:
-  explicit CountedTasks(bool own_threads) : threads_(mu_, *this, own_threads) {}
+  // `never_waits`: the threads may not wait for messages, as if some were always there that nobody can take.
+  explicit CountedTasks(bool own_threads, bool never_waits = false)
+      : never_waits_(never_waits), threads_(mu_, *this, own_threads) {}
 
   void PrepareThread() override {}
   WorkThreads::Doing TaskAt(int seat) override { return {"counting", std::nullopt, seat}; }
@@ -35,6 +37,7 @@ class CountedTasks final : public WorkThreads::Host {
   bool Poll() override { return false; }
   bool SendGathered() override { return false; }
   std::optional<WorkThreads::Wait> PrepareToBlock() override {
+    if (never_waits_) return std::nullopt;
     return WorkThreads::Wait{-1, -1, MonotonicNow() + 1'000'000, false};
   }
 
@@ -73,6 +76,7 @@ class CountedTasks final : public WorkThreads::Host {
   }
 
  private:
+  const bool never_waits_;
   Mutex mu_;
   CondVar changed_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
@@ -104,6 +108,19 @@ TEST(WorkThreads, OwnThreads_DoTheTasksOfTheirSeatsAlone) {
     EXPECT_NE(tasks.ThreadOf(0), tasks.ThreadOf(1));
   }
   EXPECT_TRUE(tasks.StopAndJoin(MonotonicNow() + kPatience));
+}
+
+// The thread that drives would keep the lock for ever, and no other could do what it is to find.
+TEST(WorkThreads, DriverThatMayNeverWait_LeavesTheLockToOthers) {
+  for (const bool own : {false, true}) {
+    CountedTasks tasks(own, /*never_waits=*/true);
+    ASSERT_TRUE(tasks.Start(2).ok());
+    for (int round = 1; round <= 20; ++round) {
+      for (int seat = 0; seat < 2; ++seat) tasks.Give(seat);
+      for (int seat = 0; seat < 2; ++seat) ASSERT_TRUE(tasks.AwaitDone(seat, round)) << own << " " << seat;
+    }
+    EXPECT_TRUE(tasks.StopAndJoin(MonotonicNow() + kPatience));
+  }
 }
 
 TEST(WorkThreads, StopWithATaskUnderWay_WaitsForItAndNamesIt) {

@@ -22,6 +22,9 @@ constexpr int64_t kMicrosecond = 1'000, kMillisecond = 1'000'000;
 constexpr int64_t kGatherTime = 10 * kMillisecond;
 constexpr int64_t kShortJob = kMillisecond;
 constexpr int64_t kDeviceLook = 50 * kMicrosecond;  // no descriptor tells that the device has done a job
+// Time for which a driver that finds nothing and may not wait leaves the lock, behind so many such looks.
+constexpr int64_t kLeave = 50 * kMicrosecond;
+constexpr int kVainLooks = 64;
 // Longest time without a look at messages, even if jobs are short.
 constexpr int64_t kLongestUnseen = 5 * kMillisecond;
 
@@ -82,7 +85,7 @@ void WorkThreads::DriveUntilStopped() {
     }
     driver_ = kMain;
     while (driver_ == kMain && !stop_ && !RanksLookOften()) {
-      if (!host_.Poll() && driver_ == kMain) Block(main_fd_, &main_blocked_);
+      if (!Look() && driver_ == kMain) Block(main_fd_, &main_blocked_);
     }
     if (driver_ == kMain) driver_ = kNobody;
   }
@@ -247,7 +250,7 @@ int WorkThreads::TakeTask(const Thread& thread) {
 void WorkThreads::Drive(Thread* thread) {
   int64_t spin_until = MonotonicNow() + spin_ns_;
   while (!stop_ && !HasTask(*thread)) {
-    if (host_.Poll()) {
+    if (Look()) {
       spin_until = MonotonicNow() + spin_ns_;
     } else if (MonotonicNow() >= spin_until) {
       Block(driver_fd_, &thread->blocked);
@@ -277,8 +280,25 @@ bool WorkThreads::WakeOne() {
   return false;
 }
 
+bool WorkThreads::Look() {
+  const bool found = host_.Poll();
+  if (found) vain_looks_ = 0;
+  return found;
+}
+
+// There may be something to do that only a thread that waits for the lock can do. A lock is not fair: a
+// driver that leaves it for an instant, or not at all, would get it again each time.
+void WorkThreads::LeaveLock() {
+  constexpr timespec kTime = {0, kLeave};
+  vain_looks_ = 0;
+  mu_.Unlock();
+  nanosleep(&kTime, nullptr);
+  mu_.Lock();
+}
+
 void WorkThreads::Block(int own_fd, bool* blocked) {
   if (host_.SendGathered()) return;
+  if (++vain_looks_ > kVainLooks) return LeaveLock();
   const std::optional<Wait> wait = host_.PrepareToBlock();
   if (!wait.has_value()) return;
   const int64_t exited = wait->until_ns - MonotonicNow();
@@ -287,13 +307,10 @@ void WorkThreads::Block(int own_fd, bool* blocked) {
   *blocked = true;
   asleep_ += wait->for_device ? 0 : 1;
   mu_.Unlock();
-  if (wait->for_device) {
-    constexpr timespec kSoon = {0, kDeviceLook};
-    ppoll(fds, 3, &kSoon, nullptr);
-  } else {
-    poll(fds, 3, timeout_ms);
-  }
+  constexpr timespec kSoon = {0, kDeviceLook};
+  const int ready = wait->for_device ? ppoll(fds, 3, &kSoon, nullptr) : poll(fds, 3, timeout_ms);
   mu_.Lock();
+  if (ready == 0) vain_looks_ = 0;  // it has waited
   asleep_ -= wait->for_device ? 0 : 1;
   *blocked = false;
   uint64_t count;

@@ -137,11 +137,16 @@ class WorkThreads {
   int TakeTask(const Thread& thread) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drive(Thread* thread) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Polls the host.
+  bool Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Leaves the lock for long enough that others get it.
+  void LeaveLock() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool RanksLookOften() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns false if no thread waits.
   bool WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits until there may be something, or for a write to `own_fd`; `blocked` is true meanwhile. Releases the
-  // lock, also before it waits: then it returns at once, since all may have changed.
+  // lock, also before it waits: then it returns at once, since all may have changed. Leaves it to others
+  // where looks find nothing again and again and there is nothing to wait for.
   void Block(int own_fd, bool* blocked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Mutex& mu_;
@@ -161,6 +166,8 @@ class WorkThreads {
   int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t spin_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  // Looks in a row that found nothing, since a thread has waited for messages.
+  int vain_looks_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 };
 
