@@ -140,7 +140,9 @@ class Zombies:
         eventually("a stop", lambda: self.weft("cancel", self.run, "--save").returncode == 0)
         eventually("its end", lambda: (self.asked("describe", self.run) or {}).get("state") == "cancelled")
         state = self.asked("describe", self.run)
-        checkpoint = max(self.out.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+        # An attempt that is over may have left a partial one, checkpoint-250.1a2b3c4d-7.partial.
+        whole = (path for path in self.out.glob("checkpoint-*") if path.suffix == "")
+        checkpoint = max(whole, key=lambda path: int(path.name.split("-")[1]))
         step = int(checkpoint.name.split("-")[1])
         reference = self.folder / "reference"
         shutil.rmtree(reference, ignore_errors=True)
