@@ -759,6 +759,24 @@ CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
   return sub;
 }
 
+CLI::App* AddTrace(CLI::App& app, TraceOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "trace", "Say what the trace of a run holds, and export it", o.coordinator);
+  sub->add_option("RUN", o.run,
+                  "A run's number, as weft ls shows it; the output folder of a run; or a trace.json")
+      ->required()
+      ->type_name("");
+  sub->add_option("--otlp", o.otlp,
+                  "Write the jobs as OpenTelemetry spans, with links along the job graph (OTLP JSON)")
+      ->type_name("FILE");
+  sub->footer(
+      Footer({{"weft trace out/shakespeare", "steps, jobs and times"},
+              {"weft trace out/shakespeare --otlp spans.json", "spans for Jaeger or Tempo"},
+              {"weft trace 3 --coordinator 10.0.0.5:7070 --otlp spans.json", "of a coordinator's run"}},
+             "The trace is complete when the run has ended. ui.perfetto.dev opens trace.json itself."));
+  return sub;
+}
+
 CLI::App* AddWait(CLI::App& app, WaitOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "wait", "Wait until a run has ended: finished, failed or cancelled", o.coordinator);
@@ -964,7 +982,8 @@ std::string CompletionOf(CLI::App& app, const std::string& shell) {
       command.argument.choices.insert(command.argument.choices.end(), value.choices.begin(),
                                       value.choices.end());
       // The argument is not a number of a run, but the folder of one.
-      if (sub->get_name() == "generate") command.argument.kind = CompletedValue::Kind::kFile;
+      if (sub->get_name() == "generate" || sub->get_name() == "trace")
+        command.argument.kind = CompletedValue::Kind::kFile;
     }
     commands.push_back(std::move(command));
   }
@@ -1090,6 +1109,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   add(AddDoctor);
   add(AddSlurm);
   add(AddDescribe);
+  add(AddTrace);
   add(AddWait);
   add(AddCancel);
   add(AddMove);

@@ -29,16 +29,17 @@
 #include "client/commands/simulate_command.h"
 #include "client/commands/slurm_command.h"
 #include "client/commands/top_command.h"
+#include "client/commands/trace_command.h"
 #include "client/commands/train_command.h"
 #include "client/console/console.h"
 
 namespace weft {
 
-using Command =
-    std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
-                 GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
-                 WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
-                 DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions, SlurmOptions>;
+using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
+                             EvalOptions, GenerateOptions, CheckpointOptions, ExportWeightsOptions,
+                             SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions,
+                             CancelOptions, MoveOptions, DrainOptions, DiffOptions, ExplainOptions,
+                             CertsOptions, TopOptions, DoctorOptions, SlurmOptions, TraceOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

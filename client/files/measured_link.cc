@@ -15,9 +15,9 @@ double MedianOf(std::vector<double> values) {
 }
 
 // The medians of each size weigh alike, so that the many transfers of one size do not hide the others.
-MeasuredLink LinkOf(const std::vector<Trace::Transfer>& transfers) {
+MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
   std::map<double, std::vector<double>> seconds;
-  for (const Trace::Transfer& t : transfers) {
+  for (const DrawnTransfer& t : transfers) {
     if (t.bytes > 0) seconds[t.bytes].push_back(t.end - t.start);
   }
   MeasuredLink link;

@@ -16,7 +16,7 @@ struct MeasuredLink {
   double latency = 0;    // seconds
   double bandwidth = 0;  // bytes a second; 0 where larger tensors did not take longer
 };
-MeasuredLink LinkOf(const std::vector<Trace::Transfer>& transfers);
+MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers);
 
 }  // namespace weft
 

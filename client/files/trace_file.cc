@@ -88,13 +88,46 @@ std::optional<DrawnIdle> IdleOfEvent(const Json& event) {
   return DrawnIdle{*rank, time->start, time->end, cause->get<std::string>()};
 }
 
-std::optional<Trace::Transfer> TransferOfEvent(const Json& event) {
+std::optional<TensorKind> Tensor(const Json& args) {
+  const auto found = args.find("tensor");
+  for (int k = 0; found != args.end() && k < kTensorKinds; ++k) {
+    if (*found == std::string(TensorKindName(static_cast<TensorKind>(k)))) return static_cast<TensorKind>(k);
+  }
+  return std::nullopt;
+}
+
+// Returns the job that reads the tensor; one of stage -1 where the event does not tell it.
+Job ReaderOfEvent(const Json& args) {
+  const std::optional<JobKind> kind = Kind(args, "for");
+  const auto step = Number(args, "step", kMaxStep);
+  const auto stage = Number(args, "stage", kMaxNumber);
+  const auto microbatch = Number(args, "microbatch", kMaxNumber);
+  const bool known = kind.has_value() && step.has_value() && stage.has_value() &&
+                     (microbatch.has_value() || !HasMicrobatch(*kind));
+  if (!known) return Job::Compute(0, -1, -1, JobKind::kForward);
+  return Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind);
+}
+
+std::optional<DrawnTransfer> TransferOfEvent(const Json& event) {
   const auto args = event.find("args");
   const std::optional<EventTime> time = TimeOf(event);
   if (args == event.end() || !args->is_object() || !time.has_value()) return std::nullopt;
   const auto bytes = args->find("bytes");
-  const bool known = bytes != args->end() && bytes->is_number();
-  return Trace::Transfer{time->start, time->end, known ? bytes->get<double>() : 0};
+  DrawnTransfer transfer;
+  transfer.start = time->start;
+  transfer.end = time->end;
+  transfer.bytes = bytes != args->end() && bytes->is_number() ? bytes->get<double>() : 0;
+  transfer.job = ReaderOfEvent(*args);
+  const auto from = Number(*args, "from", kMaxNumber), to = Number(*args, "to", kMaxNumber);
+  const std::optional<TensorKind> tensor = Tensor(*args);
+  if (from.has_value() && to.has_value() && tensor.has_value()) {
+    transfer.from = *from;
+    transfer.to = *to;
+    transfer.tensor = *tensor;
+  } else {
+    transfer.job.stage = -1;
+  }
+  return transfer;
 }
 
 std::string Title(const Json& event) {
@@ -178,6 +211,8 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
     trace.inputs = Inputs(json);
     trace.activation_bytes = ActivationBytes(json);
     trace.measured = json.contains("measured") && json["measured"] == true;
+    const auto begin = json.find("begin_unix_ns");
+    if (begin != json.end() && begin->is_number_unsigned()) trace.begin_unix_ns = begin->get<int64_t>();
   }
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(

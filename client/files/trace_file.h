@@ -21,15 +21,12 @@ struct Trace {
   bool measured = false;       // false for a simulated trace, with a unit of time as a millisecond
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
+  int64_t begin_unix_ns = 0;  // wall clock's time of the first job's start; 0 where it is not known
   // Where the trace has them: the jobs as they were planned, idle times, and how long tensors were on their
   // way, in the same time.
   std::vector<DrawnJob> planned;
   std::vector<DrawnIdle> idle;
-  struct Transfer {
-    double start = 0, end = 0;
-    double bytes = 0;  // 0 where it is not known
-  };
-  std::vector<Transfer> transfers;
+  std::vector<DrawnTransfer> transfers;  // in traces of version 0.1 their jobs have no stage: -1
   std::vector<std::vector<int>> inputs;  // as RunTerms::inputs
   std::vector<double> activation_bytes;  // bytes by stage: of a micro-batch's activation; empty if not given
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "coordinator/record/loss_curve.h"
 
 namespace weft {
@@ -44,6 +45,8 @@ TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int pro
   results.restarts = run.restarts;
   results.non_finite_steps = run.non_finite_steps;
   results.jobs = recorder.LastJobs();
+  if (const auto start = recorder.first_start_ns(); start.has_value())
+    results.first_start_unix_ns = *start + UnixMinusMonotonic();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
   results.ranks = schedule.scheme.ranks;

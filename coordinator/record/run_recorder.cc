@@ -153,6 +153,11 @@ std::vector<DrawnJob> RunRecorder::LastJobs() const {
   return jobs;
 }
 
+std::optional<int64_t> RunRecorder::first_start_ns() const {
+  MutexLock lock(mu_);
+  return first_start_ns_ == INT64_MAX ? std::nullopt : std::optional(first_start_ns_);
+}
+
 std::optional<RunRecorder::Window> RunRecorder::JobsKept() const {
   Window window = {INT64_MAX, INT64_MIN};
   for (const Ended& e : jobs_) {

@@ -68,6 +68,8 @@ class RunRecorder {
   RunHistory history() const;
   // Returns the jobs of whole steps, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
+  // Returns the start of the first job, by the monotonic clock; nothing before it has ended.
+  std::optional<int64_t> first_start_ns() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
   // when the run ends.
   std::vector<IdleInterval> LastIdle() const;

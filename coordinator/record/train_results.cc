@@ -75,6 +75,7 @@ DrawingOptions Drawing(const TrainResults& results) {
   drawing.inputs = StageInputs(CountLayers(results.spec.model), results.spec.layers_of_stage);
   drawing.activation_bytes = ActivationBytes(results);
   drawing.time = DrawnTime::kSeconds;
+  drawing.zero_unix_ns = results.first_start_unix_ns;
   DrawWaits(results.idle, results.transfers, &drawing);
   return drawing;
 }

@@ -44,7 +44,8 @@ struct TrainResults {
   Prediction predicted;
   std::vector<RankReport> reports;  // by rank
   std::string reduction;            // how gradients were summed (RunInfo)
-  std::vector<DrawnJob> jobs;       // jobs of the last steps, in seconds
+  std::vector<DrawnJob> jobs;       // jobs of the last steps, in seconds since the start of the first job
+  int64_t first_start_unix_ns = 0;  // that start by the wall clock; 0 where it is not known
   // Reports about the time of these jobs: when ranks were idle, and which tensors were on their way between
   // processes.
   std::vector<IdleInterval> idle;

@@ -61,6 +61,7 @@ struct DrawingOptions {
   std::vector<DrawnIdle> idle = {};
   std::vector<DrawnTransfer> transfers = {};
   DrawnTime time = DrawnTime::kUnits;
+  int64_t zero_unix_ns = 0;  // wall clock's time of 0, nanoseconds since 1970; 0 where it is not known
   // The same jobs as they were planned, in the same time as the jobs. Timeline and trace have a row of them
   // above each rank's own.
   std::vector<DrawnJob> planned = {};

@@ -189,7 +189,9 @@ void AddTransfers(const DrawingOptions& options, double begin, double to_us, int
         "\",\"cat\":\"transfer\",\"pid\":0,\"tid\":", lane->track,
         absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (t.start - begin) * to_us, (t.end - t.start) * to_us),
         ",\"args\":{\"tensor\":\"", tensor, "\",\"from\":", t.from, ",\"to\":", t.to,
-        ",\"step\":", t.job.step, ",\"for\":\"", JobKindName(t.job.kind), "\"");
+        ",\"step\":", t.job.step, ",\"stage\":", t.job.stage);
+    if (HasMicrobatch(t.job.kind)) absl::StrAppend(out, ",\"microbatch\":", t.job.microbatch);
+    absl::StrAppend(out, ",\"for\":\"", JobKindName(t.job.kind), "\"");
     if (t.bytes > 0) absl::StrAppend(out, ",\"bytes\":", std::llround(t.bytes));
     absl::StrAppend(out, "}}");
   }
@@ -236,6 +238,10 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   absl::StrAppend(&out, "\n],\"ranks\":", options.ranks);
   if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
   if (options.time == DrawnTime::kSeconds) absl::StrAppend(&out, ",\"measured\":true");
+  if (options.zero_unix_ns > 0) {
+    absl::StrAppend(&out, ",\"begin_unix_ns\":",
+                    options.zero_unix_ns + static_cast<int64_t>(std::llround(begin * to_us * 1e3)));
+  }
   if (!options.activation_bytes.empty()) {
     absl::StrAppend(&out, ",\"activation_bytes\":", nlohmann::json(options.activation_bytes).dump());
   }

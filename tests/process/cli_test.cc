@@ -158,7 +158,7 @@ std::string Completed(const std::string& line) {
 }
 
 TEST(Cli_Completion, InBash_CommandsFlagsAndValues) {
-  EXPECT_EQ(Completed("weft tr"), "train ");
+  EXPECT_EQ(Completed("weft tr"), "train trace ");
   EXPECT_EQ(Completed("weft train --pro"), "--processes ");
   EXPECT_EQ(Completed("weft simulate 1f1b -o s"), "svg ");
   EXPECT_EQ(Completed("weft simulate 1f1b --output = tr"), "trace ");

@@ -5,27 +5,35 @@
 namespace weft {
 namespace {
 
-std::vector<Trace::Transfer> Transfers(double latency, double bandwidth, const std::vector<double>& sizes) {
-  std::vector<Trace::Transfer> transfers;
-  for (const double bytes : sizes) transfers.push_back({7, 7 + latency + bytes / bandwidth, bytes});
+DrawnTransfer Transfer(double start, double end, double bytes) {
+  DrawnTransfer transfer;
+  transfer.start = start;
+  transfer.end = end;
+  transfer.bytes = bytes;
+  return transfer;
+}
+
+std::vector<DrawnTransfer> Transfers(double latency, double bandwidth, const std::vector<double>& sizes) {
+  std::vector<DrawnTransfer> transfers;
+  for (const double bytes : sizes) transfers.push_back(Transfer(7, 7 + latency + bytes / bandwidth, bytes));
   return transfers;
 }
 
 TEST(MeasuredLink, TransfersOfALink_GiveItsLatencyAndBandwidth) {
-  std::vector<Trace::Transfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6, 5e6});
-  transfers.push_back({7, 9, 1e6});  // one of four that waited for a core
-  transfers.push_back({7, 9, 0});    // its bytes are not known
+  std::vector<DrawnTransfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6, 5e6});
+  transfers.push_back(Transfer(7, 9, 1e6));  // one of four that waited for a core
+  transfers.push_back(Transfer(7, 9, 0));    // its bytes are not known
   const MeasuredLink link = LinkOf(transfers);
   EXPECT_NEAR(link.latency, 1e-4, 1e-8);
   EXPECT_NEAR(link.bandwidth, 1e9, 1e4);
 }
 
 TEST(MeasuredLink, SizeDoesNotMatter_IsLatencyAlone) {
-  const MeasuredLink link = LinkOf({{0, 3e-4, 1e3}, {0, 1e-4, 1e6}});
+  const MeasuredLink link = LinkOf({Transfer(0, 3e-4, 1e3), Transfer(0, 1e-4, 1e6)});
   EXPECT_EQ(link.bandwidth, 0);
   EXPECT_DOUBLE_EQ(link.latency, 2e-4);
   EXPECT_EQ(LinkOf({}).latency, 0);
-  EXPECT_DOUBLE_EQ(LinkOf({{0, 2e-4, 1e3}}).latency, 2e-4) << "one size tells no bandwidth";
+  EXPECT_DOUBLE_EQ(LinkOf({Transfer(0, 2e-4, 1e3)}).latency, 2e-4) << "one size tells no bandwidth";
 }
 
 }  // namespace

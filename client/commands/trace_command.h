@@ -1,0 +1,23 @@
+// Runs `weft trace`: says what the trace of a run holds, and writes it as OpenTelemetry spans.
+#ifndef WEFT_CLIENT_COMMANDS_TRACE_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_TRACE_COMMAND_H_
+
+#include <string>
+
+#include "client/commands/coordinator_access.h"
+
+namespace weft {
+
+struct TraceOptions {
+  CoordinatorOptions coordinator;
+  std::string run;   // number of a coordinator's run, output folder, or trace file
+  std::string otlp;  // file of the spans; empty: none
+};
+
+// Returns kExitBadConfiguration for a run without a trace that this machine can read, kExitFailed if the
+// spans cannot be written.
+ExitCode RunTrace(const TraceOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_TRACE_COMMAND_H_
