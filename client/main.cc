@@ -37,6 +37,7 @@ struct Run {
   weft::ExitCode operator()(const weft::DrainOptions& options) const { return weft::RunDrain(options); }
   weft::ExitCode operator()(const weft::ExplainOptions& options) const { return weft::RunExplain(options); }
   weft::ExitCode operator()(const weft::TraceOptions& options) const { return weft::RunTrace(options); }
+  weft::ExitCode operator()(const weft::LogsOptions& options) const { return weft::RunLogs(options); }
   weft::ExitCode operator()(const weft::CertsOptions& options) const { return weft::RunCerts(options); }
   weft::ExitCode operator()(const weft::DiffOptions& options) const { return weft::RunDiffCommand(options); }
 };

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,7 +27,16 @@ std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, 
                          kLevels[static_cast<int>(level)], program, PlainText(text, kMaxBytes));
 }
 
+void DaemonLog::SetListener(Listener listener) {
+  MutexLock lock(mu_);
+  listener_ = std::move(listener);
+}
+
 void DaemonLog::Write(LogLevel level, absl::string_view text) const {
+  {
+    MutexLock lock(mu_);
+    if (listener_) listener_(level, text);
+  }
   if (level > least_) return;
   const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
                           std::chrono::system_clock::now().time_since_epoch())

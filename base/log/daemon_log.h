@@ -8,9 +8,13 @@
 #ifndef WEFT_BASE_LOG_DAEMON_LOG_H_
 #define WEFT_BASE_LOG_DAEMON_LOG_H_
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 
 namespace weft {
 
@@ -21,6 +25,11 @@ class DaemonLog {
   // Writes events that are at least as grave as `least`.
   DaemonLog(std::string program, LogLevel least) : program_(std::move(program)), least_(least) {}
 
+  // Has each event told to `listener` too, whatever its level, on the thread that writes it; null for nobody
+  // any more, once calls in progress have returned. A listener logs nothing itself.
+  using Listener = std::function<void(LogLevel level, absl::string_view text)>;
+  void SetListener(Listener listener) ABSL_LOCKS_EXCLUDED(mu_);
+
   void Info(absl::string_view text) const { Write(LogLevel::kInfo, text); }
   void Warning(absl::string_view text) const { Write(LogLevel::kWarning, text); }
   void Error(absl::string_view text) const { Write(LogLevel::kError, text); }
@@ -30,6 +39,8 @@ class DaemonLog {
 
   const std::string program_;
   const LogLevel least_;
+  mutable Mutex mu_;
+  Listener listener_ ABSL_GUARDED_BY(mu_);
 };
 
 // Returns the line with its end, for a time since 1970 in milliseconds.

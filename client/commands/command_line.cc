@@ -759,6 +759,23 @@ CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
   return sub;
 }
 
+CLI::App* AddLogs(CLI::App& app, LogsOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "logs", "Show what workers and coordinator say about a run", o.coordinator);
+  sub->add_option("RUN", o.run, "A run's number, as weft ls shows it; or the output folder of a run")
+      ->required()
+      ->type_name("");
+  sub->add_flag("-f,--follow", o.follow, "Go on with new lines until the run has ended");
+  sub->add_option("--rank", o.rank, "Leave out lines of worker processes without this rank")
+      ->check(CLI::Range(0, kMaxFlagRanks))
+      ->type_name("R");
+  sub->footer(Footer({{"weft logs 3", "last lines of run 3"},
+                      {"weft logs 3 -f --rank 2", "new lines too, of rank 2's process and the coordinator"},
+                      {"weft logs out/shakespeare -o json", "lines of a folder, for a script"}},
+                     "With -o json each line is an object. Ctrl-C ends the following; the run goes on."));
+  return sub;
+}
+
 CLI::App* AddTrace(CLI::App& app, TraceOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "trace", "Say what the trace of a run holds, and export it", o.coordinator);
@@ -982,7 +999,8 @@ std::string CompletionOf(CLI::App& app, const std::string& shell) {
       command.argument.choices.insert(command.argument.choices.end(), value.choices.begin(),
                                       value.choices.end());
       // The argument is not a number of a run, but the folder of one.
-      if (sub->get_name() == "generate" || sub->get_name() == "trace")
+      const std::string& name = command.name;
+      if (name == "generate" || name == "trace" || name == "logs")
         command.argument.kind = CompletedValue::Kind::kFile;
     }
     commands.push_back(std::move(command));
@@ -1109,6 +1127,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   add(AddDoctor);
   add(AddSlurm);
   add(AddDescribe);
+  add(AddLogs);
   add(AddTrace);
   add(AddWait);
   add(AddCancel);

@@ -22,6 +22,7 @@
 #include "client/commands/explain_command.h"
 #include "client/commands/export_weights_command.h"
 #include "client/commands/generate_command.h"
+#include "client/commands/logs_command.h"
 #include "client/commands/move_commands.h"
 #include "client/commands/plan_command.h"
 #include "client/commands/profile_command.h"
@@ -35,11 +36,12 @@
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions,
-                             EvalOptions, GenerateOptions, CheckpointOptions, ExportWeightsOptions,
-                             SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions,
-                             CancelOptions, MoveOptions, DrainOptions, DiffOptions, ExplainOptions,
-                             CertsOptions, TopOptions, DoctorOptions, SlurmOptions, TraceOptions>;
+using Command =
+    std::variant<SimulateOptions, CompareOptions, PlanOptions, ProfileOptions, TrainOptions, EvalOptions,
+                 GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
+                 WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
+                 DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions, SlurmOptions,
+                 TraceOptions, LogsOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

@@ -110,6 +110,22 @@ class GrpcRunsClient final : public RunsClient {
     return wire::Decode(out);
   }
 
+  absl::StatusOr<RunLogPart> Logs(uint64_t run, Rank rank, LogPlace* place) override {
+    v1::LogsRequest in;
+    v1::LogsResponse out;
+    in.set_run(run);
+    in.set_after(place->after);
+    in.set_log(place->log);
+    if (rank >= 0) in.set_rank(static_cast<uint32_t>(rank));
+    const absl::Status s = Call([&](auto* context) { return stub_->Logs(context, in, &out); });
+    if (!s.ok()) return s;
+    absl::StatusOr<RunLogPart> part = wire::Decode(out);
+    if (!part.ok()) return part.status();
+    for (RunLogLine& line : part->lines) line.run = run;
+    *place = {out.log(), part->last};
+    return part;
+  }
+
   absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) override {
     grpc::ClientContext context;
     if (!Begin(&context)) return absl::CancelledError("the client was stopped");

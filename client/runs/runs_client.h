@@ -52,6 +52,13 @@ class RunsClient {
   // Has a worker leave, by name or number of its process, and returns it as it was.
   virtual absl::StatusOr<WorkerInfo> Drain(const std::string& worker, const std::string& reason) = 0;
 
+  // Returns lines of a run's log behind the place, and moves it behind them. A new place is before all that
+  // are kept. A coordinator that was started again begins its logs anew. Of one rank, unless it is -1.
+  struct LogPlace {
+    uint64_t log = 0, after = 0;
+  };
+  virtual absl::StatusOr<RunLogPart> Logs(uint64_t run, Rank rank, LogPlace* place) = 0;
+
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
   // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).
   virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) = 0;

@@ -22,6 +22,7 @@
 #include "client/training/worker_processes.h"
 #include "coordinator/core/loss_count.h"
 #include "coordinator/record/hash_log.h"
+#include "coordinator/record/log_file.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -51,6 +52,7 @@ class LocalTraining {
         log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite,
              EventTermsOf(options.run.spec)),
         hashes_(options.output->live(), options.run.spec),
+        log_file_(options.output->live(), options.run.spec.first_step() > 0),
         progress_(ProgressWanted()),
         losses_(options.run.spec.restarts) {}
   ~LocalTraining() {
@@ -107,6 +109,7 @@ class LocalTraining {
   RunRecorder recorder_;
   StepLog log_;
   HashLog hashes_;
+  LogFile log_file_;
   Progress progress_;
   Metrics metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
@@ -137,6 +140,7 @@ absl::Status LocalTraining::StartServer() {
   server.observer.validation = [this](const Validation& done) { recorder_.OnValidation(done); };
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
+  server.observer.log = [this](const RunLogLine& line) { recorder_.OnLog(line); };
   server.observer.slow_job = [this](const SlowJob& slow) { recorder_.OnSlowJob(slow); };
   auto started = CoordinatorServer::Start(std::move(server));
   if (!started.ok()) return started.status();
@@ -205,6 +209,10 @@ void LocalTraining::LogSteps() {
   if (const absl::Status logged = hashes_.Append(recorder_.TakeHashes()); !logged.ok()) {
     progress_.Clear();
     PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the hashes are kept for later"));
+  }
+  if (const absl::Status logged = log_file_.Append(recorder_.TakeLog()); !logged.ok()) {
+    progress_.Clear();
+    PrintMessage(absl::StrCat(logged.message(), "; the training goes on"));
   }
   if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
     progress_.Clear();

@@ -298,6 +298,17 @@ void CoordinatorCore::OnMessage(Worker& worker, Reattach& m) {
   Settle(*run);
 }
 
+// Hands lines of the worker's log on. Those about another run than it serves, or is ending, are late: the
+// worker's own log has them.
+void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
+  Run* run = worker.run == m.run ? runs_.Find(m.run) : nullptr;
+  if (run == nullptr) return;
+  const RunMember* member = run->members().Find(worker.session);
+  const std::vector<Rank> ranks = member == nullptr ? std::vector<Rank>() : run->members().RanksOf(*member);
+  for (LogEntry& entry : m.lines)
+    out_.effects.log.push_back({m.run, 0, worker.process, worker.Label(), ranks, std::move(entry)});
+}
+
 // Counts the silence of the run's processes from now on. One that wants to end is let go.
 void CoordinatorCore::BeginLeases(Run& run) {
   for (const RunMember& member : run.members().all()) {

@@ -94,6 +94,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Leaving& m) { Drain(worker, m.reason); }
   void OnMessage(Worker& worker, CopiesHeld& m);
   void OnMessage(Worker& worker, Reattach& m);
+  void OnMessage(Worker& worker, LogLines& m);
   void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
   // Hands any other message to the run that the worker serves.
   template <class Message>

@@ -135,6 +135,7 @@ struct WorkerChange {
   enum class Kind { kJoined, kExited, kLost, kBusy, kBack } kind = Kind::kJoined;
   std::string label;   // "process 2 (weft-worker-2, pid 4711 on host a)"
   std::string reason;  // reason of all but kJoined
+  uint64_t run = 0;    // run that it served; 0 for none
 };
 // Asks the shell to end the session; no more of its messages are wanted.
 struct CloseSession {
@@ -154,6 +155,7 @@ struct Effects {
   std::vector<SlowJob> slow_jobs;
   std::vector<Report> reports;
   std::vector<WorkerChange> workers;
+  std::vector<RunLogLine> log;  // lines of workers about their runs, without numbers
   std::vector<CloseSession> closed;
 };
 

@@ -50,6 +50,7 @@ class RunMembers {
   int size() const { return static_cast<int>(members_.size()); }
   const RunMember& at(int number) const { return members_[number]; }
   RunMember* Find(SessionId session);
+  const RunMember* Find(SessionId session) const { return const_cast<RunMembers*>(this)->Find(session); }
   int NumberOf(SessionId session) const;  // number of the member; -1 for none
   // Returns true if the process has done its part of the run.
   bool HasFinished(SessionId session) const;

@@ -98,7 +98,7 @@ LostWorker WorkerSessions::Remove(StepEffects& out, Worker& worker, WorkerChange
   const std::string label = worker.Label();
   workers_.Remove(lost.session);
   if (kind == WorkerChange::Kind::kLost) ++out.counts.workers_lost;
-  out.effects.workers.push_back({kind, label, reason});
+  out.effects.workers.push_back({kind, label, reason, lost.run});
   auto& closed = out.effects.closed;
   const bool reported = std::any_of(closed.begin(), closed.end(),
                                     [&](const CloseSession& c) { return c.session == lost.session; });

@@ -43,7 +43,8 @@ constexpr std::streamoff kTail = 64 << 10;
 
 const char* const kResultFiles[] = {"summary.json", "run.json",    "steps.jsonl",
                                     "hashes.jsonl", "trace.json",  "timeline.svg",
-                                    "loss.svg",     "actions.csv", "events.out.tfevents.weft"};
+                                    "loss.svg",     "actions.csv", "events.out.tfevents.weft",
+                                    "log.jsonl",    "log.1.jsonl"};
 
 std::string Text(const fs::path& path) { return path.string(); }
 

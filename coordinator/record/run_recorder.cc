@@ -63,6 +63,22 @@ void RunRecorder::OnSlowJob(const SlowJob& slow) {
   wake_();
 }
 
+void RunRecorder::OnLog(const RunLogLine& line) {
+  {
+    MutexLock lock(mu_);
+    log_.push_back(line);
+    if (log_.size() > RunLog::kMostLines) log_.pop_front();
+  }
+  wake_();
+}
+
+std::vector<RunLogLine> RunRecorder::TakeLog() {
+  MutexLock lock(mu_);
+  std::vector<RunLogLine> taken(log_.begin(), log_.end());
+  log_.clear();
+  return taken;
+}
+
 std::vector<std::string> RunRecorder::TakeSlowJobs() {
   MutexLock lock(mu_);
   std::vector<std::string> taken(slow_jobs_.begin(), slow_jobs_.end());

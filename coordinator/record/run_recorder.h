@@ -53,6 +53,7 @@ class RunRecorder {
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
   void OnSlowJob(const SlowJob& slow);
+  void OnLog(const RunLogLine& line);
 
   // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
@@ -64,6 +65,8 @@ class RunRecorder {
   std::vector<JobHashes> TakeHashes();
   // Returns the sentences about slow jobs since the last call; of many, the last.
   std::vector<std::string> TakeSlowJobs();
+  // Returns the lines of the log since the last call; of very many, the last.
+  std::vector<RunLogLine> TakeLog();
   // Returns the loss and the memory up to now.
   RunHistory history() const;
   // Returns the jobs of whole steps, in seconds since the first job's start.
@@ -98,6 +101,7 @@ class RunRecorder {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> slow_jobs_ ABSL_GUARDED_BY(mu_);
+  std::deque<RunLogLine> log_ ABSL_GUARDED_BY(mu_);
   RunHistory history_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);

@@ -13,6 +13,7 @@
 #include "base/require.h"
 #include "base/threads.h"
 #include "coordinator/record/hash_log.h"
+#include "coordinator/record/log_file.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
@@ -35,8 +36,8 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 class RunRecords::Recording {
  public:
   Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
-            std::function<void(const std::string&)> log, std::function<void(uint64_t run)> written,
-            bool same_run = false)
+            std::function<void(uint64_t run, const std::string&)> log,
+            std::function<void(uint64_t run)> written, bool same_run = false)
       : spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
@@ -45,6 +46,7 @@ class RunRecords::Recording {
         tell_written_(std::move(written)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite, EventTermsOf(spec_)),
         hashes_(folder_->live(), spec_, same_run),
+        log_file_(folder_->live(), same_run || spec_.first_step() > 0),
         recorder_(
             spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
@@ -93,10 +95,16 @@ class RunRecords::Recording {
     }
     if (absl::Status written = hashes_.Append(recorder_.TakeHashes()); !written.ok())
       Say(absl::StrCat(written.message(), "; the hashes are kept for later"));
+    WriteLog();
     const RunInfo run = recorder_.run();
     if (run.failed_validations == reported_failed_validations_) return;
     reported_failed_validations_ = run.failed_validations;
     Say(run.validation_failure);
+  }
+
+  void WriteLog() {
+    if (const absl::Status written = log_file_.Append(recorder_.TakeLog()); !written.ok())
+      Say(written.message());
   }
 
   void Write() {
@@ -125,16 +133,17 @@ class RunRecords::Recording {
     if (tell_written_) tell_written_(id_);
   }
 
-  void Say(absl::string_view sentence) const { log_(absl::StrCat("run ", id_, ": ", sentence)); }
+  void Say(absl::string_view sentence) const { log_(id_, std::string(sentence)); }
 
   const RunSpec spec_;
   const RunSchedule schedule_;
   const std::string file_;
   std::unique_ptr<OutputFolder> folder_;
-  const std::function<void(const std::string&)> log_;
+  const std::function<void(uint64_t run, const std::string&)> log_;
   const std::function<void(uint64_t run)> tell_written_;
   StepLog steps_;
   HashLog hashes_;
+  LogFile log_file_;
   uint64_t id_ = 0;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
@@ -146,7 +155,7 @@ class RunRecords::Recording {
   RunRecorder recorder_;
 };
 
-RunRecords::RunRecords(std::string root, std::function<void(const std::string&)> log,
+RunRecords::RunRecords(std::string root, std::function<void(uint64_t run, const std::string&)> log,
                        std::function<void(uint64_t run)> written, bool takes_over)
     : root_(std::move(root)), log_(std::move(log)), written_(std::move(written)), takes_over_(takes_over) {}
 
@@ -261,6 +270,10 @@ void RunRecords::OnValidation(const Validation& validation) {
 
 void RunRecords::OnJobs(const JobsEnded& jobs) {
   if (const auto recording = Find(jobs.run)) recording->recorder().OnJobs(jobs);
+}
+
+void RunRecords::OnLog(const RunLogLine& line) {
+  if (const auto recording = Find(line.run)) recording->recorder().OnLog(line);
 }
 
 void RunRecords::OnReport(const Report& report) {

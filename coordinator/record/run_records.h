@@ -31,10 +31,11 @@ namespace weft {
 
 class RunRecords {
  public:
-  // `root` is where runs without an output folder get one, NAME-RUN. `log` gets a sentence about a file that
-  // could not be written, on any thread. `written` gets the number of a run that has ended and whose folder
-  // is complete, on any thread; it may be empty. `takes_over`: as OutputFolder::Reopen has it, for Restore.
-  RunRecords(std::string root, std::function<void(const std::string&)> log,
+  // `root` is where runs without an output folder get one, NAME-RUN. `log` gets a sentence about a run's file
+  // that could not be written, on any thread. `written` gets the number of a run that has ended and whose
+  // folder is complete, on any thread; it may be empty. `takes_over`: as OutputFolder::Reopen has it, for
+  // Restore.
+  RunRecords(std::string root, std::function<void(uint64_t run, const std::string&)> log,
              std::function<void(uint64_t run)> written = nullptr, bool takes_over = false);
   ~RunRecords();
 
@@ -52,6 +53,7 @@ class RunRecords {
   void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
+  void OnLog(const RunLogLine& line);
 
   // Returns what is known of a run that has not ended; null for others. May be called from any thread.
   struct Look {
@@ -70,7 +72,7 @@ class RunRecords {
   void Forget(uint64_t run);
 
   const std::string root_;
-  const std::function<void(const std::string&)> log_;
+  const std::function<void(uint64_t run, const std::string&)> log_;
   const std::function<void(uint64_t run)> written_;
   const bool takes_over_;
   Mutex mu_;

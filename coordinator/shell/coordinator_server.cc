@@ -151,6 +151,10 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     return std::move(answer->overview);
   }
 
+  void Log(uint64_t run, LogEntry entry) override {
+    loop_->Post([this, run, entry = std::move(entry)] { loop_->Log(run, entry); });
+  }
+
   void WorkerExited(const weft::WorkerExited& exited) override {
     loop_->Post([this, exited] { loop_->Add(exited); });
   }

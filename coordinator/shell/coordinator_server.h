@@ -59,6 +59,9 @@ class CoordinatorServer {
   // Tells the server, for an owner of worker processes, that a process has ended, and how.
   virtual void WorkerExited(const weft::WorkerExited& exited) = 0;
 
+  // Adds a line to a run's log. Any thread.
+  virtual void Log(uint64_t run, LogEntry entry) = 0;
+
   // Fails the runs that have not ended, tells every worker to shut down, waits a moment for that to be heard,
   // and ends. With a store it leaves runs and workers as they are, and waits a moment for what it has decided
   // to be stored. Idempotent.

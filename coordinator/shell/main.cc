@@ -33,6 +33,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/daemon_store.h"
 #include "coordinator/shell/restored_runs.h"
+#include "coordinator/shell/run_lines.h"
 #include "coordinator/shell/spec_planner.h"
 #include "coordinator/shell/status_pages.h"
 #include "coordinator/store/etcd_store.h"
@@ -75,28 +76,25 @@ CoreOptions CoreOptionsOf(const Flags& flags) {
   return core;
 }
 
-// Logs one line a change, for an operator who looks at the log.
+void Write(const DaemonLog& log, const LogEntry& entry) {
+  switch (entry.severity) {
+    case LogSeverity::kError:
+      return log.Error(entry.text);
+    case LogSeverity::kWarning:
+      return log.Warning(entry.text);
+    case LogSeverity::kInfo:
+      return log.Info(entry.text);
+  }
+}
+
+// Logs one line a change, for an operator who looks at the log. Lines of workers are in their own logs.
 CoordinatorObserver Observe(const DaemonLog* log) {
   CoordinatorObserver observer;
-  // A run may change in what no line of the log shows.
-  auto last_line = std::make_shared<std::map<uint64_t, std::string>>();
-  observer.run = [log, last_line](const RunInfo& r) {
-    const char* verb = r.state == RunState::kCancelled ? " was " : IsFinal(r.state) ? " has " : " is ";
-    const std::string line = absl::StrCat("run ", r.id, " (", r.name, ")", verb, RunStateName(r.state),
-                                          r.reason.empty() ? "" : ": ", r.reason);
-    if (std::exchange((*last_line)[r.id], line) == line) return;
-    if (IsFinal(r.state)) last_line->erase(r.id);
-    r.state == RunState::kFailed ? log->Warning(line) : log->Info(line);
+  observer.log = [log](const RunLogLine& line) {
+    if (line.process < 0) Write(*log, line.entry);
   };
   observer.worker = [log](const WorkerChange& w) {
-    constexpr const char* kVerbs[] = {" joined", " left", " was lost", " is still busy", " is free again"};
-    const char* verb = kVerbs[static_cast<int>(w.kind)];
-    const std::string line = absl::StrCat(w.label, verb, w.reason.empty() ? "" : ": ", w.reason);
-    const bool bad = w.kind == WorkerChange::Kind::kLost || w.kind == WorkerChange::Kind::kBusy;
-    bad ? log->Warning(line) : log->Info(line);
-  };
-  observer.slow_job = [log](const SlowJob& s) {
-    log->Warning(absl::StrCat("run ", s.run, ": ", s.sentence));
+    if (w.run == 0) Write(*log, LineOf(w));  // others are lines of their runs
   };
   return observer;
 }
@@ -118,9 +116,10 @@ CertificateWatch::Observer ObserveCertificates(const DaemonLog* log) {
 // Logs and records every event.
 CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   CoordinatorObserver both = log;
-  both.run = [log, records](const RunInfo& run) {
-    log.run(run);
-    records->OnRun(run);
+  both.run = [records](const RunInfo& run) { records->OnRun(run); };
+  both.log = [log, records](const RunLogLine& line) {
+    log.log(line);
+    records->OnLog(line);
   };
   both.step = [records](const StepDone& step) { records->OnStep(step); };
   both.validation = [records](const Validation& validation) { records->OnValidation(validation); };
@@ -277,7 +276,12 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   // The records exist before the server, which calls them.
   RunRecords records(
       std::filesystem::absolute(flags.output_root).lexically_normal().string(),
-      [&log](const std::string& line) { log.Warning(line); }, RecordWritten(writer), store->takes_over);
+      [&](uint64_t run, const std::string& sentence) {
+        LogEntry entry = {LogSeverity::kWarning, 0, absl::StrCat("run ", run, ": ", sentence)};
+        CoordinatorServer* const server = serving.server;
+        server == nullptr ? Write(log, entry) : server->Log(run, std::move(entry));
+      },
+      RecordWritten(writer), store->takes_over);
   options.observer = Both(Observe(&log), &records);
   options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records.Claim(run, request, plan);

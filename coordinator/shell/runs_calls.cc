@@ -1,5 +1,6 @@
 #include "coordinator/shell/runs_calls.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
+#include "proto/wire/limits.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -108,6 +110,21 @@ void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWor
     wire::Encode(w, call->response.add_workers());
   }
   call->Finish(absl::OkStatus());
+}
+
+void Logs(ServerLoop* loop, UnaryCall<v1::LogsRequest, v1::LogsResponse>* call) {
+  loop->WhenDurable([loop, call] {
+    const v1::LogsRequest& request = call->request;
+    const absl::StatusOr<RunInfo> run = loop->core().GetRun(request.run());
+    if (!run.ok()) return call->Finish(run.status());
+    const Rank rank =
+        request.has_rank() ? static_cast<Rank>(std::min<uint32_t>(request.rank(), kMaxRanks)) : -1;
+    RunLogPart part = loop->LogOf(request.run(), request.log() == loop->log_id() ? request.after() : 0, rank);
+    part.ended = IsFinal(run->state);
+    wire::Encode(part, &call->response);
+    call->response.set_log(loop->log_id());
+    call->Finish(absl::OkStatus());
+  });
 }
 
 void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
@@ -271,6 +288,7 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
   UnaryCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
   UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
       context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
+  UnaryCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
   WatchCall::Accept(context);
 }
 

@@ -34,6 +34,7 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       heart_(MonotonicNow()),
       core_(options.core),
       sessions_(&events_, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
+      log_id_(static_cast<uint64_t>(MonotonicNow())),
       planner_(options.planner) {
   if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
@@ -212,6 +213,7 @@ void ServerLoop::WhenDurable(std::function<void()> answer) {
 
 void ServerLoop::CarryOut(Effects effects) {
   const CoordinatorObserver& observer = options_.observer;
+  TellLog(effects);
   for (const WorkerChange& w : effects.workers) {
     if (observer.worker) observer.worker(w);
   }
@@ -234,6 +236,7 @@ void ServerLoop::CarryOut(Effects effects) {
   for (OutgoingMessage& m : effects.messages) sessions_.Send(std::move(m));
   for (const CloseSession& c : effects.closed) sessions_.Close(c);
   for (const RunInfo& r : effects.runs) {
+    for (LogEntry& entry : lines_.Of(r)) Log(r.id, std::move(entry));
     if (observer.run) observer.run(r);
     Tell(r.id, r);
   }
@@ -243,6 +246,33 @@ void ServerLoop::CarryOut(Effects effects) {
     answers_.erase(it);
     answer(r.status.ok() ? absl::StatusOr<uint64_t>(r.run) : r.status);
   }
+}
+
+void ServerLoop::TellLog(const Effects& effects) {
+  for (const RunLogLine& line : effects.log) TellLog(line);
+  for (const WorkerChange& w : effects.workers) {
+    if (w.run != 0) Log(w.run, LineOf(w));
+  }
+  for (const SlowJob& s : effects.slow_jobs) Log(s.run, LineOf(s));
+}
+
+void ServerLoop::Log(uint64_t run, LogEntry entry) {
+  entry.unix_ns = MonotonicNow() + unix_minus_monotonic_;
+  TellLog(RunLogLine{run, 0, -1, "coordinator", {}, std::move(entry)});
+}
+
+void ServerLoop::TellLog(RunLogLine line) {
+  const auto [log, added] = logs_.try_emplace(line.run);
+  // Logs are kept as long as their runs.
+  for (auto it = logs_.begin(); added && it != logs_.end();)
+    it = it != log && !core_.GetRun(it->first).ok() ? logs_.erase(it) : std::next(it);
+  const RunLogLine& kept = log->second.Add(std::move(line));
+  if (options_.observer.log) options_.observer.log(kept);
+}
+
+RunLogPart ServerLoop::LogOf(uint64_t run, uint64_t after, Rank rank) const {
+  const auto found = logs_.find(run);
+  return found == logs_.end() ? RunLogPart() : found->second.After(after, rank);
 }
 
 void ServerLoop::Tell(uint64_t run, const RunEvent& event) {

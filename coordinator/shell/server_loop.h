@@ -33,6 +33,7 @@
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/process_watch.h"
+#include "coordinator/shell/run_lines.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
 #include "proto/wire/runs_codec.h"
@@ -74,6 +75,12 @@ class ServerLoop {
   bool settled() const { return held_.empty() && sessions_.settled(); }
   // Returns the heartbeat. Any thread.
   const Heartbeat& heart() const { return heart_; }
+  // Adds a line of the coordinator to a run's log. Loop's thread.
+  void Log(uint64_t run, LogEntry entry);
+  // Returns lines of a run's log, which is empty for a run that nothing was said about.
+  RunLogPart LogOf(uint64_t run, uint64_t after, Rank rank) const;
+  // Returns what tells these logs from those of a coordinator that was started again.
+  uint64_t log_id() const { return log_id_; }
   // Hears every event of a run; called with nothing after it was removed.
   class Watcher {
    public:
@@ -95,6 +102,8 @@ class ServerLoop {
   // Carries out what waited for the records of so many steps.
   void Release(uint64_t durable);
   void Tell(uint64_t run, const RunEvent& event);
+  void TellLog(RunLogLine line);
+  void TellLog(const Effects& effects);
   void AcceptSession();
   void WatchProcess(SessionId session, int64_t pid);
   void EndQueue(int64_t now);
@@ -116,6 +125,9 @@ class ServerLoop {
   std::map<uint64_t, Answer> answers_;
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
+  const uint64_t log_id_;
+  std::map<uint64_t, RunLog> logs_;  // by run
+  RunLines lines_;
   // Effects that wait for records to be durable, in order.
   struct Held {
     uint64_t records = 0;  // number of the last records that it waits for

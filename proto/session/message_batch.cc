@@ -75,6 +75,11 @@ size_t BytesOf(const FromWorker& message) {
     return kFrame + m->run_id.size() + 10 * m->parts.size();
   if (const auto* m = std::get_if<Reattach>(&message))
     return 2 * kFrame + 32 * m->ranks.size() + 8 * m->snapshots.size() + 6 * m->validations.size();
+  if (const auto* m = std::get_if<LogLines>(&message)) {
+    size_t bytes = kFrame;
+    for (const LogEntry& line : m->lines) bytes += kFrame + line.text.size();
+    return bytes;
+  }
   return kFrame;
 }
 

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "proto/session/job_hashes.h"
+#include "proto/session/run_log.h"
 #include "schedules/job.h"
 #include "schedules/sync/reduction_mode.h"
 #include "schedules/timeline.h"
@@ -285,9 +286,15 @@ struct Leaving {
   std::string reason;  // "SIGTERM"
 };
 
+// Tells lines of the process's log, from the time in which it serves the run. They change nothing.
+struct LogLines {
+  uint64_t run = 0;
+  std::vector<LogEntry> lines;
+};
+
 using FromWorker =
     std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId, Forgotten, Stalled,
-                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld, Reattach>;
+                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld, Reattach, LogLines>;
 
 // ---- coordinator to worker
 

@@ -75,6 +75,10 @@ struct WorkerEncoder {
     o->set_fast(m.reduction == ReductionMode::kFast);
   }
   void operator()(const Reattach& m) const { Encode(m, out->mutable_reattach()); }
+  void operator()(const LogLines& m) const {
+    out->mutable_log_lines()->set_run(m.run);
+    for (const LogEntry& line : m.lines) Encode(line, out->mutable_log_lines()->add_lines());
+  }
 
   template <typename Value, typename Wire>
   void EncodeSaved(const Value& m, Wire* o) const {
@@ -337,7 +341,31 @@ absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   return m;
 }
 
+absl::StatusOr<FromWorker> DecodeLogLines(const v1::LogLines& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of log_lines", in.lines_size(), kMaxLogLines));
+  LogLines m{in.run(), {}};
+  for (const v1::LogEntry& line : in.lines()) {
+    absl::StatusOr<LogEntry> entry = Decode(line);
+    if (!entry.ok()) return entry.status();
+    m.lines.push_back(*std::move(entry));
+  }
+  return m;
+}
+
 }  // namespace
+
+void Encode(const LogEntry& entry, v1::LogEntry* out) {
+  out->set_severity(static_cast<uint32_t>(entry.severity));
+  out->set_unix_ns(entry.unix_ns);
+  out->set_text(CleanText(entry.text, kMaxLogBytes));
+}
+
+absl::StatusOr<LogEntry> Decode(const v1::LogEntry& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("log_lines.severity", in.severity(), kLogSeverities - 1));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckNotNegative("log_lines.unix_ns", in.unix_ns()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("log_lines.text", in.text(), kMaxLogBytes));
+  return LogEntry{static_cast<LogSeverity>(in.severity()), in.unix_ns(), PlainText(in.text(), kMaxLogBytes)};
+}
 
 void Encode(const FromWorker& message, v1::WorkerPayload* out) {
   out->Clear();
@@ -349,7 +377,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
                      in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
                      in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving() +
-                     in.has_copies_held() + in.has_reattach();
+                     in.has_copies_held() + in.has_reattach() + in.has_log_lines();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -366,6 +394,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
     if (!reattach.ok()) return reattach.status();
     return FromWorker(*std::move(reattach));
   }
+  if (in.has_log_lines()) return DecodeLogLines(in.log_lines());
   if (in.has_leaving()) return DecodeLeaving(in.leaving());
   if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
   if (in.has_stalled()) {

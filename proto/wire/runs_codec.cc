@@ -217,6 +217,46 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
                     in.silent_ns()};
 }
 
+void Encode(const RunLogPart& part, v1::LogsResponse* out) {
+  for (const RunLogLine& line : part.lines) {
+    v1::RunLogLine* o = out->add_lines();
+    o->set_number(line.number);
+    Encode(line.entry, o->mutable_entry());
+    if (line.process >= 0) o->set_process(static_cast<uint32_t>(line.process));
+    o->set_writer(PlainText(line.writer, kMaxTextBytes));
+    for (const Rank rank : line.ranks) o->add_ranks(static_cast<uint32_t>(rank));
+  }
+  out->set_last(part.last);
+  out->set_dropped(part.dropped);
+  out->set_more(part.more);
+  out->set_ended(part.ended);
+}
+
+absl::StatusOr<RunLogPart> Decode(const v1::LogsResponse& in) {
+  RunLogPart part;
+  for (const v1::RunLogLine& line : in.lines()) {
+    absl::StatusOr<LogEntry> entry = Decode(line.entry());
+    if (!entry.ok()) return entry.status();
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("lines.process", line.process(), kMaxProcesses));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("lines.writer", line.writer(), kMaxTextBytes));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of lines.ranks", line.ranks_size(), kMaxRanks));
+    RunLogLine& out = part.lines.emplace_back();
+    out.number = line.number();
+    if (line.has_process()) out.process = static_cast<int32_t>(line.process());
+    out.writer = PlainText(line.writer(), kMaxTextBytes);
+    for (const uint32_t rank : line.ranks()) {
+      WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("lines.ranks", rank, kMaxRanks));
+      out.ranks.push_back(static_cast<Rank>(rank));
+    }
+    out.entry = *std::move(entry);
+  }
+  part.last = in.last();
+  part.dropped = in.dropped();
+  part.more = in.more();
+  part.ended = in.ended();
+  return part;
+}
+
 void Encode(const StepDone& step, v1::Step* out) {
   out->set_run(step.run);
   out->set_step(step.step);

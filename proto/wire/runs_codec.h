@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/session/run_info.h"
+#include "proto/session/run_log.h"
 #include "proto/session/worker_info.h"
 #include "weft/v1/runs.pb.h"
 
@@ -48,6 +49,10 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in);  // times stay those of the w
 
 void Encode(const WorkerInfo& worker, v1::Worker* out);
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in);
+
+// A decoded line has no run.
+void Encode(const RunLogPart& part, v1::LogsResponse* out);
+absl::StatusOr<RunLogPart> Decode(const v1::LogsResponse& in);
 
 void Encode(const StepDone& step, v1::Step* out);
 absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in);

@@ -41,6 +41,8 @@ void Encode(const Validation& validation, v1::Validation* out);
 absl::StatusOr<Validation> Decode(const v1::Validation& in);
 void Encode(const RankReport& report, v1::RankReport* out);
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in);
+void Encode(const LogEntry& entry, v1::LogEntry* out);
+absl::StatusOr<LogEntry> Decode(const v1::LogEntry& in);
 
 }  // namespace weft::wire
 

@@ -122,6 +122,9 @@ void TranscriptCores::Write(const Effects& effects) {
     for (const Completion& c : e.jobs) jobs.push_back(c.job);
     page_->Line(Topic::kMessages, absl::StrCat("counts ", JobsWords(jobs)));
   }
+  for (const RunLogLine& l : effects.log)
+    page_->Line(Topic::kRuns, absl::StrCat("logs of run ", l.run, ", ", l.writer, " (ranks ",
+                                           absl::StrJoin(l.ranks, " "), "): ", l.entry.text));
   for (const SlowJob& s : effects.slow_jobs) page_->Line(Topic::kRuns, absl::StrCat("slow: ", s.sentence));
   for (const StepDone& s : effects.steps) {
     page_->Line(

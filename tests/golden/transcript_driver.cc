@@ -310,6 +310,7 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Finished") return Finished{run, {}};
   if (name == "Forgotten") return Forgotten{run};
   if (name == "Stalled") return Stalled{run, c.Value("reason")};
+  if (name == "LogLines") return LogLines{run, {{LogSeverity::kWarning, 0, c.Value("line")}}};
   if (name == "SnapshotSaved") return SnapshotSaved{run, step, c.Value("failure")};
   if (name == "CheckpointSealed") return CheckpointSealed{run, step, c.Value("failure")};
   if (name != "Completions") return absl::InvalidArgumentError(absl::StrCat("no message ", name));

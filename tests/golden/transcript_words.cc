@@ -178,10 +178,10 @@ std::string SecondsWords(int64_t ns) { return absl::StrFormat("%gs", 1e-9 * stat
 
 namespace {
 
-constexpr absl::string_view kFromWorker[] = {"Hello",      "Prepared", "Credit",        "Completions",
-                                             "Report",     "Failed",   "Finished",      "GroupId",
-                                             "Forgotten",  "Stalled",  "SnapshotSaved", "CheckpointSealed",
-                                             "Validation", "Leaving",  "CopiesHeld",    "Reattach"};
+constexpr absl::string_view kFromWorker[] = {
+    "Hello",      "Prepared", "Credit",     "Completions", "Report",        "Failed",
+    "Finished",   "GroupId",  "Forgotten",  "Stalled",     "SnapshotSaved", "CheckpointSealed",
+    "Validation", "Leaving",  "CopiesHeld", "Reattach",    "LogLines"};
 constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",      "Finish",
                                                   "Abort",          "Shutdown", "GroupId",    "TakeSnapshot",
                                                   "SealCheckpoint", "Validate", "DropCopies", "Settled"};
@@ -239,7 +239,13 @@ std::string MessageWords(const FromWorker& message) {
           [](const CopiesHeld& m) {
             return absl::StrCat("step ", m.step, " of epoch ", m.epoch, ", parts: ", m.parts.size());
           },
-          [](const Reattach& m) { return ReattachWords(m); }},
+          [](const Reattach& m) { return ReattachWords(m); },
+          [](const LogLines& m) {
+            std::string words = absl::StrCat("run ", m.run);
+            for (const LogEntry& line : m.lines)
+              absl::StrAppend(&words, ", ", LogSeverityName(line.severity), ": ", line.text);
+            return words;
+          }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
 }

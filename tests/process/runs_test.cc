@@ -54,6 +54,73 @@ class Runs : public ::testing::Test {
   std::vector<std::unique_ptr<Command>> workers_;
 };
 
+// Returns the objects of lines of JSON.
+std::vector<Json> JsonLines(const std::string& text) {
+  std::vector<Json> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty()))
+    lines.push_back(Json::parse(line));
+  return lines;
+}
+
+TEST_F(Runs, LogsOfARun_HaveWorkersAndCoordinatorInOneOrderAndInItsFolder) {
+  StartWorkers(2);
+  const std::string file = WriteSmallRun(folder_);
+  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--detach"}).code, 0);
+  const CommandResult followed = Weft({"logs", "1", "-f", "-o", "json"});
+  ASSERT_EQ(followed.code, 0) << followed.err;
+  const std::vector<Json> lines = JsonLines(followed.out);
+  ASSERT_GE(lines.size(), 4u) << followed.out;
+  int of_worker = 0, ended = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const Json& line = lines[i];
+    EXPECT_EQ(line["number"], i + 1) << followed.out;
+    EXPECT_EQ(line["run"], 1);
+    const std::string text = line["text"];
+    if (line.contains("process")) {
+      ++of_worker;
+      EXPECT_THAT(line["writer"].get<std::string>(),
+                  HasSubstr(absl::StrCat("process ", line["process"].dump())));
+      EXPECT_FALSE(line["ranks"].empty()) << text;
+    } else {
+      EXPECT_EQ(line["writer"], "coordinator");
+      ended += text.find("has finished") != std::string::npos;
+    }
+  }
+  EXPECT_GE(of_worker, 2) << followed.out;
+  EXPECT_EQ(ended, 1) << "following ends behind the run's end\n" << followed.out;
+
+  // Of one rank: the coordinator's lines, and those of that rank's process.
+  const CommandResult of_rank = Weft({"logs", "1", "--rank", "0", "-o", "json"});
+  ASSERT_EQ(of_rank.code, 0) << of_rank.err;
+  for (const Json& line : JsonLines(of_rank.out)) {
+    const std::vector<int> ranks = line.value("ranks", std::vector<int>{0});
+    EXPECT_THAT(ranks, ::testing::Contains(0)) << line;
+  }
+  EXPECT_LT(JsonLines(of_rank.out).size(), lines.size());
+
+  // In the folder, once its writer is done, is what the coordinator has told up to the run's end.
+  const Json run = Json::parse(Weft({"describe", "1", "-o", "json"}).out);
+  const std::string output = run["out"];
+  ASSERT_EQ(Weft({"wait", "1"}).code, 0);
+  const CommandResult kept = Command::Run({"weft", "logs", output, "-o", "json"}, 60);
+  ASSERT_EQ(kept.code, 0) << kept.err;
+  const std::vector<Json> in_folder = JsonLines(kept.out);
+  ASSERT_GE(in_folder.size(), 4u);
+  ASSERT_LE(in_folder.size(), lines.size());
+  for (size_t i = 0; i < in_folder.size(); ++i) EXPECT_EQ(in_folder[i], lines[i]);
+  const CommandResult read = Command::Run({"weft", "logs", output}, 60);
+  EXPECT_THAT(read.out, HasSubstr("Z info coordinator: run 1 (")) << read.err;
+}
+
+TEST_F(Runs, LogsOfNoRun_SayWhatToGive) {
+  EXPECT_EQ(Weft({"logs", "7"}).code, 1);
+  const CommandResult neither = Weft({"logs", "seven"});
+  EXPECT_EQ(neither.code, 2);
+  EXPECT_THAT(neither.err, HasSubstr("neither the number of a run"));
+  EXPECT_EQ(Weft({"logs", folder_ / "", "-f"}).code, 2);
+  EXPECT_EQ(Weft({"logs", folder_ / ""}).code, 78);
+}
+
 TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   StartWorkers(2);
   const std::string file = WriteSmallRun(folder_);

@@ -2,12 +2,28 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace weft {
 namespace {
 
 TEST(DaemonLog, Line_HasTimeLevelAndProgram) {
   EXPECT_EQ(LogLine(1'795'357'211'045, LogLevel::kInfo, "weft-coordinator", "run 3 (tiny) is running"),
             "2026-11-22T14:20:11.045Z info weft-coordinator: run 3 (tiny) is running\n");
+}
+
+TEST(DaemonLog, Listener_HearsEventsThatAreNotWritten) {
+  DaemonLog log("w", LogLevel::kError);
+  std::string heard;
+  log.SetListener([&](LogLevel level, absl::string_view text) {
+    heard += std::string(text) + std::to_string(static_cast<int>(level));
+  });
+  log.Info("a");
+  log.Warning("b");
+  EXPECT_EQ(heard, "a2b1");
+  log.SetListener(nullptr);
+  log.Info("c");
+  EXPECT_EQ(heard, "a2b1");
 }
 
 TEST(DaemonLog, ControlCharacters_StayOnTheLine) {

@@ -226,6 +226,38 @@ TEST(SessionCodec, EndOfARunAndItsStalls_RoundTrip_AreEqual) {
   EXPECT_EQ(std::get<Stalled>(RoundTrip(FromWorker(Stalled{9, ""}))).reason, "");
 }
 
+TEST(SessionCodec, LogLines_RoundTrip_AreEqualAndOnOneLine) {
+  LogLines lines{9, {{LogSeverity::kWarning, 5, "slow"}, {LogSeverity::kError, 6, "two\nlines"}}};
+  const auto back = std::get<LogLines>(RoundTrip(FromWorker(lines)));
+  EXPECT_EQ(back.run, 9u);
+  lines.lines[1].text = "two\\nlines";
+  EXPECT_EQ(back.lines, lines.lines);
+}
+
+TEST(SessionCodec, LogLines_OfUnknownSeverity_AreRefused) {
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(LogLines{9, {{LogSeverity::kInfo, 5, "slow"}}}), &out);
+  out.mutable_log_lines()->mutable_lines(0)->set_severity(3);
+  EXPECT_TRUE(absl::IsInvalidArgument(wire::Decode(out).status()));
+}
+
+TEST(RunsCodec, PartOfALog_RoundTrip_IsEqual) {
+  RunLogPart part;
+  part.lines = {{0, 7, -1, "coordinator", {}, {LogSeverity::kInfo, 5, "it runs"}},
+                {0, 8, 1, "process 1 (w)", {2, 3}, {LogSeverity::kWarning, 6, "slow"}}};
+  part.last = 9;
+  part.dropped = 4;
+  part.more = part.ended = true;
+  v1::LogsResponse out;
+  wire::Encode(part, &out);
+  const auto back = wire::Decode(out);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->lines, part.lines);
+  EXPECT_EQ(back->last, 9u);
+  EXPECT_EQ(back->dropped, 4u);
+  EXPECT_TRUE(back->more && back->ended);
+}
+
 TEST(SessionCodec, GroupId_TooLong_IsRefused) {
   v1::WorkerPayload out;
   wire::Encode(FromWorker(GroupId{9, 5, 3, std::string(1 << 16, 'x')}), &out);

@@ -105,7 +105,7 @@ MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
 int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
           ServiceNotices::Manager manager) {
   // If another process owns this one, that process reports for it.
-  const DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : flags.log_level);
+  DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : flags.log_level);
   UcxOptions transport_options = UcxOptionsFromEnvironment();
   transport_options.log = [&log](const std::string& line) { log.Info(line); };
   transport_options.link_timeout_ns = int64_t{flags.link_timeout} * 1'000'000'000;
@@ -125,6 +125,9 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   // One that weft train owns is started again by it.
   SessionLink link(
       *std::move(stream), [&log](const std::string& line) { log.Info(line); }, /*renews=*/!flags.owned);
+  log.SetListener([&link](LogLevel level, absl::string_view text) {
+    link.TellLine(static_cast<LogSeverity>(level), text);
+  });
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
   options.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
@@ -148,6 +151,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   const std::optional<std::string> shutdown = link.shutdown();
   if (status.ok() && shutdown.has_value()) status = (*transport)->health();
   metrics->reset();
+  log.SetListener(nullptr);
   link.Close(500'000'000).IgnoreError();
   (*transport)->Close(MonotonicNow() + 200'000'000);
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));

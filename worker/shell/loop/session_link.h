@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "proto/wire/session_stream.h"
 #include "worker/shell/loop/worker_loop.h"
@@ -74,6 +75,25 @@ class SessionLink final : public CoordinatorLink {
     return true;
   }
 
+  // Tells the coordinator a line of this process's log, if a run is being served and not too many lines have
+  // gone before. Any thread.
+  void TellLine(LogSeverity severity, absl::string_view text) {
+    LogLines lines;
+    {
+      MutexLock lock(mu_);
+      lines.run = notes_.run();
+      if (lines.run == 0 || !log_rate_.Admit(MonotonicNow())) return;
+      const int64_t now = MonotonicNow() + UnixMinusMonotonic();
+      if (const int64_t refused = log_rate_.TakeRefused(); refused > 0) {
+        lines.lines.push_back(
+            {LogSeverity::kWarning, now,
+             absl::StrCat(refused, " lines before this are in the worker's own log alone")});
+      }
+      lines.lines.push_back({severity, now, std::string(text)});
+    }
+    stream_->Send(std::move(lines));
+  }
+
   // Tells the coordinator why the run that is being served, if any, cannot go on here.
   void LeaveRun(const std::string& reason) {
     uint64_t run = 0;
@@ -124,6 +144,7 @@ class SessionLink final : public CoordinatorLink {
   const std::function<void(const std::string&)> log_;
   mutable Mutex mu_;
   SessionNotes notes_ ABSL_GUARDED_BY(mu_);
+  LogRate log_rate_ ABSL_GUARDED_BY(mu_);
   const bool renews_;
   Hello hello_ ABSL_GUARDED_BY(mu_);                        // as it was made
   std::optional<std::string> leaves_ ABSL_GUARDED_BY(mu_);  // why it asked to leave, if it did

@@ -1,0 +1,84 @@
+#include "proto/session/run_log.h"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace weft {
+
+absl::string_view LogSeverityName(LogSeverity severity) {
+  switch (severity) {
+    case LogSeverity::kError:
+      return "error";
+    case LogSeverity::kWarning:
+      return "warning";
+    case LogSeverity::kInfo:
+      return "info";
+  }
+  return "";
+}
+
+bool Concerns(const RunLogLine& line, Rank rank) {
+  return rank < 0 || line.process < 0 ||
+         std::find(line.ranks.begin(), line.ranks.end(), rank) != line.ranks.end();
+}
+
+std::string RunLogText(const RunLogLine& line) {
+  const int64_t unix_ms = line.entry.unix_ns / 1'000'000;
+  const std::time_t seconds = unix_ms / 1000;
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %s %s: %s", utc.tm_year + 1900, utc.tm_mon + 1,
+                         utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, unix_ms % 1000,
+                         LogSeverityName(line.entry.severity), line.writer, line.entry.text);
+}
+
+const RunLogLine& RunLog::Add(RunLogLine line) {
+  line.number = ++last_;
+  bytes_ += line.entry.text.size();
+  lines_.push_back(std::move(line));
+  while (lines_.size() > 1 && (lines_.size() > kMostLines || bytes_ > kMostBytes)) {
+    bytes_ -= lines_.front().entry.text.size();
+    lines_.pop_front();
+  }
+  return lines_.back();
+}
+
+RunLogPart RunLog::After(uint64_t number, Rank rank) const {
+  RunLogPart part;
+  part.last = std::max(number, last_);
+  if (lines_.empty() || number >= last_) return part;
+  const uint64_t first = lines_.front().number;
+  part.dropped = first > number + 1 ? first - number - 1 : 0;
+  size_t bytes = 0;
+  for (size_t i = number + 1 > first ? number + 1 - first : 0; i < lines_.size(); ++i) {
+    const RunLogLine& line = lines_[i];
+    if (!Concerns(line, rank)) continue;
+    bytes += line.entry.text.size() + 100;
+    if (bytes > kPartBytes && !part.lines.empty()) {
+      part.last = line.number - 1;
+      part.more = true;
+      return part;
+    }
+    part.lines.push_back(line);
+  }
+  return part;
+}
+
+bool LogRate::Admit(int64_t now_ns) {
+  tokens_ = std::min<double>(kBurst, tokens_ + kPerSecond * 1e-9 * static_cast<double>(now_ns - at_ns_));
+  at_ns_ = now_ns;
+  if (tokens_ < 1) {
+    ++refused_;
+    return false;
+  }
+  tokens_ -= 1;
+  return true;
+}
+
+int64_t LogRate::TakeRefused() { return std::exchange(refused_, 0); }
+
+}  // namespace weft
