@@ -275,6 +275,19 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   EXPECT_EQ(core.transfer_spans(1), expected);
 }
 
+// A driver reads the clock before it looks, and may be held up between the two.
+TEST(TwoProcesses, TensorMadeAfterTheDriverReadTheClock_ArrivesWhenItWasMade) {
+  const auto shape = Shape("gpipe", 2, 2, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  WorkerEffects out;
+  PrepareSecondRank(core);
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
+  core.OnTensor(5, Only<WantEffect>(out)[0].key, {7}, &out);
+  ASSERT_EQ(core.transfer_spans(1).size(), 1u);
+  EXPECT_EQ(core.transfer_spans(1)[0].made_ns, 7);
+  EXPECT_EQ(core.transfer_spans(1)[0].arrived_ns, 7);
+}
+
 // The weights of the job that runs and of the next one are wanted, a slice from the other holder each, and no
 // others, though the whole step is granted.
 TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {

@@ -110,9 +110,10 @@ void WorkerRun::OnTensor(int64_t now, const TensorKey& key, const TensorArrival&
   const std::optional<TensorWants::Want> want = wants_.Take(key);
   if (!want.has_value()) return;
   LocalRank& rank = ranks_.Of(key.consumer);
+  // `now` is of the moment in which a driver began to look, and may be before that in which it was made.
   if (key.kind != TensorKind::kOrder)
-    rank.Keep({key.producer, key.kind, pending_.JobOf(want->job), want->since, arrival.made_ns, now,
-               arrival.bytes});
+    rank.Keep({key.producer, key.kind, pending_.JobOf(want->job), want->since, arrival.made_ns,
+               std::max(now, arrival.made_ns), arrival.bytes});
   InputArrived(want->job, want->microbatch, out);
   const bool awaited = pending_.IsQueued(want->job);
   if (rank.in_flight.idle() && awaited && arrival.made_ns > 0) rank.clock.Arrived(now, arrival.made_ns);
