@@ -72,6 +72,9 @@ struct Schedule {
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
+  // A rank keeps fetched weights of a stage for the micro-batches of a step that it computes with them later:
+  // from the first forward to the last, and from the first backward to the last. Else each job fetches anew.
+  bool keeps_fetched = false;
 
   // Return the last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the
   // stage's input.

@@ -29,11 +29,12 @@ RULE = "cdp_v2"
 
 class Placement:
     """A row of the table: a schedule with and without the rule. Formulas are in units of A, the activations that one
-    micro-batch leaves in the whole model, and P, the bytes of its weights."""
+    micro-batch leaves in the whole model, P, the bytes of its weights, and O, what a stage hands to the next."""
 
-    def __init__(self, name, schedule, activation, weights, sent, steps, ranks, one_process=False):
+    def __init__(self, name, schedule, activation, weights, sent, outputs, steps, ranks, one_process=False):
         self.name, self.schedule, self.one_process = name, schedule, one_process
-        self.activation, self.weights, self.sent, self.steps, self.ranks = activation, weights, sent, steps, ranks
+        self.activation, self.weights, self.sent, self.outputs = activation, weights, sent, outputs
+        self.steps, self.ranks = steps, ranks
 
 
 def relayed_by_pyramid(n):
@@ -45,20 +46,23 @@ def relayed_by_pyramid(n):
 def placements(n):
     ring = 2 * (n - 1)
     half = (n + 1) / 2
+    chain = 2 * n * (n - 1)
+    visits = 2 * n - 1
     r = f",rule={RULE}"
     return [
-        Placement("one process, all ranks", "ddp", n, n, None, None, n, True),
-        Placement("one process, all ranks, cyclic", "ddp" + r, half, (n, 2 * n), None, None, n, True),
-        Placement("data parallel", "ddp", 1, 1, ring, ring, n),
-        Placement("data parallel, cyclic", "ddp" + r, 1, (1, 2), ring, 1, n),
-        Placement("data and model parallel", f"lpp,groups={n},ranks={n}", 1 / n, 1 / n, ring, ring, n * n),
-        Placement("data and model parallel, cyclic", "cdp_mp" + r, 1 / n, (1 / n, 2 / n), relayed_by_pyramid(n), 1,
+        Placement("one process, all ranks", "ddp", n, n, None, None, None, n, True),
+        Placement("one process, all ranks, cyclic", "ddp" + r, half, n, None, None, None, n, True),
+        Placement("data parallel", "ddp", 1, 1, ring, 0, ring, n),
+        Placement("data parallel, cyclic", "ddp" + r, 1, 1, ring, 0, 1, n),
+        Placement("data and model parallel", f"lpp,groups={n},ranks={n}", 1 / n, 1 / n, ring, chain, ring, n * n),
+        Placement("data and model parallel, cyclic", "cdp_mp" + r, 1 / n, (1 / n, 2 / n), relayed_by_pyramid(n), chain, 1,
                   n * (n + 1) // 2),
-        Placement("pipeline", "gpipe", 1, 1 / n, 0, 1, n),
-        Placement("pipeline, cyclic", "gpipe" + r, 1, (1 / n, 2 / n), 0, 1, n),
-        Placement("sharded", "fsdp", 1, 2 / n, 3 * (n - 1), ring, n),
-        Placement("sharded, cyclic", "fsdp" + r, 1, (2 / n, 3 / n), 3 * (n - 1), 1, n),
-        Placement("sharded, cyclic, migrating", "fsdp,residency=migrating" + r, 1, (1 / n, 2 / n), None, 1, n),
+        Placement("pipeline", "gpipe", 1, 1 / n, 0, chain, 1, n),
+        Placement("pipeline, cyclic", "gpipe" + r, 1, (1 / n, 2 / n), 0, chain, 1, n),
+        Placement("sharded", "fsdp", 1, 2 / n, 3 * (n - 1), 0, ring, n),
+        Placement("sharded, cyclic", "fsdp" + r, 1, (2 / n, 3 / n), 3 * (n - 1), 0, 1, n),
+        Placement("sharded, cyclic, migrating", "fsdp,residency=migrating" + r, 1, (1 / n, 2 / n), (3 * visits, 5 * visits), 0,
+                  1, n),
     ]
 
 
@@ -121,7 +125,7 @@ def simulated_row(weft, schedule, n, profile):
                       str(profile), "--communication", "-o", "json"])
 
 
-def of_measurement(row, one_process, unit_a, unit_p):
+def of_measurement(row, one_process, unit_a, unit_p, unit_o):
     """Activations and weights of a device, and bytes sent, in units: simulated, then measured."""
     stats = row["rank_stats"]
     together = sum if one_process else max
@@ -135,6 +139,7 @@ def of_measurement(row, one_process, unit_a, unit_p):
         "weights": (together(s["simulated"]["weight_bytes"] for s in stats) / unit_p,
                     together(weights(s) for s in stats) / unit_p),
         "sent": (model_state(simulated["bytes_sent"]) / unit_p, model_state(row["bytes_sent"]) / unit_p),
+        "outputs": (outputs(simulated["bytes_sent"]) / unit_o, outputs(row["bytes_sent"]) / unit_o),
         "steps": row["communication_steps"],
         "ranks": row["ranks"],
     }
@@ -142,25 +147,31 @@ def of_measurement(row, one_process, unit_a, unit_p):
 
 def model_state(sent):
     """Bytes of weights and gradients; what goes from stage to stage is counted apart."""
-    return sum(size for kind, size in sent.items() if kind not in ("activation", "input_gradient"))
+    return sum(sent.values()) - outputs(sent)
 
 
-def table(n, chosen, rows, unit_a, unit_p):
+def outputs(sent):
+    """Bytes of activations and their gradients."""
+    return sum(sent.get(kind, 0) for kind in ("activation", "input_gradient"))
+
+
+def table(n, chosen, rows, unit_a, unit_p, unit_o):
     lines = [f"| N = {n} | schedule | activations of a device, A | weights of a device, P | weights and gradients sent, P | "
-             "comm. steps | devices |", "| --- | --- | --- | --- | --- | --- | --- |"]
+             "activations and their gradients sent, O | comm. steps | devices |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     refused = []
     for p in chosen:
         row = rows[(p.one_process, p.schedule)]
         if not row["ran"]:
             refused.append(f"`{p.schedule}`: {row['reason']}")
-            cells = [f"{formula(v)} / - / -" for v in (p.activation, p.weights, p.sent)] + [formula(p.steps)]
+            cells = [f"{formula(v)} / - / -" for v in (p.activation, p.weights, p.sent, p.outputs)] + [formula(p.steps)]
             lines.append(f"| {p.name} | `{p.schedule}` | " + " | ".join(cells) + f" | {1 if p.one_process else p.ranks} |")
             continue
-        f = of_measurement(row, p.one_process, unit_a, unit_p)
+        f = of_measurement(row, p.one_process, unit_a, unit_p, unit_o)
         cells = [f"{formula(getattr(p, key))} / {number(f[key][0])} / {number(f[key][1])}"
-                 for key in ("activation", "weights", "sent")]
+                 for key in ("activation", "weights", "sent", "outputs")]
         if p.one_process:
-            cells[2] = "0"
+            cells[2:] = ["0", "0"]
         cells.append("0" if p.one_process else f"{formula(p.steps)} / {f['steps']}")
         lines.append(f"| {p.name} | `{p.schedule}` | " + " | ".join(cells) + f" | {1 if p.one_process else f['ranks']} |")
     return lines, refused
@@ -327,8 +338,8 @@ def main():
             file.write_text(gpt_run(folder, n, 1 if options.small else 4, 32 if options.small else 128, 4))
             chosen = placements(n)
             rows = measured_rows(weft, file, chosen, options.processes, 4 if options.small else 6)
-            unit_a, unit_p = units(weft, file)
-            lines, refused = table(n, chosen, rows, unit_a, unit_p)
+            unit_a, unit_p, unit_o = units(weft, file)
+            lines, refused = table(n, chosen, rows, unit_a, unit_p, unit_o)
             sections.append("\n".join(lines))
             refusals += refused
             live += live_lines(n, chosen, rows)
@@ -336,7 +347,7 @@ def main():
         if not options.small:
             file, profile = folder / "gpt8.yaml", folder / "gpt8.json"
             file.write_text(gpt_run(folder, 8, 4, 128, 4))
-            unit_a, unit_p = units(weft, file, profile, gpt_cut(8, 4))
+            unit_a, unit_p, _ = units(weft, file, profile, gpt_cut(8, 4))
             lines, refused = simulated_table(weft, 8, profile, unit_a, unit_p)
             sections.append("\n".join(lines))
             refusals += refused
@@ -359,8 +370,8 @@ def main():
 
 
 def units(weft, file, profile=None, cut=None):
-    """A and P: what a micro-batch leaves in the whole model, and the bytes of its weights, by `weft profile`. Where a path
-    is given it is kept there as stages of so many layers, without the optimizer's state."""
+    """A, P and O: what a micro-batch leaves in the whole model, the bytes of its weights, and what a stage hands to the next,
+    by `weft profile`. Where a path is given it is kept there as stages of so many layers, without the optimizer's state."""
     found, reason = weft_json([weft, "profile", str(file)])
     if found is None:
         raise RuntimeError(f"profile of {file}: {reason}")
@@ -373,7 +384,7 @@ def units(weft, file, profile=None, cut=None):
                      for key in ("forward", "backward", "update", "activation_bytes", "weight_bytes")}
             stages.append(dict(stage, output_bytes=parts[-1]["output_bytes"]))
         profile.write_text(json.dumps({"unit": "s", "stages": stages}))
-    return sum(l["activation_bytes"] for l in layers), sum(l["weight_bytes"] for l in layers)
+    return sum(l["activation_bytes"] for l in layers), sum(l["weight_bytes"] for l in layers), layers[0]["output_bytes"]
 
 
 def problems(n, chosen, rows):
@@ -384,6 +395,10 @@ def problems(n, chosen, rows):
         if not row["ran"]:
             continue
         most = p.ranks // n * n * n  # every rank's micro-batches on every stage
+        if p.schedule == f"ddp,rule={RULE}":
+            versions = [s["peak_weight_versions"] for s in row["rank_stats"]]
+            if any(v != 1 for v in versions):
+                found.append(f"{p.schedule}: {versions} versions of a stage's weights by rank, where one is enough")
         if row["live_activations"] > most:
             found.append(f"{p.schedule}: {row['live_activations']} activations alive, of {most} that there are")
     for schedule in ("ddp", f"ddp,rule={RULE}", f"gpipe,rule={RULE}"):
@@ -400,17 +415,29 @@ Each cell is **formula / simulated / measured**. The units are:
 
 - **A**: the bytes of activations that one micro-batch leaves in the whole model until its backward, as `weft profile` measures them;
 - **P**: the bytes of the model's weights;
+- **O**: the bytes that a stage hands to the next for one micro-batch, and gets back as a gradient;
 - **tick**: the time of one forward or one backward, where all take equal time;
 - **N**: the number of stages, of micro-batches and, except for data and model parallelism, of ranks.
 
 The model is a gpt with its blocks in N stages of nearly equal work. Embedding and head are in the first and the last stage. The formulas assume equal stages, so they are a little off. Measured with `weft compare --measure` on a %(cpu)s, with all ranks in two processes (in one, where the device is one process), beside other work: the times are no measure of speed. Simulated is the same run with its own job times.
 
-- **Weights.** The formula counts the newest version. A range goes up to one old version more, which the rule needs where it reads old weights. Formula and simulation count what is fetched for use. The measured figure does not count it where the owner's memory is read in place, as between processes of one machine.
-- **Sent** counts all ranks together in one step, without what goes from stage to stage (activations and their gradients).
+- **Formulas** are closed forms of these placements for equal stages and equal times. They are Weft's own, not those that the paper prints, and count what each placement has to hold and to send.
+- **Weights.** The formula counts the newest version. A range goes up to one old version more, where a device reads old and new weights of a stage. Data parallelism needs no second version: each rank reads one version of a stage at a time, and installs the next one when it has done so. Formula and simulation count what is fetched for use. The measured figure does not count it where the owner's memory is read in place, as between processes of one machine.
+- **Sent** counts all ranks together in one step. Weights and gradients are in P; activations and their gradients are in O, 2 N (N-1) where each stage is on another device than the next. In the cyclic rows, the first holder that installs late gets no version in the first step, so a run of few steps sends a little less than its formula.
 - **Communication steps** are the most between two ticks ([definition](../guide/command_line.md#communication-steps)): formula / computed from the job graph. A real run has no common ticks to count them at. cdp_mp needs two, because the last micro-batch is not always at the home of its stage.
-- **Migrating states.** A state is larger than the weights and moves with nearly every job, and there is no simple formula for what is sent. The measured weights of a device include the end of the run, when all states are on the last rank. The simulated ones are two states at a time, of two versions each.
-- **One process** is data parallelism with all N ranks in one process. Its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too. A device that shares them holds one (or two).
+- **Migrating states.** A stage's state moves 2N times in a step, and the last stage's N times: 2N - 1 moves of a whole model. Under AdamW a state has the two moments, one or two versions, and a sum except before the first backward: 3 to 5 times the weights. So it sends 3 (2N-1) to 5 (2N-1) P, where fetching sends 3 (N-1). What it saves is that no rank ever owns a stage. The measured weights of a device include the end of the run, when all states are on the last rank. The simulated ones are two states at a time, of two versions each.
+- **One process** is data parallelism with all N ranks in one process. Its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too, N in all. [Below](#one-copy-for-the-ranks-of-a-process) is what sharing them would need.
 - **Measured activations** also include what a forward has in hand while it runs. That matters where stages are as small as here.
+
+"""
+PAGE_SHARED = """
+## One copy for the ranks of a process
+
+Ranks of one process that replicate a stage could share its weights. Then the process of the second row would hold each live version once: at most 2 - 1/N times P, since all stages but the last have two live versions for a part of the cycle. It holds N times P today. It would need:
+
+- **Weights of the process.** `WeightVersions` is a rank's own. Versions would belong to process, stage and version, with a count of the ranks that have them. A late install of a version that is in the process already would take a share, not a copy, and the home would write a new version beside the shared one. The autograd leaves of a version, which each rank accumulates gradients into, would stay the rank's.
+- **A prediction by process.** `HeldBytes`, memory budgets and admission count by rank. Two ranks that share a copy would each have to be charged a part of it, or the process as a whole: the schedule alone no longer says what a rank holds, and a run that moves a rank to another process needs more memory than before.
+- **Reports.** The weights in `peak_bytes` are those of a rank's own allocations, and a shared copy has no such rank.
 
 """
 PAGE_LIVE = """
@@ -439,7 +466,7 @@ def text(sections, refusals, live, alive, pictures):
     page = PAGE_TABLES % {"rule": RULE, "cpu": CPU} + "\n\n".join(sections) + "\n"
     if refusals:
         page += "\nNot in this build, or refused:\n\n" + "\n".join(f"- {r}" for r in dict.fromkeys(refusals)) + "\n"
-    page += PAGE_LIVE + "\n".join(live) + "\n"
+    page += PAGE_SHARED.rstrip() + "\n" + PAGE_LIVE + "\n".join(live) + "\n"
     if alive:
         page += PAGE_MODELS % {"rule": RULE, "side": RUN_SIDE, "profile": PROFILE_SIDE} + "\n".join(alive) + "\n\n"
         page += "\n\n".join(f"![{name[:-4].replace('_', ' ')}](../pictures/{name})" for name in pictures) + "\n"

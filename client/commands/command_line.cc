@@ -352,29 +352,38 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   return sub;
 }
 
+// Adds what says how long the jobs and transfers of a plan take.
+void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
+  sub.add_option("--profile", o.profile,
+                 "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
+      ->type_name("FILE");
+  AddNumber(sub, "--flops", o.flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  sub.get_option("--flops")->excludes("--profile");
+  AddNumber(sub, "--bandwidth", o.bandwidth, true, "BYTES",
+            "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
+  AddNumber(sub, "--latency", o.latency, false, "X",
+            "Latency of each transfer (default: the profile's, else 0)");
+  AddNetwork(sub, &o.network);
+}
+
 CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
   CLI::App* sub =
       app.add_subcommand("plan", "Find the schedule that takes a step in the least time and fits");
-  sub->add_option("FILE", o.file, "A run file (.yaml), or a profile of layers (.json)")
-      ->required()
-      ->type_name("");
-  sub->add_option("--workers", o.workers, "Number of ranks")
-      ->required()
-      ->check(CLI::Range(1, kMaxPlannedRanks))
-      ->type_name("P");
+  CLI::Option* const file =
+      sub->add_option("FILE", o.file, "A run file (.yaml), or a profile of layers (.json)")->type_name("");
+  CLI::Option* const workers = sub->add_option("--workers", o.workers, "Number of ranks")
+                                   ->check(CLI::Range(1, kMaxPlannedRanks))
+                                   ->type_name("P");
+  CLI::Option* const from =
+      sub->add_option("--from", o.from,
+                      "In place of both: plan a run anew, at the speeds that the folder of its results shows")
+          ->type_name("OUT")
+          ->excludes(file)
+          ->excludes(workers);
   AddNumber(*sub, "--memory", o.memory, true, "BYTES",
             "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
-  sub->add_option("--profile", o.profile,
-                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
-      ->type_name("FILE");
-  AddNumber(*sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub->get_option("--flops")->excludes("--profile");
-  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
-            "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
-  AddNumber(*sub, "--latency", o.latency, false, "X",
-            "Latency of each transfer (default: the profile's, else 0)");
-  AddNetwork(*sub, &o.network);
+  AddPlanCosts(*sub, o);
   sub->add_option("--microbatches", o.microbatches,
                   "For a profile: micro-batches of a step; without it, patterns alone are planned")
       ->check(CLI::Range(1, kMaxSize))
@@ -397,10 +406,17 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
                   "table (default), json, or yaml: a file that run files and simulate take")
       ->check(CLI::IsMember({"table", "json", "yaml"}))
       ->type_name("FORM");
+  for (const char* other : {"--flops", "--network", "--microbatches", "--vary", "--schedule"})
+    from->excludes(sub->get_option(other));
+  sub->callback([&o] {
+    if (o.from.empty() && (o.file.empty() || o.workers == 0))
+      throw CLI::RequiredError("FILE and --workers, or --from");
+  });
   sub->footer(Footer(
       {{"weft plan docs/runs/shakespeare.yaml --workers 2", "by counted FLOPs"},
        {"weft plan profile.json --workers 4 --memory 2GB", "measured layers, 2 GB a rank"},
-       {"weft plan run.yaml --workers 4 --profile profile.json -o yaml > plan.yaml", "for a run file"}},
+       {"weft plan run.yaml --workers 4 --profile profile.json -o yaml > plan.yaml", "for a run file"},
+       {"weft plan --from out/run -o yaml > plan.yaml", "as its ranks were measured"}},
       "A run file takes the plan as schedule: {file: plan.yaml}, with its stages. Nothing fits: exit code 1, "
       "and\n"
       "the least memory that would (docs/guide/plan.md)."));
@@ -415,9 +431,20 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   sub->add_option("--steps", o.steps, "Steps to train (default 6); the first is not counted")
       ->check(CLI::Range(2, kMaxSize))
       ->type_name("T");
+  CLI::Option* const ranks =
+      sub->add_option("--ranks", o.ranks,
+                      "Measure the speeds of so many ranks as well, each in its own process")
+          ->check(CLI::Range(1, kMaxPlannedRanks))
+          ->type_name("W");
+  sub->add_option("--network", o.network,
+                  "With --ranks: file for their speeds and the link between processes")
+      ->type_name("FILE")
+      ->needs(ranks);
+  ranks->needs(sub->get_option("--network"));
   AddDevice(*sub, o.device);
   sub->footer(Footer(
       {{"weft profile docs/runs/tiny.yaml -o profile.json", "measure"},
+       {"weft profile docs/runs/tiny.yaml -o profile.json --ranks 2 --network network.yaml", "and the ranks"},
        {"weft compare docs/runs/tiny.yaml --profile profile.json", "predict with it"}},
       "Each layer's times and bytes for one micro-batch (docs/guide/profile.md). One process computes, so\n"
       "that nothing else runs beside a job."));

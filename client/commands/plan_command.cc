@@ -3,11 +3,25 @@
 #include <string>
 
 #include "client/planning/make_plan.h"
+#include "client/planning/measured_plan.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
+namespace {
+
+ExitCode PlanAnew(const PlanOptions& options) {
+  const auto plan = PlanFromRun({options.from, options.profile, options.memory, options.bandwidth,
+                                 options.latency, options.time_limit});
+  if (!plan.ok()) return Fail(kExitBadConfiguration, plan.status().message());
+  if (options.output == "json") return PrintData(MeasuredPlanJson(*plan).dump() + "\n");
+  if (options.output == "yaml") PrintMessage(Sentence(plan->better, plan->measured));
+  return PrintData(options.output == "yaml" ? MeasuredPlanYaml(*plan) : MeasuredPlanTable(*plan));
+}
+
+}  // namespace
 
 ExitCode RunPlan(const PlanOptions& options) {
+  if (!options.from.empty()) return PlanAnew(options);
   const auto wanted = ParseWantedPlan(options.schedule);
   if (!wanted.ok()) return Fail(kExitUsage, wanted.status().message());
   const auto source =

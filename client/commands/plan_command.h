@@ -10,7 +10,8 @@
 namespace weft {
 
 struct PlanOptions {
-  std::string file;                // a run file (.yaml), or a profile (.json)
+  std::string file;                // a run file (.yaml), or a profile (.json); empty with `from`
+  std::string from;                // folder of a run that was measured
   int workers = 0;                 // ranks
   double memory = 0;               // bytes of each rank; 0: the run's, else no limit
   std::string profile;             // for a run file: measured times and bytes; empty: counted FLOPs

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/measured_run.h"
 #include "client/files/profile.h"
@@ -17,6 +18,7 @@
 #include "client/training/run_data.h"
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
+#include "coordinator/replanning/measured_jobs.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
@@ -94,6 +96,24 @@ RunSpec LinkProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
+RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks) {
+  RunSpec profiling = ProfilingRun(run, steps);
+  profiling.train.microbatches = ranks;
+  profiling.train.batch = ranks * run.microbatch_samples();
+  profiling.schedule.name = "ddp";
+  profiling.schedule.parameters = {{"ranks", absl::StrCat(ranks)}};
+  return profiling;
+}
+
+std::string NetworkText(const std::string& source, const MeasuredLink& link,
+                        const std::vector<double>& speeds) {
+  std::string text = absl::StrCat("# measured by weft profile ", source, "\n");
+  if (link.bandwidth > 0) absl::StrAppendFormat(&text, "bandwidth: %.6g\n", link.bandwidth);
+  if (link.latency > 0) absl::StrAppendFormat(&text, "latency: %.6g\n", link.latency);
+  const auto two_digits = [](std::string* out, double speed) { absl::StrAppendFormat(out, "%.3f", speed); };
+  return absl::StrCat(text, "speeds: [", absl::StrJoin(speeds, ", ", two_digits), "]\n");
+}
+
 OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const MeasuredRun* split,
                       const MeasuredLink& link) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
@@ -131,10 +151,19 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const Mea
 
 namespace {
 
-// The three short trainings behind a profile.
+// The short trainings behind a profile.
 struct ProfiledRuns {
-  MeasuredRun whole, split, linked;
+  MeasuredRun whole, split, linked, sped;
 };
+
+// Returns the speeds of ranks that have done the same jobs, without the first step.
+std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace, int ranks) {
+  MeasuredJobs jobs(ranks, run.stages());
+  for (const DrawnJob& j : trace.jobs) {
+    if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
+  }
+  return CostsOfJobs(run, jobs).speeds;
+}
 
 absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
                                              const ScratchFolder& scratch) {
@@ -146,14 +175,19 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
     int processes;
     MeasuredRun* measured;
   };
-  for (const Part& part : {Part{"profile", ProfilingRun(run, options.steps), 1, &runs.whole},
-                           Part{"split", SplitProfilingRun(run, options.steps), 1, &runs.split},
-                           Part{"links", LinkProfilingRun(run, options.steps), 2, &runs.linked}}) {
-    if (part.processes > part.spec.stages()) continue;  // nothing is sent
+  std::vector<Part> parts = {{"profile", ProfilingRun(run, options.steps), 1, &runs.whole},
+                             {"split", SplitProfilingRun(run, options.steps), 1, &runs.split},
+                             {"links", LinkProfilingRun(run, options.steps), 2, &runs.linked}};
+  if (options.ranks > 0)
+    parts.push_back(
+        {"speeds", SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, &runs.sped});
+  for (const Part& part : parts) {
+    if (part.measured == &runs.linked && part.spec.stages() < 2) continue;  // nothing is sent
     auto measured =
         TrainAndMeasure(part.spec, part.processes, options.device, scratch / part.folder, &signals);
     // A machine may have a device for one process alone.
-    if (!measured.ok() && part.processes > 1 && !absl::IsCancelled(measured.status())) {
+    const bool may_lack = part.measured == &runs.linked;
+    if (!measured.ok() && may_lack && !absl::IsCancelled(measured.status())) {
       PrintMessage(absl::StrCat("the link between two processes is not in the profile: ",
                                 measured.status().message()));
       continue;
@@ -187,8 +221,15 @@ ExitCode RunProfile(const ProfileOptions& options) {
     return kExitInterrupted;
   }
   if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
-  OrderedJson json = ProfileOf(ProfilingRun(*run, options.steps), measured->whole, &measured->split,
-                               LinkOf(measured->linked.trace.transfers));
+  const MeasuredLink link = LinkOf(measured->linked.trace.transfers);
+  if (options.ranks > 0) {
+    const RunSpec sped = SpeedProfilingRun(*run, options.steps, options.ranks);
+    const std::vector<double> speeds = SpeedsOf(sped, measured->sped.trace, options.ranks);
+    if (const ExitCode code = Print(NetworkText(options.file, link, speeds), options.network);
+        code != kExitOk)
+      return code;
+  }
+  OrderedJson json = ProfileOf(ProfilingRun(*run, options.steps), measured->whole, &measured->split, link);
   json["name"] = run->name;
   return Print(json.dump(2) + "\n", options.output);
 }

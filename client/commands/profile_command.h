@@ -4,6 +4,7 @@
 #define WEFT_CLIENT_COMMANDS_PROFILE_COMMAND_H_
 
 #include <string>
+#include <vector>
 
 #include "client/commands/measured_schedules.h"
 #include "client/console/console.h"
@@ -18,7 +19,9 @@ struct ProfileOptions {
   std::string file;  // the run file; its data must be there
   int steps = 6;     // steps to train; the first one is not counted
   DeviceFlags device;
-  std::string output;  // the profile's file; empty for standard output
+  std::string output;   // the profile's file; empty for standard output
+  int ranks = 0;        // ranks whose speeds are measured, each in a process of its own; 0 for none
+  std::string network;  // file of the network that these ranks make; with `ranks`
 };
 
 // Returns the run with each layer as a stage, one micro-batch of the same size a step, and all on one rank,
@@ -29,11 +32,17 @@ RunSpec ProfilingRun(const RunSpec& run, int steps);
 // from one process to another.
 RunSpec SplitProfilingRun(const RunSpec& run, int steps);
 RunSpec LinkProfilingRun(const RunSpec& run, int steps);
+// Returns the same run with all layers on each of so many ranks, which compute a micro-batch of a step each.
+RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks);
 
 // Returns the profile of such runs: medians without the first step. Without the split one it has no halves of
 // backwards.
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured,
                                  const MeasuredRun* split = nullptr, const MeasuredLink& link = {});
+
+// Returns the network file of ranks of these speeds.
+std::string NetworkText(const std::string& source, const MeasuredLink& link,
+                        const std::vector<double>& speeds);
 
 // Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);

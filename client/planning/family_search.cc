@@ -12,6 +12,7 @@
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
 #include "schedules/families/candidates.h"
+#include "schedules/families/unequal_ranks.h"
 
 namespace weft {
 namespace {
@@ -59,6 +60,10 @@ class FamilySearch {
     std::vector<SizedCandidate> all;
     if (options_.schedule.empty()) {
       all = CandidatesOnRanks(options_.ranks, microbatches, layers_);
+      if (!options_.speeds.empty() && microbatches >= options_.ranks) {
+        const std::vector<Rank> dealt = DealBySpeed(microbatches, options_.speeds);
+        all.push_back({DealtCandidate(dealt, options_.ranks), 1, ""});
+      }
     } else {
       const auto spec = ParseScheduleText(options_.schedule);
       if (!spec.ok()) return spec.status();

@@ -7,7 +7,9 @@
 // changes its policy, as long as that helps: predictions know speeds, links and memory, so the cut comes to
 // suit them. Both parts end when they are told to stop, with the best so far.
 //
-// Families that read old weights train otherwise; they are left out unless they are asked for. Pure.
+// Families deal micro-batches in equal parts. For ranks of different speeds there is also data parallelism
+// that deals them by speed. Families that read old weights train otherwise; they are left out unless they are
+// asked for. Pure.
 #ifndef WEFT_CLIENT_PLANNING_FAMILY_SEARCH_H_
 #define WEFT_CLIENT_PLANNING_FAMILY_SEARCH_H_
 
@@ -26,8 +28,9 @@ struct FamilySearchOptions {
   std::vector<int> microbatches = {1};                // that are tried
   std::vector<std::string> activations = {"retain"};  // policies that a stage may have
   std::string reduction = "ordered";
-  std::string schedule;     // only this one: a family's name, or one with parameters; empty for all
-  bool slow_links = false;  // transfers take time: forms with more micro-batches in flight are tried, too
+  std::vector<double> speeds;  // of the ranks; empty where all are equally fast
+  std::string schedule;        // only this one: a family's name, or one with parameters; empty for all
+  bool slow_links = false;     // transfers take time: forms with more micro-batches in flight are tried, too
   std::function<bool()> stop = [] { return false; };
 };
 

@@ -195,6 +195,7 @@ class PlanMaker {
     if (source_.run.has_value()) options.reduction = source_.run->schedule.reduction;
     options.schedule = wanted_.family;
     options.slow_links = source_.slow_links();
+    if (source_.network.has_value()) options.speeds = source_.network->network.speeds;
     options.stop = StopAfter(1);
     auto found = SearchFamilies(options, predict_);
     if (!found.ok()) return found.status();

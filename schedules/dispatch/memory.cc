@@ -25,11 +25,12 @@ std::pair<double, double> BytesOf(const Kept& kept, double weight, double state)
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   std::vector<double> held;
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
+  const bool keeps_fetched = graph.schedule().keeps_fetched;
   for (const std::vector<KeptOfStage>& stages : KeptByRanks(graph)) {
     double of_holders = 0, fetched = 0, of_visits = 0, before = 0;
     for (const KeptOfStage& stage : stages) {
       const double weight = OfStage(bytes.weight, stage.stage);
-      if (stage.fetches) fetched = std::max(fetched, weight);
+      if (stage.fetches) fetched = keeps_fetched ? fetched + weight : std::max(fetched, weight);
       if (!stage.kept.has_value()) continue;
       const auto [state, whole_sums] = BytesOf(*stage.kept, weight, OfStage(bytes.state, stage.stage));
       of_holders += state;

@@ -3,7 +3,8 @@
 //
 // A rank needs its versions of the weights of each stage that it holds, the stage's further state (gradients,
 // moments of the optimizer; where holders relay, the home alone has it), and room for one fetched copy of the
-// largest stage that it computes with another rank's weights. Where the state of stages
+// largest stage that it computes with another rank's weights; of each such stage where copies are kept for
+// later micro-batches. Where the state of stages
 // migrates it holds two at a time, the one that it computes and the one that has come for its next job;
 // states that wait for a rank that is late are not counted. The rest of the budget admits forwards. Pure.
 // Failure: FailedPrecondition for a schedule that cannot fit, naming stage, micro-batch, rank and bytes.

@@ -59,6 +59,7 @@ class Maker {
     if (absl::Status s = ReadConstants(); !s.ok()) return s;
     schedule_ = SizedSchedule("custom", stages_, microbatches_, ranks_);
     schedule_.split_backward = split_;
+    schedule_.keeps_fetched = keeps_fetched_;
     for (const auto part : {&Maker::MakeRanks, &Maker::MakePriority, &Maker::MakeStaleness, &Maker::MakeLimit,
                             &Maker::ChooseSync}) {
       if (absl::Status s = (this->*part)(); !s.ok()) return s;
@@ -88,7 +89,7 @@ class Maker {
   const FamilyParameters& parameters_;
   const int stages_, microbatches_;
   int ranks_ = 0, period_ = 1;
-  bool split_ = false;
+  bool split_ = false, keeps_fetched_ = false;
   std::map<std::string, int64_t> constants_;
   Schedule schedule_;
 };
@@ -126,11 +127,15 @@ absl::Status Maker::ReadSizes() {
   }
   if (absl::Status s = whole(ranks, kMaxFormulaRanks, &ranks_); !s.ok()) return s;
   if (absl::Status s = whole("period", kMaxPeriod, &period_); !s.ok()) return s;
-  if (Has("split_backward")) {
-    const std::string& value = parameters_.at("split_backward");
-    if (value != "true" && value != "false") return At("split_backward", "must be true or false");
-    split_ = value == "true";
+  for (const auto& [name, flag] :
+       {std::pair("split_backward", &split_), std::pair("keep_fetched", &keeps_fetched_)}) {
+    if (!Has(name)) continue;
+    const std::string& value = parameters_.at(name);
+    if (value != "true" && value != "false") return At(name, "must be true or false");
+    *flag = value == "true";
   }
+  if (keeps_fetched_ && period_ > 1)
+    return At("keep_fetched", "needs ranks that are the same in every step; leave `period` out");
   constexpr int64_t kMax = 4'000'000;
   if (int64_t{stages_} * microbatches_ * period_ <= kMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -373,6 +378,8 @@ const Family& CustomFamily() {
         "how the holders of a stage come to the same weights: slices (default), relay, width (a slice of "
         "every "
         "stage on every rank), or migrating, which needs a cyclic rule"},
+       {"keep_fetched",
+        "true to keep fetched weights for the rank's later micro-batches on the stage (default false)"},
        {"split_backward", "true to split each backward into its halves (default false)"},
        {"period", "steps after which the ranks are the same again, where a formula uses t (default 1)"}}};
   return *family;

@@ -67,6 +67,7 @@ absl::StatusOr<Schedule> Fslpp(const FamilyParameters& parameters, int stages, i
   if (!s.ok()) return s;
   const absl::StatusOr<Groups> h = ReadGroups("fslpp", parameters, stages, microbatches);
   s->weights = [h = *h](const Job& j) { return h.At(j.stage, j.stage); };
+  s->keeps_fetched = true;
   return s;
 }
 

@@ -1,6 +1,7 @@
 #include "schedules/graph/graph.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/require.h"
@@ -34,6 +35,7 @@ Graph::Graph(RunSchedule schedule, int steps, int first_step)
   NumberTails();
   if (replays()) NumberPlaces();
   FindRemoteBackwards();
+  if (s.keeps_fetched && s.period == 1) FindKeptWeights();
 }
 
 // Numbers the reduces and updates of a step. Each member's reduce and update of a stage follow one another;
@@ -91,6 +93,39 @@ void Graph::FindRemoteBackwards() {
       }
     }
   }
+}
+
+// The first job of a kind that a rank computes on a stage fetches for the others: in a fixed order the first
+// one there, else the first micro-batch. Those of another version fetch on their own.
+void Graph::FindKeptWeights() {
+  fetched_by_.assign(compute_jobs_, -1);
+  keeps_fetched_.assign(compute_jobs_, false);
+  for (int stage = 0; stage < schedule().stages; ++stage) {
+    if (protocol(stage).layout() != Layout::kWhole) continue;
+    for (const JobKind kind : kComputeKinds) {
+      if (IsComputeKindUsed(kind)) FindKeptWeights(stage, kind);
+    }
+  }
+}
+
+void Graph::FindKeptWeights(int stage, JobKind kind) {
+  std::map<std::pair<Rank, Rank>, int> first;  // micro-batch, by rank and holder
+  const auto at = [&](int b) { return Job::Compute(0, stage, b, kind); };
+  const auto visit_fetches = [&](const auto& act) {
+    for (int b = 0; b < schedule().microbatches; ++b) {
+      if (FetchesWeights(at(b))) act(b, std::pair(schedule().compute(at(b)), schedule().weights(at(b))));
+    }
+  };
+  visit_fetches([&](int b, const std::pair<Rank, Rank>& places) {
+    int& found = first.try_emplace(places, b).first->second;
+    if (replays() && PriorityOf(at(b)) < PriorityOf(at(found))) found = b;
+  });
+  visit_fetches([&](int b, const std::pair<Rank, Rank>& places) {
+    const int fetching = first.at(places);
+    if (b == fetching || schedule().StalenessOf(stage, b) != schedule().StalenessOf(stage, fetching)) return;
+    fetched_by_[IndexOf(at(b))] = fetching;
+    keeps_fetched_[IndexOf(at(fetching))] = true;
+  });
 }
 
 void Graph::NumberPlaces() {
@@ -157,7 +192,8 @@ int64_t Graph::PriorityOf(const Job& job) const {
 }
 
 int Graph::VersionOf(const Job& job) const {
-  if (!HasMicrobatch(job.kind)) return job.step;
+  if (job.kind == JobKind::kReduce) return job.step;
+  if (job.kind == JobKind::kUpdate) return std::max(0, protocol(job.stage).VersionBehind(job) - 1);
   return std::max(0, job.step - schedule().StalenessOf(job.stage, job.microbatch));
 }
 
@@ -173,6 +209,13 @@ bool Graph::FetchesWeights(const Job& job) const {
       break;  // every version that is read is in the state
   }
   return false;
+}
+
+std::optional<Job> Graph::FetchedBy(const Job& job) const {
+  if (fetched_by_.empty() || !HasMicrobatch(job.kind)) return std::nullopt;
+  const int32_t microbatch = fetched_by_[IndexOf(job)];
+  if (microbatch < 0) return std::nullopt;
+  return Job::Compute(job.step, job.stage, microbatch, job.kind);
 }
 
 int Graph::SourceOf(const Job& job) const {

@@ -20,6 +20,7 @@
 #define WEFT_SCHEDULES_GRAPH_GRAPH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "schedules/graph/edge.h"
@@ -30,6 +31,10 @@
 #include "schedules/sync/protocol.h"
 
 namespace weft {
+
+// The kinds that work on one micro-batch.
+inline constexpr JobKind kComputeKinds[] = {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput,
+                                            JobKind::kBackwardWeight};
 
 class Graph {
  public:
@@ -103,7 +108,7 @@ class Graph {
   // Returns true if the joint operation of `edge.to` can be started on its rank when `edge.from`, of the same
   // rank, has ended.
   bool BeginsJointly(const Edge& edge) const;
-  // Returns the version that a compute job reads.
+  // Returns the version that a compute job reads, or that an update begins with.
   int VersionOf(const Job& job) const;
   // Returns the member that a compute job reads and feeds, where weights are whole (Layout).
   int SourceOf(const Job& job) const;
@@ -113,6 +118,14 @@ class Graph {
   }
   // Returns true if the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
+
+  // Returns the job of the same rank, stage, step and kind that fetches the weights with which this one
+  // computes too; nothing where the job fetches them itself, or none are fetched (Schedule::keeps_fetched).
+  std::optional<Job> FetchedBy(const Job& job) const;
+  // Returns true if other jobs compute with the weights that the job fetches.
+  bool KeepsFetched(const Job& job) const {
+    return !keeps_fetched_.empty() && HasMicrobatch(job.kind) && keeps_fetched_[IndexOf(job)];
+  }
 
   // Returns true if a compute job's micro-batch has its forward and its backward on different ranks (in some
   // step). The backward then starts over from the stage's input: it waits for that activation too, and the
@@ -144,6 +157,8 @@ class Graph {
   void NumberTails();
   void NumberPlaces();
   void FindRemoteBackwards();
+  void FindKeptWeights();
+  void FindKeptWeights(int stage, JobKind kind);
   void ActivationEdges(const Job& job, Edges* edges) const;
   void BackwardPredecessors(const Job& job, Edges* edges) const;
 
@@ -154,6 +169,10 @@ class Graph {
   const JointOrder* joint_order_ = nullptr;  // the protocols' own
   std::vector<bool> remote_backward_;        // by stage and micro-batch
   bool any_remote_backward_ = false;
+  // Where fetched weights are kept, by index: the micro-batch whose job fetches them for this one, or -1; and
+  // whether the job fetches for others.
+  std::vector<int32_t> fetched_by_;
+  std::vector<bool> keeps_fetched_;
   int compute_jobs_ = 0;  // of a step
   // The reduces and updates of a step, as of step 0, numbered behind the compute jobs; and by stage where
   // each member's reduce (2 m) and update (2 m + 1) are; -1 for none.

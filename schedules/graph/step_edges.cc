@@ -148,10 +148,13 @@ void StepEdges::InvertRun(const Graph& graph) {
 void StepEdges::AppendSuccessors(const Graph& graph, const Job& job, Edges* edges) const {
   for (const Successor& s : SuccessorsOf(job.step, graph.IndexOf(job))) {
     const Job to = graph.JobAt(job.step + s.distance, s.index);
-    // An update makes the version of the step behind its own.
     const bool reads = job.kind == JobKind::kUpdate &&
                        (s.tensor == TensorKind::kWeights || (HasMicrobatch(to.kind) && !of_run_));
-    edges->push_back({job, to, s.tensor, s.part, reads ? job.step + 1 : 0, s.joined});
+    const bool shares = job.kind != JobKind::kUpdate && s.tensor == TensorKind::kWeights;
+    const int version = reads    ? graph.protocol(job.stage).VersionBehind(job)
+                        : shares ? graph.VersionOf(to)
+                                 : 0;
+    edges->push_back({job, to, s.tensor, s.part, version, s.joined});
   }
 }
 

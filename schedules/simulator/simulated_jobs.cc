@@ -131,7 +131,7 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
   if (forward) flags |= kAdmits;
   if (graph_.MarksOf(job) & kOverlapsForward) flags |= kOverlapped;
   if (charge.ring_turns > 0) flags |= kJoint;
-  if (graph_.FetchesWeights(job)) flags |= kFetches;
+  if (graph_.FetchesWeights(job) && !graph_.FetchedBy(job).has_value()) flags |= kFetches;
   if (forward || charge.remakes) flags |= kBeginsActivation;
   if (job.kind == graph_.final_backward() || charge.keeps_nothing) {
     flags |= kEndsActivation;

@@ -118,7 +118,7 @@ void Simulation::Seed() {
     for (int i = 0; i < progress_.jobs().size(); ++i) {
       const JobId id = MakeJobId(step, i);
       const Job job = JobOf(id);
-      if (graph_.FetchesWeights(job) && graph_.VersionOf(job) == 0) {
+      if (graph_.FetchesWeights(job) && !graph_.FetchedBy(job).has_value() && graph_.VersionOf(job) == 0) {
         edges.clear();
         graph_.Predecessors(job, &edges);
         const OperationCharge charge = ChargeOf(graph_, job);

@@ -6,23 +6,17 @@
 #include "base/require.h"
 
 namespace weft {
-namespace {
-
-constexpr JobKind kComputeKinds[] = {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput,
-                                     JobKind::kBackwardWeight};
-
-}  // namespace
-
 int MaxVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;
-  // A state that travels brings all of them; and a rank that writes checkpoints keeps, at the end of a run,
-  // those that later steps would read.
+  // A state that travels brings all of them, and slices are read by all jobs.
+  const Protocol& protocol = graph.protocol(stage);
+  if (protocol.layout() != Layout::kWhole) return 1 + schedule.MaxStaleness(stage);
   const std::vector<Rank>& members = graph.members(stage);
   const auto found = std::lower_bound(members.begin(), members.end(), member);
-  const bool saves =
-      found != members.end() && graph.protocol(stage).holder(static_cast<int>(found - members.begin())).saves;
-  if (saves || graph.protocol(stage).layout() == Layout::kTravelling) return 1 + schedule.MaxStaleness(stage);
+  const Holder holder = found != members.end() && *found == member
+                            ? protocol.holder(static_cast<int>(found - members.begin()))
+                            : Holder();
   int most = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
     for (int step = 0; step < schedule.period; ++step) {
@@ -34,7 +28,8 @@ int MaxVersions(const Graph& graph, int stage, Rank member) {
       }
     }
   }
-  return 1 + most;
+  const int saved = holder.saves ? schedule.MaxStaleness(stage) : 0;
+  return std::max({1, 1 + most - holder.installs_late, saved});
 }
 
 HeldVersions::HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed)
@@ -43,7 +38,8 @@ HeldVersions::HeldVersions(const Graph& graph, Steps steps, std::vector<bool> fo
     std::vector<Member>& members = members_.emplace_back(graph.members(s).size());
     for (size_t m = 0; m < members.size(); ++m) {
       Member& member = members[m];
-      member.newest = steps_.first;
+      const bool late = graph.protocol(s).holder(static_cast<int>(m)).installs_late;
+      member.newest = std::max(0, steps_.first - late);
       member.oldest = std::max(0, steps_.first - graph.schedule().MaxStaleness(s));
       for (int v = member.oldest; v <= member.newest; ++v)
         member.readers.push_back(CountReaders(s, static_cast<int>(m), v));
@@ -72,8 +68,9 @@ int HeldVersions::Held(int stage, int member) const {
 
 int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
-  // A member that saves keeps what steps behind the last would read.
-  int readers = steps_.saved && graph_.protocol(stage).holder(member).saves &&
+  // A member that saves keeps what steps behind the last would read, but for what the last update begins
+  // with.
+  int readers = steps_.saved && graph_.protocol(stage).holder(member).saves && version != steps_.end - 1 &&
                 version + schedule.MaxStaleness(stage) >= steps_.end;
   for (int b = 0; b < schedule.microbatches; ++b) {
     const int staleness = schedule.StalenessOf(stage, b);
@@ -132,11 +129,12 @@ void HeldVersions::ReadElsewhere(int step, int stage, int microbatch, int member
 
 bool HeldVersions::KeepsVersion(const Job& update) {
   Member& m = members_[update.stage][update.member];
-  m.replaces = m.readers.back() == 0;
+  const bool here = graph_.protocol(update.stage).VersionBehind(update) == m.newest;  // nothing is made
+  m.replaces = here || m.readers.back() == 0;
   return !m.replaces;
 }
 
-// Returns the oldest version that a snapshot keeps.
+// Returns the oldest version that a snapshot keeps; the newest is the one before what the update begins with.
 int HeldVersions::OldestSaved(int stage, int version) const {
   return std::max(0, version - graph_.schedule().MaxStaleness(stage));
 }
@@ -147,7 +145,7 @@ void HeldVersions::AddSnapshot(int version) {
       if (!IsFollowed(graph_.members(s)[number]) || !graph_.protocol(s).holder(number).saves) continue;
       Member& m = members_[s][number];
       m.snapshots.push_back(version);
-      for (int v = OldestSaved(s, version); v < version && v <= m.newest; ++v) {
+      for (int v = OldestSaved(s, version); v < version - 1 && v <= m.newest; ++v) {
         Require(v >= m.oldest && (v == m.newest || m.readers[v - m.oldest] > 0),
                 "a snapshot is announced while what it keeps is held");
         ++m.readers[v - m.oldest];
@@ -162,21 +160,23 @@ void HeldVersions::TakeSnapshot(const Job& update, Versions* dropped) {
   const auto found = std::find(snapshots.begin(), snapshots.end(), version);
   Require(found != snapshots.end(), "a snapshot is taken once it was announced");
   snapshots.erase(found);
-  for (int v = OldestSaved(update.stage, version); v < version; ++v)
+  for (int v = OldestSaved(update.stage, version); v < version - 1; ++v)
     CountRead(update.stage, update.member, v, dropped);
 }
 
 int HeldVersions::Publish(const Job& update, Versions* dropped) {
   Member& m = members_[update.stage][update.member];
+  const int version = graph_.protocol(update.stage).VersionBehind(update);
+  if (version == m.newest) return Held(update.stage, update.member);
   if (m.readers.back() == 0 && !m.replaces && dropped != nullptr) {
     dropped->push_back({update.stage, update.member, m.newest});
   }
   m.replaces = false;
   ++m.newest;
-  Require(m.newest == update.step + 1, "updates of a member follow one another");
+  Require(m.newest == version, "updates of a member follow one another");
   m.readers.push_back(ReadersOf(update.stage, update.member, m.newest));
   for (const int snapshot : m.snapshots)
-    m.readers.back() += m.newest < snapshot && m.newest >= OldestSaved(update.stage, snapshot);
+    m.readers.back() += m.newest < snapshot - 1 && m.newest >= OldestSaved(update.stage, snapshot);
   while (m.oldest < m.newest && m.readers.front() == 0) {
     m.readers.pop_front();
     ++m.oldest;

@@ -6,8 +6,10 @@
 // latest, when the step's update begins.
 //
 // A run may make some of its steps only. It then begins with every version that a step from its first on may
-// read; and a holder that saves (Holder::saves) keeps to the end what the steps behind its last would read,
-// so that another run can go on there. Pure; one thread.
+// read. What is saved of a step is saved around the update behind which it is: the version that the update
+// begins with before it, all else behind it. A holder that saves (Holder::saves) keeps until then the older
+// versions that later steps read; at the end of the run for good, so that another run can go on there. Pure;
+// one thread.
 #ifndef WEFT_SCHEDULES_SYNC_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_SYNC_HELD_VERSIONS_H_
 
@@ -19,7 +21,7 @@
 namespace weft {
 
 // Returns the most versions of the stage's weights that the member ever holds: the newest, and as many older
-// ones as the jobs that read this member's weights may lag behind, or, of who saves the stage, any jobs.
+// ones as the jobs that read this member's weights may lag behind it, or as it has to save.
 int MaxVersions(const Graph& graph, int stage, Rank member);
 
 class HeldVersions {
@@ -35,9 +37,9 @@ class HeldVersions {
     int end = 1, first = 0;
     bool saved = false;  // at the end
   };
-  // Refers to `graph`. Every member of every stage begins with the version that `first` updates have made,
-  // and with those before it that may still be read. `followed`, by rank, are those whose jobs are told of
-  // and whose versions are asked for; empty for all.
+  // Refers to `graph`. Every member of every stage begins with the version that `first` updates have made
+  // (one before it where it installs late), and with those before it that may still be read. `followed`, by
+  // rank, are those whose jobs are told of and whose versions are asked for; empty for all.
   HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed = {});
   HeldVersions(const Graph& graph, int steps) : HeldVersions(graph, Steps{steps}) {}
 
@@ -57,8 +59,9 @@ class HeldVersions {
   // Notes the end of an update. Returns how many versions its member holds now.
   int Publish(const Job& update, Versions* dropped);
 
-  // Announces a snapshot of what the followed members save, behind the updates that make `version`: of
-  // that, and of older ones that later steps read, which are kept for it. Of these none has been dropped yet.
+  // Announces a snapshot of what the followed members save, around the updates that make `version`: of that,
+  // and of older ones that later steps read, which are kept for it until those begin. Of these none has been
+  // dropped yet.
   void AddSnapshot(int version);
   // Notes that it has been taken behind this update, which has ended.
   void TakeSnapshot(const Job& update, Versions* dropped);

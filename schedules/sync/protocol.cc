@@ -11,10 +11,10 @@ namespace weft {
 
 absl::string_view OperationName(Operation operation) {
   constexpr absl::string_view kNames[kOperations] = {
-      "begin_state",  "receive_state",   "join_gather",    "gather_weights",    "forward",
-      "forward_only", "remake_forward",  "backward",       "hand_out_gradient", "add_to_sum",
-      "accumulate",   "all_reduce",      "reduce_scatter", "sum_squares",       "step",
-      "clipped_step", "install_weights", "drop_version",   "send_state"};
+      "begin_state", "receive_state", "join_gather",     "gather_weights", "keep_weights",
+      "forward",     "forward_only",  "remake_forward",  "backward",       "hand_out_gradient",
+      "add_to_sum",  "accumulate",    "all_reduce",      "reduce_scatter", "sum_squares",
+      "step",        "clipped_step",  "install_weights", "drop_version",   "send_state"};
   return kNames[static_cast<int>(operation)];
 }
 
@@ -40,14 +40,20 @@ Protocol::Protocol(const Schedule& schedule, int stage) : stage_(stage) {
   gradients_leave_ = remote || ranks_.size() > 1;
 }
 
-// A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
+// A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was. A
+// job that would read a version before the first one waits for no update.
 void Protocol::AddWeights(const Graph& graph, const Job& reader, Edges* edges) const {
   const bool fetch = graph.FetchesWeights(reader);
   if (!fetch && reader.kind != JobKind::kForward) return;
   const int version = graph.VersionOf(reader);
-  if (!fetch && version == 0) return;
-  edges->push_back({Job::Update(version - 1, reader.stage, graph.SourceOf(reader)), reader,
-                    fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
+  if (const std::optional<Job> first = graph.FetchedBy(reader); first.has_value()) {
+    edges->push_back({*first, reader, TensorKind::kWeights, 0, version});
+    return;
+  }
+  const int wanted = reader.step - graph.schedule().StalenessOf(reader.stage, reader.microbatch);
+  const Job update = UpdateTo(fetch ? version : wanted, graph.SourceOf(reader));
+  if (!fetch && update.step < 0) return;
+  edges->push_back({update, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
 }
 
 void Protocol::ReduceAll() {
@@ -83,6 +89,7 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
     case JobKind::kForward:
       if (layout_ == Layout::kSliced && graph.FetchesWeights(job))
         operations->push_back(Operation::kGatherWeights);
+      if (graph.KeepsFetched(job)) operations->push_back(Operation::kKeepWeights);
       operations->push_back(away ? Operation::kForwardOnly : Operation::kForward);
       return;
     case JobKind::kBackward:
@@ -90,6 +97,7 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
     case JobKind::kBackwardWeight:
       if (layout_ == Layout::kSliced && graph.FetchesWeights(job))
         operations->push_back(Operation::kGatherWeights);
+      if (graph.KeepsFetched(job)) operations->push_back(Operation::kKeepWeights);
       if (away && job.kind == graph.input_backward()) operations->push_back(Operation::kRemakeForward);
       operations->push_back(Operation::kBackward);
       if (job.kind != graph.final_backward()) return;
@@ -101,7 +109,11 @@ void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Ope
       return;
     case JobKind::kUpdate:
       if (gradients_leave_ && !has_reduce_) operations->push_back(Operation::kAccumulate);
-      operations->push_back(holders_[job.member].steps ? Operation::kStep : Operation::kInstallWeights);
+      if (holders_[job.member].steps) {
+        operations->push_back(Operation::kStep);
+      } else if (VersionBehind(job) > 0) {  // the run begins with version 0
+        operations->push_back(Operation::kInstallWeights);
+      }
       return;
   }
 }

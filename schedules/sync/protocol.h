@@ -38,11 +38,12 @@ enum class Layout : uint8_t {
 // One rank of those that hold a stage.
 struct Holder {
   Rank rank = 0;
-  bool steps = true;         // its updates are optimizer steps; else they install a version made elsewhere
-  bool saves = false;        // it writes the stage, or its slice of it, into checkpoints
-  bool reduces = false;      // a reduce of its own sums the gradients before its update
-  bool gives_norm = false;   // gradients are clipped, and that reduce gives the norm of its sum
-  bool totals_norm = false;  // that reduce also adds up the norms of all stages
+  bool steps = true;           // its updates are optimizer steps; else they install a version made elsewhere
+  bool installs_late = false;  // they install a version a step later, once no job reads the one before
+  bool saves = false;          // it writes the stage, or its slice of it, into checkpoints
+  bool reduces = false;        // a reduce of its own sums the gradients before its update
+  bool gives_norm = false;     // gradients are clipped, and that reduce gives the norm of its sum
+  bool totals_norm = false;    // that reduce also adds up the norms of all stages
 };
 
 // The memory that a holder keeps for the stage whatever it computes, as multiples of the stage's parameters.
@@ -63,6 +64,7 @@ enum class Operation : uint8_t {
   kReceiveState,     // takes up the state that came from the stop before
   kJoinGather,       // gives its slice to the joint gather of the weights; what follows is behind that
   kGatherWeights,    // puts the weights together from slices that came
+  kKeepWeights,      // keeps the weights that came for later micro-batches of the rank on the stage
   kForward,          // computes, and keeps what the backward needs
   kForwardOnly,      // computes, and keeps nothing: the backward is on another rank
   kRemakeForward,    // computes the forward again from its inputs, which came
@@ -94,6 +96,13 @@ class Protocol {
   int size() const { return static_cast<int>(ranks_.size()); }
   // Returns the first holder whose updates are optimizer steps.
   int home() const { return home_; }
+  // Returns the version that the member has behind the update, and the update behind which it has a version.
+  int VersionBehind(const Job& update) const {
+    return update.step + 1 - holders_[update.member].installs_late;
+  }
+  Job UpdateTo(int version, int member) const {
+    return Job::Update(version - 1 + holders_[member].installs_late, stage_, member);
+  }
   Layout layout() const { return layout_; }
 
   // Returns true if some holder has a reduce.

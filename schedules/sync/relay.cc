@@ -3,8 +3,13 @@
 // A running sum goes from each micro-batch's backward to the next one's, in their order, and from the last
 // one to the stage's home, the holder that the last micro-batch of step 0 names. The home alone has the
 // optimizer's state and makes the next version. That goes from holder to holder, in the order in which their
-// micro-batches first read it, so that no version waits for one that is needed later; holders that read none
-// of a version come last. The order may change from step to step, as the placement does.
+// micro-batches first read it, so that no version waits for one that is needed later. The order may change
+// from step to step, as the placement does.
+//
+// A holder whose one micro-batch reads every version a step late installs it late (Holder::installs_late):
+// its update of a step follows that step's backward, the last job that reads the version before, and installs
+// what the step began with. So it needs room for one version. It gets the version from a holder that has held
+// it since the step's begin, or from one that installed it late too; so these come last.
 #include <algorithm>
 #include <utility>
 
@@ -17,6 +22,30 @@ namespace {
 
 int MemberOf(const std::vector<Rank>& ranks, Rank rank) {
   return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+// Returns whether each member's one micro-batch of every step reads its own weights a step late, and whether
+// the member does nothing for others.
+std::vector<bool> ReadLate(const Schedule& schedule, int stage, const std::vector<Rank>& ranks) {
+  std::vector<bool> late(ranks.size(), schedule.MaxStaleness(stage) == 1);
+  for (int step = 0; step < schedule.period; ++step) {
+    std::vector<int> microbatches(ranks.size(), 0);
+    for (int b = 0; b < schedule.microbatches; ++b) {
+      const Job job = Job::Compute(step, stage, b, JobKind::kForward);
+      const int member = MemberOf(ranks, schedule.weights(job));
+      bool own = true;
+      for (const JobKind kind : {JobKind::kForward, schedule.input_backward(), schedule.final_backward()}) {
+        const Job of_kind = Job::Compute(step, stage, b, kind);
+        own &= schedule.compute(of_kind) == ranks[member] && schedule.weights(of_kind) == ranks[member];
+        if (schedule.weights(of_kind) != ranks[member])
+          late[MemberOf(ranks, schedule.weights(of_kind))] = false;
+      }
+      ++microbatches[member];
+      late[member] = late[member] && own && schedule.StalenessOf(stage, b) == 1;
+    }
+    for (size_t m = 0; m < ranks.size(); ++m) late[m] = late[m] && microbatches[m] == 1;
+  }
+  return late;
 }
 
 // Returns all members, the home first.
@@ -47,10 +76,15 @@ class RelayProtocol : public Protocol {
     home_ = MemberOf(ranks_, schedule.weights(last));
     for (int member = 0; member < size(); ++member)
       holders_[member].steps = holders_[member].saves = member == home_;
+    const std::vector<bool> late = ReadLate(schedule, stage, ranks_);
+    for (int member = 0; member < size(); ++member)
+      holders_[member].installs_late = late[member] && member != home_;
     gradients_leave_ = false;
     passes_sums_ = true;
     for (int step = 0; step < schedule.period; ++step) {
-      const std::vector<int> order = OrderOfReading(schedule, stage, ranks_, home_, step);
+      std::vector<int> order = OrderOfReading(schedule, stage, ranks_, home_, step);
+      std::stable_partition(order.begin(), order.end(),
+                            [this](int member) { return !holders_[member].installs_late; });
       std::vector<int>& before = before_.emplace_back(ranks_.size(), -1);
       for (size_t i = 1; i < order.size(); ++i) before[order[i]] = order[i - 1];
     }
@@ -67,9 +101,7 @@ class RelayProtocol : public Protocol {
     if (holders_[job.member].steps) {
       AddGradients(graph, job, edges);
     } else {
-      const int before = before_[static_cast<size_t>(job.step) % before_.size()][job.member];
-      edges->push_back(
-          {Job::Update(job.step, job.stage, before), job, TensorKind::kWeights, 0, job.step + 1});
+      AddInstalled(graph, job, edges);
     }
     AddUpdateBefore(job, edges);
   }
@@ -91,8 +123,22 @@ class RelayProtocol : public Protocol {
   }
 
  private:
-  std::vector<std::vector<int>>
-      before_;  // [step mod period][member]: who has the version before it; -1: none
+  // Appends the edge from the holder that has the version first, and, where it is installed late, those from
+  // the jobs that read the one before.
+  void AddInstalled(const Graph& graph, const Job& job, Edges* edges) const {
+    const int version = VersionBehind(job);
+    const size_t made = static_cast<size_t>(version + before_.size() - 1) % before_.size();
+    const Job update = UpdateTo(version, before_[made][job.member]);
+    if (update.step >= 0) edges->push_back({update, job, TensorKind::kWeights, 0, version});
+    if (!holders_[job.member].installs_late) return;
+    for (int b = 0; b < graph.schedule().microbatches; ++b) {
+      const Job reader = Job::Compute(job.step, job.stage, b, graph.final_backward());
+      if (graph.Reads(reader, job.member)) edges->push_back({reader, job, TensorKind::kOrder, 0, 0});
+    }
+  }
+
+  // [step of the update that makes the version, mod period][member]: who has it before the member; -1: none
+  std::vector<std::vector<int>> before_;
 };
 
 class RelaySync : public Sync {

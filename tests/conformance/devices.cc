@@ -115,6 +115,9 @@ class HostedRank final : public RankCompute {
   }
   void DropWeights(int stage, int version) override { Here().DropWeights(stage, version); }
   absl::Status Save(int stage, const std::string& folder) override { return Here().Save(stage, folder); }
+  absl::Status BeginSave(int stage, const std::string& folder) override {
+    return Here().BeginSave(stage, folder);
+  }
   absl::Status SaveInitial(int stage, const std::string& folder) override {
     return Here().SaveInitial(stage, folder);
   }

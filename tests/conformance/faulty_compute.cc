@@ -136,6 +136,12 @@ class FaultyCompute final : public RankCompute {
 
   // RankFiles.
   absl::Status Save(int stage, const std::string& folder) override { return sound_->Save(stage, folder); }
+  absl::Status BeginSnapshot(int stage, SnapshotMemory& memory) override {
+    return sound_->BeginSnapshot(stage, memory);
+  }
+  absl::Status BeginSave(int stage, const std::string& folder) override {
+    return sound_->BeginSave(stage, folder);
+  }
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage, SnapshotMemory& memory) override {
     return sound_->Snapshot(stage, memory);
   }

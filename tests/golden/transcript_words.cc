@@ -72,7 +72,7 @@ std::string PrepareWords(const PrepareEffect& e) {
     absl::StrAppend(&words, &s == &e.stages.front() ? "" : ",", " stage ", s.stage, " on rank ", s.rank);
     if (s.parts > 1) absl::StrAppend(&words, " slice ", s.part, " of ", s.parts);
     if (!s.holds_weights && !s.state_travels) words += " without weights";
-    if (s.updated_elsewhere) words += " installs versions";
+    if (s.updated_elsewhere) words += s.installs_late ? " installs versions late" : " installs versions";
     if (s.state_travels) words += " travels";
     if (s.saves) words += " saves";
   }
@@ -91,6 +91,7 @@ std::string StartWords(const StartEffect& e) {
   }
   if (e.keeps_version) absl::StrAppend(&words, ", keeps version ", e.version);
   if (e.overlapped) words += ", beside a forward";
+  if (e.puts_aside) absl::StrAppend(&words, ", puts version ", e.version, " aside");
   if (e.takes_snapshot) absl::StrAppend(&words, ", takes the snapshot of step ", e.job.step + 1);
   if (e.takes_copy) absl::StrAppend(&words, ", takes a copy of step ", e.job.step + 1);
   return words;

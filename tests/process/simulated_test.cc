@@ -237,6 +237,35 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
   }
 }
 
+// Two of the four ranks own two stages each, the others none: each of these fetches both of its stages, once
+// for the forwards of its four micro-batches, and once for their backwards.
+TEST(MeasuredRun, FslppOnFourProcesses_FetchesEachStageOnceForwardAndOnceBackward) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const std::string file =
+      folder.Write("run.yaml", GptRun(folder, "{fslpp: {groups: 2, ranks: 2}}", /*microbatches=*/8));
+  const auto run = ReadRunFile(file);
+  ASSERT_TRUE(run.ok()) << run.status();
+  std::vector<int64_t> fetches;
+  for (const RankStats& rank : Simulated(*run).ranks) fetches.push_back(rank.weight_fetches);
+  const int steps = run->train.steps;
+  EXPECT_EQ(fetches, (std::vector<int64_t>{0, 4 * steps, 4 * steps, 0}));
+
+  const CommandResult trained =
+      Command::Run({"weft", "train", file, "--processes", "4", "--out", folder / "out"}, 120);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  int64_t parameters = 0;
+  for (const LayerCount& layer : CountLayers(run->model)) parameters += layer.parameters;
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  EXPECT_EQ(summary["bytes_sent"].value("weights", int64_t{0}), 2 * steps * 4 * parameters);
+
+  ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", folder / "plain"}, 120).code, 0);
+  for (const char* stage : {"00", "01", "02", "03"}) {
+    const std::string name = absl::StrCat("checkpoint/stage", stage, ".safetensors");
+    EXPECT_EQ(ReadWholeFile(folder / ("out/" + name)), ReadWholeFile(folder / ("plain/" + name))) << stage;
+  }
+}
+
 // The order that a greedy run happened to take is run once more job by job, with the same result.
 TEST(MeasuredRun, GreedyRunFromItsActions_RepeatsTheOrderInEveryStep) {
   TestFolder folder;

@@ -169,7 +169,7 @@ TEST(SimulatedWorld, OldWeights_AreHeldAsLongAsSomeJobReadsThem) {
     const char *family, *rule;
     int versions;
   };
-  for (const Named& named : {Named{"ddp", "cdp_v1", 2}, Named{"ddp", "cdp_v2", 2}, Named{"fsdp", "cdp_v2", 2},
+  for (const Named& named : {Named{"ddp", "cdp_v1", 1}, Named{"ddp", "cdp_v2", 1}, Named{"fsdp", "cdp_v2", 2},
                              Named{"gpipe", "cdp_v1", 2}, Named{"1f1b", "cdp_v2", 2},
                              Named{"pipedream", "sync", 4}, Named{"pipedream_2bw", "sync", 2}}) {
     for (uint64_t seed = 1; seed <= 15; ++seed) {

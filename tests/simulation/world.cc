@@ -427,7 +427,11 @@ void World::CheckEnd() {
   for (const auto& [number, p] : process_at_) {
     if (p->dead) continue;
     if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
-    for (const auto& [where, versions] : p->weights) CheckVersions(where.first, where.second, versions);
+    for (auto [where, versions] : p->weights) {
+      if (const auto aside = p->put_aside.find(where); aside != p->put_aside.end())
+        versions.insert(aside->second);
+      CheckVersions(where.first, where.second, std::move(versions));
+    }
     if (!p->inbox.empty())
       Problem(absl::StrCat(p->inbox.size(), " tensors were never used, first the ",
                            Describe(p->inbox.begin()->first)));

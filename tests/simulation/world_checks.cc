@@ -135,15 +135,16 @@ void World::CountActivationBytes(const StartEffect& start, bool ended) {
   }
 }
 
-// The newest version is there; and on who saves, all that steps behind the last would read; and no other.
-void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions) {
+// The newest version is there, or the one before where it is installed late; and on who saves, all that steps
+// behind the last would read, with the one that was put aside; and no other.
+void World::CheckVersions(Rank rank, int stage, std::map<int, Value> versions) {
   const Graph& graph = plan_->graph;
   const auto& members = graph.members(stage);
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found == members.end()) return;
   const int member = static_cast<int>(found - members.begin());
   std::map<int, Value> wanted;
-  const int newest = options_.steps;
+  const int newest = options_.steps - graph.protocol(stage).holder(member).installs_late;
   for (int v = graph.protocol(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest;
        ++v)
     wanted[v] = plain_[v][stage][(graph.protocol(0).layout() == Layout::kSliced) ? member : 0];

@@ -21,7 +21,7 @@ std::string Describe(int step, const StatePart& part) {
 void World::TakeCopy(Process& p, const StartEffect& start) {
   const int step = start.job.step + 1;
   const StatePart part{start.job.stage, SliceSavedBehind(plan_->graph, start.job)};
-  const std::map<int, Value>& held = p.weights[{start.rank, start.job.stage}];
+  const std::map<int, Value> held = SavedVersions(p, start);
   std::map<int, Value> copy;
   for (int v = OldestRead(part.stage, step); v <= step; ++v) {
     const auto found = held.find(v);
@@ -78,7 +78,10 @@ void World::ResumeWith(Process& p, const ResumeEffect& e) {
       for (int v = OldestRead(s.stage, e.step); is_right && v <= e.step; ++v)
         is_right = found->second.count(v) != 0 && found->second.at(v) == plain_[v][s.stage][part.part];
       if (!is_right) Problem(absl::StrCat("rank ", s.rank, " cannot begin with ", Describe(e.step, part)));
-      if (is_right && plan_->graph.route() == nullptr) p.weights[{s.rank, s.stage}] = found->second;
+      if (!is_right || plan_->graph.route() != nullptr) continue;
+      std::map<int, Value>& held = p.weights[{s.rank, s.stage}];
+      held = found->second;
+      held.erase(held.upper_bound(NewestAtBegin(s.rank, s.stage)), held.end());
     }
   }
   AtInAttempt(p, now_ + 1 + random_.Below(options_.save_ns), [this, &p] {

@@ -72,6 +72,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   const auto weights = [&] {
     if (!start.Does(Operation::kGatherWeights)) {
       const std::optional<Value> came = take(TensorKind::kWeights);
+      if (start.Does(Operation::kKeepWeights)) out.kept_weights = came;
       return came.has_value() ? *came : HeldWeights(p, start.rank, j.stage, start.version);
     }
     std::vector<Value> slices(SlicesOf(plan_->graph, j.stage));
@@ -136,7 +137,9 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     if (!start.last) return out;
     const std::optional<Value> installed = take(TensorKind::kWeights);
     const bool makes = plan_->graph.protocol(j.stage).holder(j.member).steps;
-    if (installed.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
+    const bool installs = start.Does(Operation::kInstallWeights);
+    if (makes ? installed.has_value() : installs && !installed.has_value())
+      Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
     // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);

@@ -63,6 +63,7 @@ class World {
       held.BeginEpoch(0, 0);
       offered.clear();
       weights.clear();
+      put_aside.clear();
       sums.clear();
       outputs.clear();
       state_sums.clear();
@@ -85,6 +86,8 @@ class World {
     bool looks = false;           // true while it is to look at its wants
     // Held weights, by rank and stage: by version.
     std::map<std::pair<Rank, int>, std::map<int, Value>> weights;
+    // The version that the newest saved update of a rank and stage began with, taken before it.
+    std::map<std::pair<Rank, int>, std::pair<int, Value>> put_aside;
     // Sums of reduce and gradient-consuming jobs.
     std::map<Job, Value> sums;
     std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
@@ -103,6 +106,7 @@ class World {
     bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
   };
   struct Outputs {
+    std::optional<Value> kept_weights = std::nullopt;
     Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
     int64_t there = 0;  // time when the device has made them
   };
@@ -189,6 +193,7 @@ class World {
                      const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
+  int NewestAtBegin(Rank rank, int stage) const;
   void BeginWeights(Process& p, Rank rank, int stage, int part);
   // world_snapshots.cc
   void ExpectPieces(Process& p, const SnapshotEffect& e);
@@ -235,7 +240,9 @@ class World {
   // Returns true if ranks of this one's process may go on behind the job.
   bool IsOver(const Job& job, Rank rank) const;
   void CheckEnd();
-  void CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions);
+  void CheckVersions(Rank rank, int stage, std::map<int, Value> versions);
+  // Returns what the update's rank saves behind it: the versions that it holds, and the one put aside.
+  std::map<int, Value> SavedVersions(Process& p, const StartEffect& start);
   // Returns the oldest version that a step may read when `newest` is the newest.
   int OldestRead(int stage, int newest) const {
     return std::max(0, newest - plan_->graph.schedule().MaxStaleness(stage));

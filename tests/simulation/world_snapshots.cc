@@ -14,12 +14,19 @@ void World::ExpectPieces(Process& p, const SnapshotEffect& e) {
     Problem(absl::StrCat("the snapshot of step ", e.step, " is announced with ", e.pieces, " pieces"));
 }
 
+std::map<int, Value> World::SavedVersions(Process& p, const StartEffect& start) {
+  const std::pair<Rank, int> where = {start.rank, start.job.stage};
+  std::map<int, Value> saved = p.weights[where];
+  if (const auto aside = p.put_aside.find(where); aside != p.put_aside.end()) saved.insert(aside->second);
+  return saved;
+}
+
 // Takes a snapshot behind the update, by the rank that has made or holds the version.
 void World::TakeSnapshot(Process& p, const StartEffect& start) {
   const Graph& graph = plan_->graph;
   const int step = start.job.step + 1, stage = start.job.stage;
   const int member = (graph.protocol(0).layout() == Layout::kSliced) ? start.job.member : 0;
-  const std::map<int, Value>& held = p.weights[{start.rank, stage}];
+  const std::map<int, Value> held = SavedVersions(p, start);
   for (int v = OldestRead(stage, step); v <= step; ++v) {
     const auto found = held.find(v);
     if (found == held.end() || found->second != plain_[v][stage][member]) {

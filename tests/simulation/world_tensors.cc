@@ -12,7 +12,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
   Value value = 0;
   switch (e.key.kind) {
     case TensorKind::kWeights:
-      value = HeldWeights(p, e.key.producer, e.key.stage, e.key.version);
+      value = outputs != nullptr && outputs->kept_weights.has_value()
+                  ? *outputs->kept_weights
+                  : HeldWeights(p, e.key.producer, e.key.stage, e.key.version);
       break;
     case TensorKind::kActivation:
       value = outputs->activation;
@@ -61,9 +63,16 @@ Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {
 void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> installed,
                           const std::vector<Value>& sums) {
   std::map<int, Value>& held = p.weights[{start.rank, start.job.stage}];
-  const int version = start.job.step;
+  const int made = plan_->graph.protocol(start.job.stage).VersionBehind(start.job);
+  const int version = std::max(0, made - 1);
   if (start.version != version || held.rbegin()->first != version)
     Problem(absl::StrCat(Describe(start.job), " does not begin with version ", version));
+  if (made == version) return;  // the run begins with it
+  p.put_aside.erase({start.rank, start.job.stage});
+  if ((start.takes_snapshot || start.takes_copy || start.puts_aside) && !start.keeps_version &&
+      OldestRead(start.job.stage, made) <= version) {
+    p.put_aside[{start.rank, start.job.stage}] = {version, held[version]};
+  }
   held[version + 1] = installed.has_value() ? *installed : Updated(held[version], sums);
   if (!start.keeps_version) {
     CheckUnread(start.rank, start.job.stage, version);
@@ -87,9 +96,17 @@ void World::DropWeights(Process& p, const DropEffect& e) {
   held.erase(e.version);
 }
 
+int World::NewestAtBegin(Rank rank, int stage) const {
+  if (plan_->graph.route() != nullptr) return first_step_;
+  const std::vector<Rank>& members = plan_->graph.members(stage);
+  const auto member = std::find(members.begin(), members.end(), rank) - members.begin();
+  return std::max(0,
+                  first_step_ - plan_->graph.protocol(stage).holder(static_cast<int>(member)).installs_late);
+}
+
 // Every version that the first steps may read.
 void World::BeginWeights(Process& p, Rank rank, int stage, int part) {
-  for (int v = OldestRead(stage, first_step_); v <= first_step_; ++v)
+  for (int v = OldestRead(stage, first_step_); v <= NewestAtBegin(rank, stage); ++v)
     p.weights[{rank, stage}][v] = plain_[v][stage][part];
 }
 

@@ -46,8 +46,8 @@ TEST(HeldVersions, SavedRun_EndsWithWhatTheNextStepsWouldRead) {
   Versions dropped;
   EXPECT_EQ(held.Publish(Job::Update(4, 0, 0), &dropped), 3);
   EXPECT_THAT(ReadBoth(held, 5, 0), UnorderedElementsAre(Version{0, 0, 3}));
-  EXPECT_TRUE(held.KeepsVersion(Job::Update(5, 0, 0)));
-  EXPECT_EQ(held.Publish(Job::Update(5, 0, 0), &dropped), 3) << "4, 5 and 6: step 6 reads the first of them";
+  EXPECT_FALSE(held.KeepsVersion(Job::Update(5, 0, 0))) << "5 is put aside before it";
+  EXPECT_EQ(held.Publish(Job::Update(5, 0, 0), &dropped), 2) << "4 and 6: step 6 reads the first of them";
   EXPECT_THAT(dropped, IsEmpty());
   // The last stage reads the newest alone.
   EXPECT_THAT(ReadBoth(held, 4, 2), IsEmpty());
@@ -64,6 +64,48 @@ TEST(HeldVersions, UnsavedRun_EndsWithTheNewest) {
   EXPECT_THAT(ReadBoth(held, 1, 0), UnorderedElementsAre(Version{0, 0, 0}));
   EXPECT_FALSE(held.KeepsVersion(Job::Update(1, 0, 0)));
   EXPECT_EQ(held.Publish(Job::Update(1, 0, 0), &dropped), 1);
+}
+
+// A snapshot of version 4 needs 2 to 4: 2 until the update to 4 has begun, which 3 is read before.
+TEST(HeldVersions, Snapshot_KeepsWhatTheUpdateBeforeItDoesNotBeginWith) {
+  const Graph graph = PipeDream();
+  HeldVersions held(graph, {/*end=*/6, /*first=*/0, /*saved=*/false});
+  held.AddSnapshot(4);
+  Versions dropped;
+  for (int step = 0; step < 4; ++step) {
+    held.Read(Job::Compute(step, 0, 0, JobKind::kForward), &dropped);
+    held.Read(Job::Compute(step, 0, 0, JobKind::kBackward), &dropped);
+    held.KeepsVersion(Job::Update(step, 0, 0));
+    held.Publish(Job::Update(step, 0, 0), &dropped);
+  }
+  EXPECT_THAT(dropped, UnorderedElementsAre(Version{0, 0, 0}, Version{0, 0, 1}));
+  dropped.clear();
+  held.Read(Job::Compute(4, 0, 0, JobKind::kForward), &dropped);
+  held.Read(Job::Compute(4, 0, 0, JobKind::kBackward), &dropped);
+  EXPECT_THAT(dropped, IsEmpty()) << "the snapshot has not been taken";
+  held.TakeSnapshot(Job::Update(3, 0, 0), &dropped);
+  EXPECT_THAT(dropped, UnorderedElementsAre(Version{0, 0, 2}));
+}
+
+// The last stage but one of three is read late by micro-batch 0 alone, on rank 0, which installs late.
+TEST(HeldVersions, HolderThatInstallsLate_HoldsOneVersionFromAnyFirstStep) {
+  Schedule schedule = *MakeSchedule("ddp", {}, 3, 3);
+  ASSERT_TRUE(ApplyRule("cdp_v2", "ddp", &schedule).ok());
+  const Graph graph(WithoutTerms(schedule));
+  ASSERT_TRUE(graph.protocol(1).holder(0).installs_late);
+  for (const int first : {0, 1, 4}) {
+    SCOPED_TRACE(first);
+    HeldVersions held(graph, {first + 3, first, true});
+    Versions dropped;
+    for (int step = first; step < first + 3; ++step) {
+      EXPECT_EQ(held.Held(1, 0), 1);
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward})
+        held.Read(Job::Compute(step, 1, 0, kind), &dropped);
+      EXPECT_FALSE(held.KeepsVersion(Job::Update(step, 1, 0)));
+      EXPECT_EQ(held.Publish(Job::Update(step, 1, 0), &dropped), 1);
+    }
+    EXPECT_THAT(dropped, IsEmpty()) << "each is written over";
+  }
 }
 
 // Each rank holds every stage and reads for its own micro-batch.

@@ -71,6 +71,7 @@ TEST(Custom, LoopedPipelinesAsAFormula_RunAsLppJobByJob) {
                   MakeSchedule("lpp", named, stages, microbatches));
     Parameters owned = formulas;
     owned["weights"] = "(R*s) % W + s % R";
+    owned["keep_fetched"] = "true";
     ExpectSameRun(MakeSchedule("custom", owned, stages, microbatches),
                   MakeSchedule("fslpp", named, stages, microbatches));
   }

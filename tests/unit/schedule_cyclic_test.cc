@@ -93,18 +93,30 @@ TEST(CyclicRule, EveryJob_RunsAtItsTickAndReadsItsVersion) {
   }
 }
 
-TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
+TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldAndNewWeights) {
   const auto peaks = [](const Base& base, const std::string& rule) {
     std::vector<int> peaks;
     for (const RankStats& r : MustSimulate(Ruled(base, rule, 4), 4).ranks)
       peaks.push_back(r.peak_weight_versions);
     return peaks;
   };
-  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v1"), testing::ElementsAre(2, 2, 2, 2));
-  // The last, the home, reads the newest alone; the one before it stays at the end, for the checkpoint.
-  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
+  // The last, the home, makes each version before it reads the one before.
+  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v1"), testing::ElementsAre(1, 1, 1, 2));
+  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v2"), testing::ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(peaks({"gpipe", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
   EXPECT_THAT(peaks({"fsdp", {{"residency", "migrating"}}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
+}
+
+// Every micro-batch has a rank of its own, which is told of a version when it has left the one before.
+TEST(CyclicRule, DataParallel_NeedsOneVersionOfEachStage) {
+  for (int n = 2; n <= 16; ++n) {
+    SCOPED_TRACE(n);
+    for (const Base& base : {Base{"ddp", {}}, Base{"lpp", {{"groups", absl::StrCat(n)}, {"ranks", "1"}}}}) {
+      const auto run = MustSimulate(Ruled(base, "cdp_v2", n), 5);
+      EXPECT_EQ(run.period, 2 * n);
+      for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_weight_versions, 1);
+    }
+  }
 }
 
 // A memory budget counts what the simulator sees.

@@ -114,6 +114,31 @@ TEST(Fslpp, OwnersCollide_SomeRanksHoldMoreAndSomeNone) {
   EXPECT_EQ(held, (std::vector<int>{2, 0, 0, 2}));
 }
 
+// Four of the stages pass each rank, with four micro-batches each.
+TEST(Fslpp, MicrobatchesThatPassARankOnAStage_ShareOneFetchedCopy) {
+  Parameters formulas = {{"ranks", "16"},
+                         {"compute", "(4*b) % W + s % 4"},
+                         {"weights", "(4*s) % W + s % 4"},
+                         {"order", "forwards_first"}};
+  const auto most_fetches = [](const Schedule& schedule) {
+    SimulationOptions options;
+    options.weight = {1};
+    const auto run = Simulate(Graph(WithoutTerms(schedule)), options);
+    EXPECT_TRUE(run.ok()) << run.status();
+    int64_t most = 0;
+    double sent = 0;
+    for (const RankStats& rank : run->ranks) {
+      most = std::max(most, rank.weight_fetches);
+      sent += rank.sent_by_kind[static_cast<int>(TensorKind::kWeights)];
+    }
+    EXPECT_DOUBLE_EQ(sent, static_cast<double>(Fetches(*run))) << "what is sent is what is fetched";
+    return most;
+  };
+  EXPECT_EQ(most_fetches(*MakeSchedule("custom", formulas, 16, 16)), 2 * 16) << "each job fetches";
+  EXPECT_EQ(most_fetches(*MakeSchedule("fslpp", Groups(4, 4), 16, 16)), 2 * 16 / 4)
+      << "each stage once forward, and once backward";
+}
+
 TEST(Fslpp, FreeTransfers_TakesLppsTime) {
   for (const auto& [groups, ring, stages, microbatches] :
        {std::tuple{2, 4, 16, 8}, std::tuple{8, 8, 64, 32}, std::tuple{2, 2, 4, 8}}) {

@@ -145,9 +145,11 @@ TEST(OperationRows, OfSlicesAndJointSums_HaveTheWordsOfTorch) {
 }
 
 TEST(OperationRows, OfARelay_NameWhoPassesAndWhoInstalls) {
-  const std::string rows = Rows(Made("ddp", {}, "cdp_v1"));
+  const std::string rows = Rows(Made("ddp", {}, "cdp_v2"));
   EXPECT_THAT(rows, ::testing::HasSubstr("ADD_TO_SUM0"));
-  EXPECT_THAT(rows, ::testing::HasSubstr("INSTALL_WEIGHTS"));
+  EXPECT_THAT(rows, ::testing::HasSubstr("1INSTALL_WEIGHTS"));
+  EXPECT_THAT(rows, ::testing::Not(::testing::HasSubstr("0INSTALL_WEIGHTS")))
+      << "stage 0 is installed late, and the run begins with what its first step would install";
 }
 
 TEST(SyncCatalogue, EveryName_StandsForTheChoiceOfThatName) {

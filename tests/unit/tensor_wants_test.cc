@@ -91,5 +91,21 @@ TEST(TensorWants, ShardedWeights_AreWantedForTwoJobsAtATime) {
   EXPECT_EQ(weights(process.End(jobs[1])), std::vector<int>());
 }
 
+// Micro-batches 0 and 2 pass the rank on stage 1, whose weights another rank holds.
+TEST(TensorWants, WeightsThatAreKept_AreWantedByTheFirstOfTheirJobs) {
+  Process process(
+      *MakeSchedule("fslpp", {{"groups", "2"}, {"ranks", "1"}}, /*stages=*/2, /*microbatches=*/4));
+  const auto weights = [&](int microbatch, JobKind kind) {
+    int wanted = 0;
+    for (const TensorKey& key : process.Claim(Job::Compute(0, 1, microbatch, kind)))
+      wanted += key.kind == TensorKind::kWeights;
+    return wanted;
+  };
+  EXPECT_EQ(weights(0, JobKind::kForward), 1);
+  EXPECT_EQ(weights(2, JobKind::kForward), 0);
+  EXPECT_EQ(weights(0, JobKind::kBackward), 1) << "a backward fetches anew";
+  EXPECT_EQ(weights(2, JobKind::kBackward), 0);
+}
+
 }  // namespace
 }  // namespace weft

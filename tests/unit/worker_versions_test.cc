@@ -46,10 +46,12 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
         for (size_t m = 0; m < graph.members(s).size(); ++m) {
           const Place place = {graph.members(s)[m], s};
           held[place] = {0};
-          const bool saves = graph.protocol(s).holder(static_cast<int>(m)).saves;
-          for (int v = saves ? kSteps - schedule.MaxStaleness(s) : kSteps; v <= kSteps; ++v) {
+          const Holder& holder = graph.protocol(s).holder(static_cast<int>(m));
+          last[place].insert(kSteps - holder.installs_late);
+          // What the last update begins with is put aside before it.
+          for (int v = kSteps - schedule.MaxStaleness(s); holder.saves && v < kSteps - 1; ++v) {
             last[place].insert(v);
-            readers[place][v] += saves;
+            ++readers[place][v];
           }
         }
       }
@@ -74,8 +76,14 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
           running.push_back(s);
           if (s.job.kind != JobKind::kUpdate || !s.last) continue;
           keeps[{s.rank, s.job.stage}] = s.keeps_version;
-          EXPECT_EQ(s.version, s.job.step);
-          EXPECT_EQ(s.keeps_version, (readers[{s.rank, s.job.stage}][s.version] > 0)) << Describe(s.job);
+          const Protocol& protocol = graph.protocol(s.job.stage);
+          const bool makes = s.version < protocol.VersionBehind(s.job);
+          EXPECT_EQ(makes ? s.version + 1 : 0, protocol.VersionBehind(s.job));
+          EXPECT_EQ(s.keeps_version, (makes && readers[{s.rank, s.job.stage}][s.version] > 0))
+              << Describe(s.job);
+          EXPECT_EQ(s.puts_aside, s.job.step == kSteps - 1 && protocol.holder(s.job.member).saves &&
+                                      schedule.MaxStaleness(s.job.stage) > 0 && !s.keeps_version)
+              << Describe(s.job);
         }
         out.clear();
         if (running.empty()) break;
@@ -88,7 +96,7 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
         if (s.last && s.job.kind == JobKind::kUpdate) {
           std::set<int>& of_stage = held[{s.rank, s.job.stage}];
           if (!keeps[{s.rank, s.job.stage}]) of_stage.erase(s.version);
-          EXPECT_TRUE(of_stage.insert(s.version + 1).second);
+          EXPECT_TRUE(of_stage.insert(graph.protocol(s.job.stage).VersionBehind(s.job)).second);
         }
         for (const auto& drop : Only<DropEffect>(out)) {
           EXPECT_EQ((held[{drop.rank, drop.stage}].erase(drop.version)), 1u)

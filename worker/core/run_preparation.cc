@@ -23,6 +23,7 @@ std::optional<PrepareEffect::Stage> StageOf(const LocalRun& run, Rank rank, int 
     stage.saves = protocol.holder(number).saves;
     stage.sums_own = protocol.reduces_jointly();
     stage.updated_elsewhere = !protocol.holder(number).steps;
+    stage.installs_late = protocol.holder(number).installs_late;
     if (protocol.layout() == Layout::kSliced) {
       stage.part = number;
       stage.parts = static_cast<int>(members.size());

@@ -22,6 +22,7 @@ bool TensorWants::FetchesInTurn(const Job& job) const {
   }
   // Joint operations have their own turns.
   if (!graph.FetchesWeights(job) || graph.GathersWeights(job)) return false;
+  if (graph.FetchedBy(job).has_value()) return false;  // a job of the same rank did
   // Weights that ranks of this process hold are at hand: such a job may end before its turn would come.
   const std::vector<Rank>& members = graph.members(job.stage);
   if (graph.protocol(job.stage).layout() == Layout::kWhole)

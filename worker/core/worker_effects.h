@@ -33,6 +33,7 @@ struct PrepareEffect {
     bool holds_weights;
     bool saves;  // true if this rank writes the stage, or its slice of it, into checkpoints
     bool updated_elsewhere = false;  // true if it holds the weights, and another rank makes their versions
+    bool installs_late = false;      // true if it then begins with the version before (Holder::installs_late)
     // Part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
     bool sums_own = false;  // true if it reduces by collectives: StageRole::sums_own
@@ -98,6 +99,9 @@ struct StartEffect {
   // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1: for a
   // checkpoint, and for a copy in memory.
   bool takes_snapshot = false, takes_copy = false;
+  // True for the last update of a stage that the rank saves, if the update writes over a version that steps
+  // behind the run's last would read: that is put aside first, for the save at the end of the run.
+  bool puts_aside = false;
 };
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
 // of another process, once its bytes are there, or of this one (process -1).

@@ -68,13 +68,19 @@ void WorkerRun::OnResumed(int64_t now, WorkerEffects* out) {
   StartJobs(now, out);
 }
 
+bool WorkerRun::InstallsLate(const Job& update) const {
+  return update.kind == JobKind::kUpdate &&
+         run_.graph().protocol(update.stage).holder(update.member).installs_late;
+}
+
+// Some fetch them; and what is installed late in the first step is what the run begins with.
 void WorkerRun::PublishInitialWeights(WorkerEffects* out) {
   std::vector<Edge> edges;
   const int end = std::min(run_.steps(), run_.first_step() + run_.tables()->edges.max_distance() + 1);
   for (int step = run_.first_step(); step < end; ++step) {
     for (int i = 0; i < run_.tables()->jobs.size(); ++i) {
       const Job job = pending_.JobOf(MakeJobId(step, i));
-      if (!run_.graph().FetchesWeights(job)) continue;
+      if (HasMicrobatch(job.kind) ? !run_.graph().FetchesWeights(job) : !InstallsLate(job)) continue;
       edges.clear();
       run_.graph().Predecessors(job, &edges);
       for (const Edge& e : edges) {
@@ -193,6 +199,9 @@ StartEffect WorkerRun::MakeStart(LocalRank& rank, JobId id, WorkerEffects* out) 
   start.takes_snapshot = start.last && snapshots_.IsTakenBehind(job);
   start.takes_copy = start.last && copies_.IsTakenBehind(job);
   if (start.takes_copy) copies_.Expect(job, out);
+  start.puts_aside = start.last && graph.route() == nullptr && job.kind == JobKind::kUpdate &&
+                     job.step + 1 == run_.steps() && !start.keeps_version && Saves(graph, job) &&
+                     graph.schedule().MaxStaleness(job.stage) > 0;
   return start;
 }
 

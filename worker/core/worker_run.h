@@ -100,6 +100,7 @@ class WorkerRun {
   // Hands on what others begin with, and drops what nobody reads.
   void BeginVersions(WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
+  bool InstallsLate(const Job& update) const;
   void InputArrived(JobId id, int microbatch, WorkerEffects* out);
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);

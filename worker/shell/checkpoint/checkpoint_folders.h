@@ -39,6 +39,7 @@ class CheckpointFolders {
   // Manages the folders of the run that writes into `output`.
   CheckpointFolders(std::string output, const ScheduledRun& run, std::string run_id, uint64_t attempt);
 
+  const std::string& output() const { return output_; }
   // Return the folder in which the checkpoint of the step is written, and its final folder.
   std::string Partial(int64_t step) const;
   std::string Final(int64_t step) const;

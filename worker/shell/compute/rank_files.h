@@ -27,6 +27,12 @@ class RankFiles {
   // them joins them into those files. Every holder knows version 0, and the holder of part 0 writes it.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
+  // Take what the update that follows in the job writes over and later steps read, for the Snapshot behind
+  // it, or for the Save at the end of the run; there it waits in a file without a name in `folder`. Do
+  // nothing where later steps read the newest version alone.
+  virtual absl::Status BeginSnapshot(int /*stage*/, SnapshotMemory& /*memory*/) { return absl::OkStatus(); }
+  virtual absl::Status BeginSave(int /*stage*/, const std::string& /*folder*/) { return absl::OkStatus(); }
+
   // Returns what Save would write, of a version but 0, as copies in host memory: within the update that makes
   // the version, behind it. The host's copies lie in `memory`. A device with memory of its own copies after
   // the job has been launched; the rank's thread does not wait, and its later work on the device does.

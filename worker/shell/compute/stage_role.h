@@ -19,11 +19,15 @@ struct StageRole {
   // True if the rank sums only its own gradients: those of the micro-batches whose backwards run here, in the
   // order in which these end. Collectives make the sum over the ranks of it. Only where it holds something.
   bool sums_own = false;
+  // True for a rank that installs versions a step late: it begins with the version before the run's first.
+  bool installs_late = false;
 
   static constexpr StageRole Nothing() { return {}; }
   static constexpr StageRole Whole() { return {Holding::kUpdated}; }
   static constexpr StageRole Slice(int part, int parts) { return {Holding::kUpdated, part, parts}; }
-  static constexpr StageRole Installed() { return {Holding::kInstalled}; }
+  static constexpr StageRole Installed(bool late = false) {
+    return {Holding::kInstalled, 0, 1, /*sums_own=*/false, late};
+  }
 
   constexpr bool holds() const { return holding != Holding::kNothing; }
   friend bool operator==(const StageRole&, const StageRole&) = default;

@@ -268,6 +268,7 @@ void EffectRunner::DoPartOfRound(Seat& seat) {
 void EffectRunner::Start(StartEffect& effect) {
   JobTask task = started_.Gather(std::move(effect));
   task.snapshot_memory = &saver_.memory();
+  if (task.start.puts_aside && saver_.folders() != nullptr) task.folder = saver_.folders()->output();
   if (const std::optional<int> seat = seats_.Start(std::move(task))) threads_.Give(*seat);
 }
 

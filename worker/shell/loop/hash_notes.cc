@@ -146,9 +146,12 @@ void NoteResults(const JobTask& task, RankCompute& compute, JobOutcome* outcome)
   if (HasMicrobatch(job.kind))
     return Note({HashedValue::kRunningSum}, HashTensor(outcome->gradient_sum), outcome);
   if (!task.start.last) return;
-  const absl::StatusOr<Tensor> made = compute.Weights(job.stage, job.step + 1);
+  const int version = task.start.version + 1;
+  const absl::StatusOr<Tensor> made = compute.Weights(job.stage, version);
   if (!made.ok()) return;
-  ValueHash value{HashedValue::kWeights};
+  // What is installed late was made with the version of an earlier step: it counts as received.
+  ValueHash value{HashedValue::kWeights, /*received=*/version <= job.step};
+  if (value.received) value.source = version;
   value.part = job.member;
   NoteFlat(value, *made, compute.stage_elements(job.stage), task.parts, outcome);
 }

@@ -97,6 +97,7 @@ void BeginGather(RankWeights& compute, const JobTask& task, JobOutcome* outcome)
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   if (task.start.part == JointPart::kBegin) return BeginGather(compute, task, outcome);
   absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
+  if (weights.ok() && task.start.Does(Operation::kKeepWeights)) outcome->kept_weights = *weights;
   if (!weights.ok()) {
     outcome->status = weights.status();
   } else if (task.start.job.kind == JobKind::kForward) {
@@ -159,12 +160,13 @@ bool ComesFromBackward(const JobTask& task) {
 }
 
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
-  const std::vector<Tensor> made_elsewhere = InputsOf(task, TensorKind::kWeights);
-  if (!made_elsewhere.empty()) {
-    outcome->status =
-        compute.InstallWeights(task.start.job, made_elsewhere.front(), task.start.keeps_version);
+  if (task.start.Does(Operation::kInstallWeights)) {
+    const Tensor made_elsewhere = InputsOf(task, TensorKind::kWeights).front();
+    outcome->status = compute.InstallWeights(task.start.job, made_elsewhere, task.start.keeps_version);
     return;
   }
+  const bool steps = task.start.Does(Operation::kStep) || task.start.Does(Operation::kClippedStep);
+  if (!steps) return;  // the run begins with the version
   outcome->status = AddGradients(compute, task);
   if (!outcome->status.ok() || !task.start.last) return;
   // The parts come in the order of members.
@@ -187,6 +189,18 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
       compute.Update(task.start.job, sums, norm.empty() ? Tensor() : norm.front(), task.start.keeps_version);
 }
 
+// Runs the update, and takes what is to be saved around it: the version that it writes over before, all else
+// behind it.
+void RunSavedUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  const int stage = task.start.job.stage;
+  const bool snapshot = task.start.takes_snapshot || task.start.takes_copy;
+  if (snapshot && !task.start.keeps_version)
+    outcome->status = compute.BeginSnapshot(stage, *task.snapshot_memory);
+  if (outcome->status.ok() && !task.folder.empty()) outcome->status = compute.BeginSave(stage, task.folder);
+  if (outcome->status.ok()) RunUpdate(compute, task, outcome);
+  if (outcome->status.ok() && snapshot) outcome->snapshot = compute.Snapshot(stage, *task.snapshot_memory);
+}
+
 void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   switch (task.start.job.kind) {
     case JobKind::kForward:
@@ -197,10 +211,7 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
     case JobKind::kReduce:
       return RunReduce(compute, task, outcome);
     case JobKind::kUpdate:
-      RunUpdate(compute, task, outcome);
-      if (outcome->status.ok() && (task.start.takes_snapshot || task.start.takes_copy))
-        outcome->snapshot = compute.Snapshot(task.start.job.stage, *task.snapshot_memory);
-      return;
+      return RunSavedUpdate(compute, task, outcome);
   }
 }
 

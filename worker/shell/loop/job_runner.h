@@ -33,6 +33,7 @@ struct JobTask {
   std::optional<HashTask> hashes;  // in a run that records hashes
   // Memory for the snapshot that the job takes, if it does.
   SnapshotMemory* snapshot_memory = nullptr;
+  std::string folder;  // the run's output, where the update is to put a version aside; empty for none
 };
 
 struct JobOutcome {
@@ -43,6 +44,7 @@ struct JobOutcome {
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm;
   Tensor activation, gradient, gradient_sum, squares;
+  std::optional<Tensor> kept_weights;  // weights that came with the job, and are kept for others of its rank
   // Tensors for the collective that begins: the sum of the rank's gradients, or its slice of the weights and
   // room for the whole.
   std::optional<Tensor> contribution;

@@ -28,7 +28,7 @@ absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& fol
 
 StageRole RoleOf(const PrepareEffect::Stage& stage) {
   StageRole role = stage.parts > 1           ? StageRole::Slice(stage.part, stage.parts)
-                   : stage.updated_elsewhere ? StageRole::Installed()
+                   : stage.updated_elsewhere ? StageRole::Installed(stage.installs_late)
                    : stage.holds_weights     ? StageRole::Whole()
                                              : StageRole::Nothing();
   role.sums_own = stage.sums_own;

@@ -36,6 +36,7 @@ absl::StatusOr<Tensor> TensorExchange::TensorOf(const PublishEffect& effect, con
   const TensorKey& key = effect.key;
   if (key.kind != TensorKind::kWeights)
     return outcome != nullptr ? outcome->Output(key.kind, key.part, effect.parts) : Tensor();
+  if (outcome != nullptr && outcome->kept_weights.has_value()) return *outcome->kept_weights;
   auto weights = seats_.Of(key.producer)->compute->Weights(key.stage, key.version);
   if (!weights.ok()) return weights.status();
   Tensor tensor = *std::move(weights);

@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "worker/shell/checkpoint/packed_snapshot.h"
+#include "worker/shell/checkpoint/unnamed_file.h"
 #include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/memory/fence.h"
 #include "worker/shell/torch/torch_guard.h"
 #include "worker/shell/torch/torch_layers.h"
 
@@ -97,12 +102,13 @@ absl::Status StageFiles::Restore(HeldStage* stage) {
 
 // Holds the versions that the run goes on from: every version that its first steps may read.
 absl::Status StageFiles::RestoreFrom(const KeptStage& kept, const StateRule& rule, HeldStage* stage) {
-  const int newest = run_.spec.first_step(), oldest = static_cast<int>(rule.OldestRead(newest));
+  const int saved = run_.spec.first_step(), oldest = static_cast<int>(rule.OldestRead(saved));
+  const int newest = saved - stage->role().installs_late;
   for (int version = oldest; version <= newest; ++version) {
     absl::StatusOr<std::shared_ptr<StageWeights>> weights = stage->NewVersion();
     if (!weights.ok()) return weights.status();
     absl::Status loaded = Fill((*weights)->memory(), [&](float* flat) {
-      if (version == newest) {
+      if (version == saved) {
         kept.CopyNewest(stage->held(), flat);
       } else {
         kept.CopyBuffer(absl::StrCat("version", version), stage->held(), flat);
@@ -130,6 +136,14 @@ absl::Status StageFiles::RestoreFrom(const KeptStage& kept, const StateRule& rul
 // Returns the buffer as the host can read it: itself, or a copy for which this waits.
 absl::StatusOr<Tensor> StageFiles::ReadOut(const Tensor& flat) {
   if (device_.is_host()) return flat;
+  if (flat.place == MemoryPlace::kHost) {  // a copy that was begun in a job
+    for (;;) {
+      const absl::StatusOr<bool> there = flat.ready == nullptr ? true : flat.ready->Reached();
+      if (!there.ok()) return there.status();
+      if (*there) return flat;
+      absl::SleepFor(absl::Microseconds(100));
+    }
+  }
   absl::StatusOr<Tensor> copy = NewOutside(flat);
   if (!copy.ok()) return copy;
   const absl::Status read = device_.ReadBack(copy->data, flat.data, flat.bytes);
@@ -140,6 +154,7 @@ absl::StatusOr<Tensor> StageFiles::ReadOut(const Tensor& flat) {
 // Copies a buffer behind the job's work. A device with memory of its own makes the copy beside the job, and
 // does nothing more on the rank's own stream before: the next update writes over the copied memory.
 absl::StatusOr<Tensor> StageFiles::CopyBehindJob(const Tensor& flat) {
+  if (flat.place == MemoryPlace::kHost) return flat;  // begun before
   absl::StatusOr<Tensor> copy = device_.ToHost(flat, HostUse::kOffload);
   if (!copy.ok()) return copy;
   Tensor copied = flat;
@@ -157,6 +172,11 @@ absl::StatusOr<std::vector<Tensor>> StageFiles::BuffersOf(const HeldStage& stage
   const int newest = versions.newest_version();
   for (int64_t v = rule.OldestRead(newest); v < newest; ++v) {
     const std::shared_ptr<StageWeights> older = versions.At(static_cast<int>(v));
+    const auto replaced = replaced_.find(stage.layout().stage);
+    if (older == nullptr && replaced != replaced_.end() && replaced->second.version == v) {
+      flats.push_back(replaced->second.flat);
+      continue;
+    }
     if (older == nullptr) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "this rank holds version %d of the weights of stage %d no more, and later steps read it", v,
@@ -194,20 +214,70 @@ absl::StatusOr<std::shared_ptr<StageSnapshot>> StageFiles::TakeSnapshot(const He
   return snapshot;
 }
 
+bool StageFiles::NeedsReplaced(const HeldStage& stage) const {
+  const int version = stage.versions().newest_version();
+  return rules_.at(stage.layout().stage).OldestRead(version + 1) <= version;
+}
+
+// Takes the memory of a snapshot of the version: of all its flats, with a head before them, so that it can be
+// sent as it is.
+absl::StatusOr<Tensor> StageFiles::TakeBlock(const HeldStage& stage, int64_t version,
+                                             SnapshotMemory& memory) const {
+  const size_t flats = 1 + StateBuffers(rules_.at(stage.layout().stage), version).size();
+  return memory.Take(kSnapshotHeadBytes + flats * stage.versions().newest()->memory().bytes);
+}
+
+absl::Status StageFiles::BeginSnapshot(const HeldStage& stage, SnapshotMemory& memory) {
+  if (!NeedsReplaced(stage)) return absl::OkStatus();
+  Replaced replaced{stage.versions().newest_version(), stage.versions().newest()->memory(), {}};
+  if (device_.is_host()) {
+    // It is the last of the older versions, which come behind the newest.
+    const StateRule& rule = rules_.at(stage.layout().stage);
+    const int64_t version = replaced.version + 1, older = version - rule.OldestRead(version);
+    const absl::StatusOr<Tensor> block = TakeBlock(stage, version, memory);
+    if (!block.ok()) return block.status();
+    const Tensor newest = replaced.flat;
+    replaced.block = *block;
+    replaced.flat.data = static_cast<char*>(block->data) + kSnapshotHeadBytes + older * newest.bytes;
+    replaced.flat.owner = block->owner;
+    replaced.flat.place = MemoryPlace::kHost;
+    replaced.flat.ready = nullptr;
+    device_.math().Copy(replaced.flat.data, newest.data, newest.bytes);
+  } else {
+    absl::StatusOr<Tensor> copy = CopyBehindJob(replaced.flat);
+    if (!copy.ok()) return copy.status();
+    replaced.flat = *std::move(copy);
+  }
+  replaced_[stage.layout().stage] = std::move(replaced);
+  return absl::OkStatus();
+}
+
+absl::Status StageFiles::BeginSave(const HeldStage& stage, const std::string& folder) {
+  if (!NeedsReplaced(stage)) return absl::OkStatus();
+  const Tensor newest = stage.versions().newest()->memory();
+  absl::StatusOr<Tensor> copy = device_.is_host() ? CopyToFile(newest, folder) : CopyBehindJob(newest);
+  if (!copy.ok()) return copy.status();
+  replaced_[stage.layout().stage] = {stage.versions().newest_version(), *std::move(copy), {}};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const HeldStage& stage,
                                                                           SnapshotMemory& memory) {
+  const auto replaced = replaced_.find(stage.layout().stage);
+  const bool begun = replaced != replaced_.end();
+  const absl::Cleanup forget = [&] {
+    if (begun) replaced_.erase(replaced);
+  };
   if (!device_.is_host())
     return TakeSnapshot(stage, [this](const Tensor& flat) { return CopyBehindJob(flat); });
-  const absl::StatusOr<std::vector<Tensor>> flats = BuffersOf(stage, rules_.at(stage.layout().stage));
-  if (!flats.ok()) return flats.status();
-  size_t bytes = 0;
-  for (const Tensor& flat : *flats) bytes += flat.bytes;
-  const absl::StatusOr<Tensor> block = memory.Take(kSnapshotHeadBytes + bytes);  // can be sent as it is
+  const absl::StatusOr<Tensor> block =
+      begun ? replaced->second.block : TakeBlock(stage, stage.versions().newest_version(), memory);
   if (!block.ok()) return block.status();
   char* next = static_cast<char*>(block->data) + kSnapshotHeadBytes;
   auto snapshot = TakeSnapshot(stage, [&](const Tensor& flat) -> absl::StatusOr<Tensor> {
     Tensor copy = flat;
     copy.data = std::exchange(next, next + flat.bytes);
+    if (copy.data == flat.data) return flat;  // taken before the update
     copy.owner = block->owner;
     copy.place = MemoryPlace::kHost;
     copy.ready = nullptr;

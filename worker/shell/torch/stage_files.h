@@ -11,7 +11,8 @@
 //      called in the job that made the newest version, does not wait, and holds what that job made: the
 //      copies are behind it, and the rank's later work is behind the copies.
 //   2. A stage's files are those of the newest version; older versions are in them as far as later steps read
-//      them.
+//      them: those that are held, and the one that the last update wrote over, which BeginSnapshot or
+//      BeginSave took before it.
 //
 // Private to the adapter of LibTorch. One a rank. Threads: one call at a time, and no update of the stage
 // beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
@@ -52,12 +53,20 @@ class StageFiles {
 
   // Do as RankFiles's methods.
   absl::Status Save(const HeldStage& stage, const std::string& folder);
+  absl::Status BeginSnapshot(const HeldStage& stage, SnapshotMemory& memory);
+  absl::Status BeginSave(const HeldStage& stage, const std::string& folder);
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(const HeldStage& stage,
                                                                 SnapshotMemory& memory);
   size_t SnapshotBytes(const HeldStage& stage) const;
   absl::Status SaveInitial(const StageLayout& layout, const std::string& folder);
 
  private:
+  // A version that an update wrote over; and, where that is in the memory of a snapshot, the whole of it.
+  struct Replaced {
+    int version;
+    Tensor flat;
+    Tensor block;
+  };
   // Returns a flat buffer of the stage as the host can read it, at once or once it is `ready`.
   using ReadBuffer = std::function<absl::StatusOr<Tensor>(const Tensor& flat)>;
 
@@ -65,6 +74,9 @@ class StageFiles {
   absl::Status Restore(HeldStage* stage);
   absl::Status RestoreFrom(const KeptStage& kept, const StateRule& rule, HeldStage* stage);
   absl::Status Fill(const Tensor& flat, const std::function<void(float*)>& write);
+  // Returns true if steps behind the update that follows read the newest version.
+  bool NeedsReplaced(const HeldStage& stage) const;
+  absl::StatusOr<Tensor> TakeBlock(const HeldStage& stage, int64_t version, SnapshotMemory& memory) const;
   absl::StatusOr<Tensor> ReadOut(const Tensor& flat);
   absl::StatusOr<Tensor> CopyBehindJob(const Tensor& flat);
   absl::StatusOr<std::vector<Tensor>> BuffersOf(const HeldStage& stage, const StateRule& rule) const;
@@ -74,6 +86,7 @@ class StageFiles {
   RankDevice& device_;
   const std::vector<StateRule> rules_;  // by stage
   std::map<int, std::shared_ptr<const KeptStage>> kept_;
+  std::map<int, Replaced> replaced_;  // by stage
 };
 
 }  // namespace weft

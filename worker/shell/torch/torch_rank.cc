@@ -280,6 +280,16 @@ absl::Status TorchRank::Save(int stage, const std::string& folder) {
   return InHeldStage(stage, what, [&](Stage& s) { return files_.Save(s.held, folder); });
 }
 
+absl::Status TorchRank::BeginSnapshot(int stage, SnapshotMemory& memory) {
+  const auto what = [&] { return absl::StrCat("taking a snapshot of stage ", stage); };
+  return InHeldStage(stage, what, [&](Stage& s) { return files_.BeginSnapshot(s.held, memory); });
+}
+
+absl::Status TorchRank::BeginSave(int stage, const std::string& folder) {
+  const auto what = [&] { return absl::StrCat("putting old weights of stage ", stage, " aside"); };
+  return InHeldStage(stage, what, [&](Stage& s) { return files_.BeginSave(s.held, folder); });
+}
+
 absl::StatusOr<std::shared_ptr<const StageSnapshot>> TorchRank::Snapshot(int stage, SnapshotMemory& memory) {
   const auto what = [&] { return absl::StrCat("taking a snapshot of stage ", stage); };
   return InHeldStage(stage, what, [&](Stage& s) { return files_.Snapshot(s.held, memory); });

@@ -88,6 +88,8 @@ class TorchRank final : public RankCompute {
 
   // RankFiles.
   absl::Status Save(int stage, const std::string& folder) override;
+  absl::Status BeginSnapshot(int stage, SnapshotMemory& memory) override;
+  absl::Status BeginSave(int stage, const std::string& folder) override;
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage, SnapshotMemory& memory) override;
   size_t SnapshotBytes(int stage) const override;
   absl::Status SaveInitial(int stage, const std::string& folder) override;

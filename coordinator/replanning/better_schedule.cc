@@ -1,0 +1,275 @@
+#include "coordinator/replanning/better_schedule.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/families.h"
+#include "schedules/families/tie_rule.h"
+#include "schedules/families/unequal_ranks.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSteps = 4;              // simulated; the second half is the steady state
+constexpr double kHardlyMore = 1.1;    // of bytes and activations, where links are not known
+constexpr double kBetter = 1 - 1e-6;   // a step is shorter by more than rounding
+constexpr int64_t kMaxJobs = 200'000;  // of a step, up to which all families are tried
+constexpr int kMostMoves = 64;         // of stages, one after the other
+constexpr double kSlow = 0.95;         // ranks below this part of the fastest are named
+
+// A schedule with its prediction.
+struct Judged {
+  ScheduleSpec spec;
+  double step = 0;
+  double bytes_sent = 0;
+  int live_activations = 0;
+  std::vector<double> held_bytes, peak_bytes;  // by rank
+};
+
+class ScheduleSearch {
+ public:
+  ScheduleSearch(const ReplanQuestion& question, const std::function<bool()>& stop)
+      : run_(question.run), measured_(question.measured), link_(question.link), stop_(stop) {}
+
+  absl::StatusOr<BetterSchedule> Run() {
+    SetCosts();
+    auto present = ScheduleOf(run_);
+    if (!present.ok()) return present.status();
+    present_ = *std::move(present);
+    auto judged = Judge(run_.schedule);
+    if (!judged.ok()) return judged.status();
+    best_ = now_ = *std::move(judged);
+    if (int64_t{run_.stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
+    TryDeal();
+    TryPlacements();
+    BetterSchedule better;
+    better.schedule = best_.spec;
+    better.present = now_.step;
+    better.step = best_.step;
+    better.bound = WorkBound(measured_, run_.train.microbatches, present_.scheme.split_backward);
+    better.held_bytes = best_.held_bytes;
+    better.peak_bytes = best_.peak_bytes;
+    better.tried = tried_;
+    return better;
+  }
+
+ private:
+  int ranks() const { return present_.scheme.ranks; }
+  bool Stopped() const { return stop_ && stop_(); }
+
+  void SetCosts() {
+    costs_.steps = kSteps;
+    costs_.duration = measured_.duration;
+    costs_.network.speeds = measured_.speeds;
+    costs_.hidden = 0;
+    if (link_.has_value()) {
+      costs_.bandwidth = link_->bandwidth;
+      costs_.latency = link_->latency;
+    }
+    const std::vector<LayerCount> layers = CountLayers(run_.model, run_.precision);
+    const auto element = static_cast<double>(ComputeBytes(run_.precision));
+    costs_.activation.clear();
+    costs_.weight.clear();
+    size_t end = 0;
+    for (int s = 0; s < run_.stages(); ++s) {
+      end += run_.layers_of_stage[s];
+      costs_.output.push_back(
+          element * static_cast<double>(layers[end - 1].output.elements(run_.microbatch_samples())));
+      const StageMemory stage = CountStage(run_, s);
+      costs_.activation.push_back(static_cast<double>(stage.activation_bytes));
+      costs_.weight.push_back(static_cast<double>(stage.parameters));
+    }
+  }
+
+  // Returns true if both read the same weights and so end with the same bits.
+  bool HasRuleOfPresent(const Schedule& scheme) const {
+    for (int s = 0; s < scheme.stages; ++s) {
+      for (int b = 0; b < scheme.microbatches; ++b) {
+        if (scheme.StalenessOf(s, b) != present_.scheme.StalenessOf(s, b)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool HasHoldersOfPresent(const Graph& graph) const {
+    const Graph present(present_);
+    for (int s = 0; s < run_.stages(); ++s) {
+      if (graph.members(s).size() != present.members(s).size()) return false;
+    }
+    return true;
+  }
+
+  absl::StatusOr<Judged> Judge(const ScheduleSpec& spec) {
+    ++tried_;
+    RunSpec under = run_;
+    under.schedule = spec;
+    const auto schedule = CheckedScheduleOf(under);
+    if (!schedule.ok()) return schedule.status();
+    const Graph graph(*schedule);
+    if (schedule->scheme.ranks != ranks() || !HasRuleOfPresent(schedule->scheme))
+      return absl::FailedPreconditionError("it trains otherwise");
+    if (schedule->scheme.split_backward != present_.scheme.split_backward)
+      return absl::FailedPreconditionError("its backwards were not measured");
+    if (!link_.has_value() && !HasHoldersOfPresent(graph))
+      return absl::FailedPreconditionError("the links for its sums were not measured");
+    const auto result = Simulate(graph, costs_);
+    if (!result.ok()) return result.status();
+    Judged judged;
+    judged.spec = spec;
+    judged.step = result->period;
+    judged.live_activations = result->peak_live_activations;
+    const RunMemory counted = CountRun(under, *schedule);
+    for (size_t r = 0; r < result->ranks.size(); ++r) {
+      judged.bytes_sent += result->ranks[r].bytes_sent;
+      judged.held_bytes.push_back(static_cast<double>(counted.ranks[r].held + counted.ranks[r].work));
+      judged.peak_bytes.push_back(judged.held_bytes.back() + result->ranks[r].peak_activation_bytes);
+    }
+    return judged;
+  }
+
+  // Returns the candidate with what of the present schedule is no placement.
+  ScheduleSpec SpecOf(const Candidate& candidate) const {
+    ScheduleSpec spec = run_.schedule;
+    spec.name = candidate.name;
+    spec.parameters = candidate.parameters;
+    spec.rule = candidate.rule;
+    return spec;
+  }
+
+  // Judges the candidate, unless it needs what is not known to be there.
+  std::optional<Judged> JudgeCandidate(const Candidate& candidate) {
+    if (Stopped()) return std::nullopt;
+    auto judged = Judge(SpecOf(candidate));
+    if (!judged.ok()) return std::nullopt;
+    const bool hardly_more = judged->bytes_sent <= now_.bytes_sent * kHardlyMore &&
+                             judged->live_activations <= now_.live_activations * kHardlyMore;
+    if (!link_.has_value() && !hardly_more) return std::nullopt;
+    return *std::move(judged);
+  }
+
+  void Try(const Candidate& candidate) {
+    if (std::optional<Judged> judged = JudgeCandidate(candidate)) Offer(*std::move(judged));
+  }
+
+  void Offer(Judged judged) {
+    if (judged.step < best_.step * kBetter) best_ = std::move(judged);
+  }
+
+  void TryFamilies() {
+    const int stages = run_.stages(), microbatches = run_.train.microbatches;
+    const auto try_all = [&](const std::vector<Candidate>& candidates) {
+      for (const Candidate& candidate : candidates) {
+        const auto made = MakeSchedule(candidate.name, candidate.parameters, stages, microbatches);
+        if (made.ok() && made->ranks == ranks()) Try(candidate);
+      }
+    };
+    try_all(Candidates(stages, microbatches));
+    if (present_.scheme.MaxStaleness() > 0) try_all(OldWeightCandidates(stages, microbatches));
+  }
+
+  void TryDeal() {
+    if (run_.train.microbatches < ranks() || present_.scheme.MaxStaleness() > 0) return;
+    Try(DealtCandidate(DealBySpeed(run_.train.microbatches, measured_.speeds), ranks()));
+  }
+
+  std::vector<double> WorkOfStages() const {
+    std::vector<double> work(run_.stages());
+    for (int k = 0; HasMicrobatch(static_cast<JobKind>(k)); ++k) {
+      for (int s = 0; s < run_.stages(); ++s) work[s] += measured_.duration[k][s];
+    }
+    return work;
+  }
+
+  void TryPlacements() {
+    if (run_.stages() < ranks() || present_.scheme.MaxStaleness() > 0) return;
+    std::vector<Rank> placed = PlaceBySpeed(WorkOfStages(), measured_.speeds);
+    std::optional<Judged> best;
+    std::string order;
+    for (const std::string& tried : OrdersFrom(kOneForwardOneBackward)) {
+      std::optional<Judged> judged = JudgeCandidate(PlacedCandidate(placed, ranks(), tried));
+      if (!judged.has_value() || (best.has_value() && judged->step >= best->step * kBetter)) continue;
+      best = std::move(judged);
+      order = tried;
+    }
+    if (!best.has_value()) return;
+    for (int move = 0; move < kMostMoves && MoveStage(order, &placed, &*best); ++move) {
+    }
+    Offer(*std::move(best));
+  }
+
+  // Moves one stage to another rank if that is better; a rank keeps at least one.
+  bool MoveStage(const std::string& order, std::vector<Rank>* placed, Judged* best) {
+    for (int s = 0; s < run_.stages(); ++s) {
+      const Rank from = (*placed)[s];
+      if (std::count(placed->begin(), placed->end(), from) < 2) continue;
+      for (Rank to = 0; to < ranks(); ++to) {
+        if (to == from) continue;
+        (*placed)[s] = to;
+        std::optional<Judged> judged = JudgeCandidate(PlacedCandidate(*placed, ranks(), order));
+        if (judged.has_value() && judged->step < best->step * kBetter) {
+          *best = *std::move(judged);
+          return true;
+        }
+        (*placed)[s] = from;
+      }
+    }
+    return false;
+  }
+
+  const RunSpec& run_;
+  const RankCosts& measured_;
+  const std::optional<ReplanQuestion::Link>& link_;
+  const std::function<bool()>& stop_;
+  SimulationOptions costs_;
+  RunSchedule present_;
+  Judged now_, best_;
+  int tried_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<BetterSchedule> FindBetterSchedule(const ReplanQuestion& question,
+                                                  const std::function<bool()>& stop) {
+  return ScheduleSearch(question, stop).Run();
+}
+
+double WorkBound(const RankCosts& measured, int microbatches, bool split_backward) {
+  double work = 0;  // of a micro-batch
+  for (int k = 0; HasMicrobatch(static_cast<JobKind>(k)); ++k) {
+    const auto kind = static_cast<JobKind>(k);
+    if (kind != JobKind::kForward && (kind != JobKind::kBackward) != split_backward) continue;
+    work += std::accumulate(measured.duration[k].begin(), measured.duration[k].end(), 0.0);
+  }
+  return work * microbatches / std::accumulate(measured.speeds.begin(), measured.speeds.end(), 0.0);
+}
+
+std::string Sentence(const BetterSchedule& better, const RankCosts& measured) {
+  constexpr int kNamed = 4;
+  std::vector<std::string> slow;
+  for (size_t r = 0; r < measured.speeds.size(); ++r) {
+    if (measured.speeds[r] >= kSlow) continue;
+    slow.push_back(slow.size() == kNamed ? ".." : absl::StrFormat("rank %d at %.2f", r, measured.speeds[r]));
+    if (slow.size() > kNamed) break;
+  }
+  const std::string speeds = slow.empty()
+                                 ? "all ranks are about equally fast"
+                                 : absl::StrCat("of the fastest rank's speed, ", absl::StrJoin(slow, ", "));
+  if (better.gain() <= 0) {
+    return absl::StrFormat("%s; nothing better than the present schedule was found (%.4g s a step)", speeds,
+                           better.present);
+  }
+  return absl::StrFormat("%s; a step takes %.1f %% less under %s (%.4g s, now %.4g s)", speeds,
+                         100 * better.gain(), ToText(better.schedule), better.step, better.present);
+}
+
+}  // namespace weft

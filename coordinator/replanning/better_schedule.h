@@ -1,0 +1,64 @@
+// Looks for a schedule under which a run takes less time for a step, at the speeds that were measured of its
+// ranks.
+//
+// The cut into stages, the micro-batches, the number of ranks and the rule stay, so a run can go on under
+// what is found from its checkpoint, and ends with the same bits. What is tried: every family with these
+// sizes; micro-batches dealt by speed; and stages placed by speed, improved by moving one stage at a time.
+// Each is judged by a simulation with the measured costs.
+//
+// The time of links decides between schedules that send different amounts. Where it is not known, only those
+// are tried that send hardly more than the present one, keep hardly more activations, and have as many
+// holders of each stage.
+//
+// Pure, but for `stop`. A search of a few dozen simulations: not for a thread that others wait for.
+#ifndef WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
+#define WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/replanning/measured_jobs.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct ReplanQuestion {
+  RunSpec run;  // under its present schedule
+  RankCosts measured;
+  struct Link {
+    double bandwidth = 0;  // bytes per second; 0 for infinite
+    double latency = 0;    // seconds
+  };
+  std::optional<Link> link;  // of each rank to each other; absent: not known
+};
+
+struct BetterSchedule {
+  ScheduleSpec schedule;  // the best found: the present one where nothing is better
+  double present = 0;     // predicted seconds of a step under the present schedule
+  double step = 0;        // and under the best
+  // No schedule of whole jobs takes less: all work, over the speed of all ranks.
+  double bound = 0;
+  std::vector<double> held_bytes, peak_bytes;  // by rank, under the best; as weft plan says them
+  int tried = 0;                               // schedules
+
+  // Returns the part by which a step becomes shorter.
+  double gain() const { return present > 0 ? 1 - step / present : 0; }
+};
+
+// InvalidArgument where the present schedule cannot be simulated with what was measured.
+absl::StatusOr<BetterSchedule> FindBetterSchedule(const ReplanQuestion& question,
+                                                  const std::function<bool()>& stop = nullptr);
+
+// Returns all work of a step over the speed of all ranks.
+double WorkBound(const RankCosts& measured, int microbatches, bool split_backward);
+
+// Says in one line what is better and why: "rank 1 has 0.51 of the speed of the fastest; a step takes 33 %
+// less under custom,.. (0.080 s, now 0.120 s)".
+std::string Sentence(const BetterSchedule& better, const RankCosts& measured);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_

@@ -1,0 +1,97 @@
+// Speeds from the times of jobs, and better schedules for them.
+#include "coordinator/replanning/better_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "coordinator/replanning/measured_jobs.h"
+#include "run/run_schedule.h"
+#include "tests/unit/ranks_of_speeds.h"
+
+namespace weft {
+namespace {
+
+// Returns how many forwards each rank has in a step.
+std::vector<int> ForwardsOf(const RunSpec& run, const ScheduleSpec& schedule) {
+  RunSpec under = run;
+  under.schedule = schedule;
+  const auto made = CheckedScheduleOf(under);
+  EXPECT_TRUE(made.ok()) << made.status();
+  std::vector<int> counts(made->scheme.ranks);
+  for (int s = 0; s < run.stages(); ++s) {
+    for (int b = 0; b < run.train.microbatches; ++b)
+      ++counts[made->scheme.compute(Job::Compute(0, s, b, JobKind::kForward))];
+  }
+  return counts;
+}
+
+TEST(MeasuredJobs, RanksThatComputeTheSameStages_AreCompared) {
+  const RunSpec run = RunUnder("ddp,ranks=2", 12);
+  const RankCosts measured = CostsOfJobs(run, JobsAt(run, {1, 0.5}));
+  EXPECT_NEAR(measured.speeds[0], 1, 1e-6);
+  EXPECT_NEAR(measured.speeds[1], 0.5, 1e-6);
+  EXPECT_NEAR(measured.duration[static_cast<int>(JobKind::kBackward)][3], 2, 1e-6);
+}
+
+// The blocks of a gpt are alike, so ranks that compute different ones are compared.
+TEST(MeasuredJobs, RanksWithStagesOfEqualLayers_AreCompared) {
+  const RunSpec run = RunUnder("interleaved,ranks=2", 4, Json::array({1, 1, 1, 1, 1, 1}));
+  const RankCosts measured = CostsOfJobs(run, JobsAt(run, {0.5, 1}));
+  EXPECT_NEAR(measured.speeds[0], 0.5, 1e-4);
+  EXPECT_NEAR(measured.speeds[1], 1, 1e-4);
+}
+
+TEST(MeasuredJobs, RanksWithNothingInCommon_AreComparedWithWhatTheyDidBefore) {
+  const RunSpec run = RunUnder("1f1b", 4, Json::array({2, 4}));
+  const MeasuredJobs before = JobsAt(run, {1, 1}), jobs = JobsAt(run, {1, 0.5});
+  EXPECT_NEAR(CostsOfJobs(run, jobs).speeds[1], 1, 1e-6);
+  EXPECT_NEAR(CostsOfJobs(run, jobs, &before).speeds[1], 0.5, 1e-6);
+}
+
+TEST(BetterSchedule, MicrobatchesOfASlowRank_GoToTheFastOne) {
+  const RunSpec run = RunUnder("ddp,ranks=2", 12);
+  const BetterSchedule better = BetterAt(run, {1, 0.5});
+  EXPECT_EQ(ForwardsOf(run, better.schedule), (std::vector<int>{8 * 6, 4 * 6}));
+  EXPECT_NEAR(better.gain(), 1.0 / 3, 1e-3);
+  // All work is 12 micro-batches of 18 s, and both ranks do 1.5 s of it in a second.
+  EXPECT_NEAR(better.bound, 144, 1e-6);
+  EXPECT_NEAR(better.step, better.bound, 1e-6);
+}
+
+TEST(BetterSchedule, StagesOfASlowRank_GoToTheFastOne) {
+  const RunSpec run = RunUnder("custom,ranks=2,compute=s < 3 ? 0 : 1,order=1f1b", 12);
+  const BetterSchedule better = BetterAt(run, {1, 0.5});
+  EXPECT_EQ(ForwardsOf(run, better.schedule), (std::vector<int>{12 * 4, 12 * 2}));
+  EXPECT_GT(better.gain(), 0.2);
+  EXPECT_GE(better.step, better.bound);
+}
+
+TEST(BetterSchedule, EqualRanks_KeepTheirSchedule) {
+  for (const char* schedule : {"ddp,ranks=2", "lpp,groups=2,ranks=2"}) {
+    const RunSpec run = RunUnder(schedule, 12);
+    const auto ranks = ScheduleOf(run)->scheme.ranks;
+    const BetterSchedule better = BetterAt(run, std::vector<double>(ranks, 1));
+    EXPECT_LT(better.gain(), 0.05) << schedule << ": " << ToText(better.schedule);
+  }
+}
+
+// Without known links nothing is chosen that sends more; a fast link allows data parallelism.
+TEST(BetterSchedule, UnknownLinks_AllowOnlyWhatSendsHardlyMore) {
+  const RunSpec run = RunUnder("custom,ranks=2,compute=s < 3 ? 0 : 1,order=1f1b", 12);
+  const std::vector<int> unknown = ForwardsOf(run, BetterAt(run, {1, 0.5}).schedule);
+  EXPECT_EQ(unknown[0] % 12, 0);  // whole stages
+  const BetterSchedule known = BetterAt(run, {1, 0.5}, ReplanQuestion::Link{});
+  EXPECT_NEAR(known.step, known.bound, 1e-6);
+}
+
+TEST(BetterSchedule, OldWeights_KeepTheirRule) {
+  const RunSpec run = RunUnder("pipedream_2bw", 6, Json::array({3, 3}));
+  RunSpec under = run;
+  under.schedule = BetterAt(run, {1, 0.5}).schedule;
+  const auto present = ScheduleOf(run), better = ScheduleOf(under);
+  for (int b = 0; b < 6; ++b) EXPECT_EQ(better->scheme.StalenessOf(0, b), present->scheme.StalenessOf(0, b));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,39 @@
+#include "worker/shell/checkpoint/unnamed_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+absl::StatusOr<Tensor> CopyToFile(const Tensor& tensor, const std::string& folder) {
+  const auto failure = [&folder](int error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot put old weights aside in ", folder, ": ", std::strerror(error)));
+  };
+  std::string path = absl::StrCat(folder, "/.aside-XXXXXX");
+  const int file = mkostemp(path.data(), O_CLOEXEC);
+  if (file < 0) return failure(errno);
+  const absl::Cleanup closed = [file] { close(file); };  // the mapping keeps it
+  unlink(path.c_str());
+  Tensor copy = tensor;
+  copy.ready = nullptr;
+  if (tensor.bytes == 0) return copy;
+  if (const int error = posix_fallocate(file, 0, static_cast<off_t>(tensor.bytes)); error != 0)
+    return failure(error);
+  void* const mapped = mmap(nullptr, tensor.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) return failure(errno);
+  std::memcpy(mapped, tensor.data, tensor.bytes);
+  copy.data = mapped;
+  copy.owner = std::shared_ptr<void>(mapped, [bytes = tensor.bytes](void* begin) { munmap(begin, bytes); });
+  return copy;
+}
+
+}  // namespace weft
