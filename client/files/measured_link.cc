@@ -14,27 +14,34 @@ double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
-// The medians of each size weigh alike, so that the many transfers of one size do not hide the others.
+// Each size has one point, its median, so that the many transfers of one size do not hide the others. An error
+// counts relative to the time: the time of a large tensor varies by more than a latency, and would decide it.
 MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
   std::map<double, std::vector<double>> seconds;
   for (const DrawnTransfer& t : transfers) {
-    if (t.bytes > 0) seconds[t.bytes].push_back(t.end - t.start);
+    if (t.bytes > 0 && t.end > t.start) seconds[t.bytes].push_back(t.end - t.start);
+  }
+  struct Point {
+    double bytes, seconds, weight;
+  };
+  std::vector<Point> points;
+  double weight = 0, mean_bytes = 0, mean_seconds = 0;
+  for (auto& [bytes, of_size] : seconds) {
+    const double median = MedianOf(std::move(of_size));
+    const Point point = {bytes, median, 1 / (median * median)};
+    weight += point.weight;
+    mean_bytes += point.weight * point.bytes;
+    mean_seconds += point.weight * point.seconds;
+    points.push_back(point);
   }
   MeasuredLink link;
-  if (seconds.empty()) return link;
-  double mean_bytes = 0, mean_seconds = 0;
-  std::vector<std::pair<double, double>> medians;
-  for (auto& [bytes, of_size] : seconds) {
-    medians.emplace_back(bytes, MedianOf(std::move(of_size)));
-    mean_bytes += bytes;
-    mean_seconds += medians.back().second;
-  }
-  mean_bytes /= static_cast<double>(medians.size());
-  mean_seconds /= static_cast<double>(medians.size());
+  if (points.empty()) return link;
+  mean_bytes /= weight;
+  mean_seconds /= weight;
   double together = 0, square = 0;
-  for (const auto& [bytes, median] : medians) {
-    together += (bytes - mean_bytes) * (median - mean_seconds);
-    square += (bytes - mean_bytes) * (bytes - mean_bytes);
+  for (const Point& p : points) {
+    together += p.weight * (p.bytes - mean_bytes) * (p.seconds - mean_seconds);
+    square += p.weight * (p.bytes - mean_bytes) * (p.bytes - mean_bytes);
   }
   const double per_byte = square > 0 ? std::max(0.0, together / square) : 0;
   link.latency = std::max(0.0, mean_seconds - per_byte * mean_bytes);

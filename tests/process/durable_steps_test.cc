@@ -55,10 +55,16 @@ class Supervised {
           on_end();
           second_ = std::make_unique<Command>(program);
         }) {}
+  // Prints what the program said, if the test ends before Stop.
   ~Supervised() {
     if (!thread_.joinable()) return;
     kill(first_.pid(), SIGKILL);
     thread_.join();
+    for (Command* program : {&first_, second_.get()}) {
+      if (program == nullptr) continue;
+      program->Signal(SIGKILL);
+      std::cout << "process " << program->pid() << " said:\n" << program->Wait(10).err;
+    }
   }
   Supervised(const Supervised&) = delete;
   Supervised& operator=(const Supervised&) = delete;

@@ -31,9 +31,18 @@ TEST(MeasuredLink, TransfersOfALink_GiveItsLatencyAndBandwidth) {
 TEST(MeasuredLink, SizeDoesNotMatter_IsLatencyAlone) {
   const MeasuredLink link = LinkOf({Transfer(0, 3e-4, 1e3), Transfer(0, 1e-4, 1e6)});
   EXPECT_EQ(link.bandwidth, 0);
-  EXPECT_DOUBLE_EQ(link.latency, 2e-4);
+  EXPECT_DOUBLE_EQ(link.latency, 1.2e-4) << "the least sum of squared relative errors";
   EXPECT_EQ(LinkOf({}).latency, 0);
   EXPECT_DOUBLE_EQ(LinkOf({Transfer(0, 2e-4, 1e3)}).latency, 2e-4) << "one size tells no bandwidth";
+}
+
+// A fit in seconds gives this link a latency below zero.
+TEST(MeasuredLink, LargeTensorTakesTwiceItsTime_LatencyStays) {
+  std::vector<DrawnTransfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e4, 1e6});
+  transfers.push_back({7, 7 + 2 * (1e-4 + 5e-3), 5e6});
+  const MeasuredLink link = LinkOf(transfers);
+  EXPECT_NEAR(link.latency, 1e-4, 3e-5);
+  EXPECT_NEAR(link.bandwidth, 1e9, 5e8);
 }
 
 }  // namespace
