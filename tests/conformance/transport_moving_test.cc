@@ -222,5 +222,27 @@ TEST_P(TransportConformance, Owner_OfAReadTensor_ReleasedOnceAndOnlyAfterTheDrop
   EXPECT_EQ(producer_->bytes_held(), 0u);
 }
 
+// So a producer has its memory back when it gets what its consumer made of the tensor, and memory that is
+// predicted from the jobs holds.
+TEST_P(TransportConformance, TensorDroppedBeforeAnOffer_IsReleasedBeforeThatArrives) {
+  Connect();
+  int released = 0;
+  std::optional<Tensor> arrived = Transfer(Key(0), Make(producer_, 100'000, 1, &released));
+  ASSERT_TRUE(arrived);
+  producer_->Want(kConsumer, Key(1));
+  Settle();
+  Tensor answer = Make(consumer_, 50'000, 2);
+  arrived.reset();
+  Offer(consumer_, kProducer, Key(1), std::move(answer));
+  // Only the producer makes progress from here on, where messages need no more.
+  for (int i = 0; i < 1000 && producer_events_.empty(); ++i) {
+    producer_->Progress(MonotonicNow(), &producer_events_);
+  }
+  ASSERT_TRUE(PumpUntil([&] { return !producer_events_.empty(); }));
+  ASSERT_EQ(producer_events_[0].kind, Kind::kArrived);
+  EXPECT_EQ(released, 1);
+  EXPECT_EQ(producer_->bytes_held(), 0u);
+}
+
 }  // namespace
 }  // namespace weft::testing

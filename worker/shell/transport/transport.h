@@ -20,6 +20,8 @@
 //      a tensor that was sent several times in vain fails the link.
 //   4. A message of another epoch than the one set is dropped and counted.
 //   5. An arrived tensor says when it was made, on the clock of the machine where it arrived.
+//   6. A tensor that was dropped before an offer is given back before that offer's tensor arrives. So what a
+//      job has read is free when its result is there, and peaks of memory follow from the order of jobs.
 //
 // Threads: every method is called by one thread at a time (the worker's driver holds a lock), and where there
 // is a device each such thread has called Device::PrepareThread. Only destroying an arrived Tensor may happen

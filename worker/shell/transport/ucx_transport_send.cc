@@ -31,8 +31,7 @@ void UcxTransport::SendAgain(const HeldOffers::Answer& answer) {
   const HeldOffer& held = *held_.Find(answer.offer);
   const std::string what = absl::StrCat(Describe(held.key), " (", held.tensor.bytes, " bytes)");
   if (answer.again == HeldOffers::Again::kSend) {
-    const std::optional<PeerId> peer = table_.PeerOf(held.consumer);
-    if (options_.log && peer)
+    if (const std::optional<PeerId> peer = table_.PeerOf(held.consumer); options_.log && peer)
       options_.log(
           absl::StrCat("the ", what, " did not arrive at ", table_.label(*peer), "; it is sent again"));
     return SendOffer(answer.offer);
@@ -63,6 +62,7 @@ void UcxTransport::Deliver(Delivery delivery) {
 }
 
 void UcxTransport::SendOffer(uint64_t offer) {
+  receipts_.SendAll();  // what a job has read is given back before what it made arrives
   const HeldOffer& held = *held_.Find(offer);
   const PeerConnection& to = *connections_.Find(held.consumer);
   TransportMessage message = OfferMessage(held, offer, MonotonicNow(), *memory_);
