@@ -268,7 +268,11 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
     if (!profile.ok()) return profile.status();
-    const absl::Status applied = ApplyProfile(*profile, prepared.run.schedule.scheme.stages, {}, &costs);
+    const int stages = prepared.run.schedule.scheme.stages;
+    std::vector<int> layers = LayersOfPlan(options.schedule);
+    if (layers.size() != static_cast<size_t>(stages))
+      layers.clear();  // another cut than the plan's is asked for
+    const absl::Status applied = ApplyProfile(*profile, stages, layers, &costs);
     if (!applied.ok())
       return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
     prepared.times = absl::StrCat("from ", options.profile);

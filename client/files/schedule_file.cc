@@ -171,6 +171,18 @@ absl::StatusOr<Json> ReadPlan(const std::string& path) {
   return keys;
 }
 
+std::vector<int> LayersOfPlan(const std::string& path) {
+  std::vector<int> layers;
+  if (!IsYaml(path)) return layers;
+  const auto plan = ReadPlan(path);
+  if (!plan.ok()) return layers;
+  for (const Json& count : (*plan)["stages"]) {
+    if (!count.is_number_integer()) return {};
+    layers.push_back(count.get<int>());
+  }
+  return layers;
+}
+
 absl::Status EmbedPlan(const std::string& folder, Json& run) {
   if (!run.is_object() || !run.contains("schedule")) return absl::OkStatus();
   const Json& schedule = run["schedule"];

@@ -45,6 +45,9 @@ absl::Status EmbedActions(const std::string& folder, nlohmann::json& schedule);
 // file that is none.
 absl::StatusOr<nlohmann::json> ReadPlan(const std::string& path);
 
+// Returns how many layers each stage of a plan's file has; nothing for any other file.
+std::vector<int> LayersOfPlan(const std::string& path);
+
 // Puts the keys of a plan into a `run` whose schedule names its file, {file: plan.yaml}. Relative paths are
 // relative to `folder`. Other runs stay. InvalidArgument for a file that is no plan, or whose stages or
 // micro-batches are not those of the run.

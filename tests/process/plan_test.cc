@@ -17,6 +17,7 @@
 namespace weft {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -65,6 +66,31 @@ TEST_F(PlanCommand, PlanOfAProfile_IsSimulatedWithItsPeriod) {
     makespan[i] = Json::parse(run.out)["makespan"];
   }
   EXPECT_EQ(makespan[1] - makespan[0], 300);
+}
+
+TEST_F(PlanCommand, PlanWithACutOfItsOwn_IsSimulatedWithThatCut) {
+  folder_.Write("plan.yaml", "schedule: 1f1b\nstages: [3, 1]\n");
+  folder_.Write("equal.json",
+                R"({"layers": [{"forward": 1}, {"forward": 1}, {"forward": 1}, {"forward": 1}]})");
+  const auto busy = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"weft", "simulate",  folder_ / "plan.yaml",  "--microbatches",
+                                      "4",    "--profile", folder_ / "equal.json", "-o",
+                                      "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult run = Command::Run(words);
+    EXPECT_EQ(run.code, 0) << run.err;
+    std::vector<double> times;
+    const Json json = Json::parse(run.out);
+    for (const Json& rank : json["rank_stats"]) times.push_back(rank["busy"]);
+    return times;
+  };
+  EXPECT_THAT(busy({}), ElementsAre(36, 12));
+  EXPECT_THAT(busy({"--stages", "4"}), ElementsAre(12, 12, 12, 12)) << "another cut was asked for";
+  folder_.Write("plan.yaml", "schedule: 1f1b\nstages: [3, 2]\n");
+  const CommandResult other = Command::Run({"weft", "simulate", folder_ / "plan.yaml", "--microbatches", "4",
+                                            "--profile", folder_ / "equal.json"});
+  EXPECT_EQ(other.code, kUsage);
+  EXPECT_THAT(other.err, HasSubstr("the profile is of 4 layers, the model has 5"));
 }
 
 TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
