@@ -14,8 +14,9 @@ double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
-// Each size has one point, its median, so that the many transfers of one size do not hide the others. An error
-// counts relative to the time: the time of a large tensor varies by more than a latency, and would decide it.
+// Each size has one point, its median, so that the many transfers of one size do not hide the others. An
+// error counts relative to the time: the time of a large tensor varies by more than a latency, and would
+// decide it.
 MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
   std::map<double, std::vector<double>> seconds;
   for (const DrawnTransfer& t : transfers) {

@@ -81,6 +81,11 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
     if (!all && !texts[0].empty()) break;
     if (!all || Total(c, "weft_steps_total") < 20) continue;
     if (Total(later, "weft_steps_total") >= kSteps) break;
+    // A worker reports what it holds from time to time, the first time perhaps only behind these steps.
+    const auto has_reported = [](const std::string& text) {
+      return Of(Parse(text), "weft_memory_bytes{class=\"weights\"}") > 0;
+    };
+    if (!has_reported(now[1]) || !has_reported(now[2])) continue;
     coordinator = c;
     for (int p = 0; p < 3; ++p) texts[p] = now[p];
     for (int p = 0; p < 2; ++p) workers[p] = Parse(now[p + 1]);

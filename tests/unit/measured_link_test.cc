@@ -39,7 +39,7 @@ TEST(MeasuredLink, SizeDoesNotMatter_IsLatencyAlone) {
 // A fit in seconds gives this link a latency below zero.
 TEST(MeasuredLink, LargeTensorTakesTwiceItsTime_LatencyStays) {
   std::vector<DrawnTransfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e4, 1e6});
-  transfers.push_back({7, 7 + 2 * (1e-4 + 5e-3), 5e6});
+  transfers.push_back(Transfer(7, 7 + 2 * (1e-4 + 5e-3), 5e6));
   const MeasuredLink link = LinkOf(transfers);
   EXPECT_NEAR(link.latency, 1e-4, 3e-5);
   EXPECT_NEAR(link.bandwidth, 1e9, 5e8);
