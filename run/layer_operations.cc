@@ -10,7 +10,6 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kAlignment = 64;
 constexpr ParameterInit kOne{ParameterInit::Kind::kConstant, 1};
 
 int64_t ProductOf(const std::vector<int64_t>& sizes) {
@@ -21,7 +20,7 @@ int64_t ProductOf(const std::vector<int64_t>& sizes) {
 // at most twice, and a weight four times, and takes a little memory besides (measured on 250 random shapes of
 // kernels 1, 3 and 7 under AVX2, AVX and SSE4.1).
 constexpr int64_t kChannelsOfBlock = 16, kConvolutionScratch = int64_t{64} << 10;
-int64_t InBlocks(int64_t channels) {
+int64_t InChannelBlocks(int64_t channels) {
   return (channels + kChannelsOfBlock - 1) / kChannelsOfBlock * kChannelsOfBlock;
 }
 
@@ -80,7 +79,8 @@ void LayerOperations::Norm(absl::string_view name, int64_t rows, int64_t width) 
   Parameter(PartOf(name, "weight"), {width}, kOne);
   Parameter(PartOf(name, "bias"), {width}, kZeroInit);
   Keep(rows * width);
-  KeepFloats(2 * rows);
+  Keep(rows);
+  Keep(rows);
 }
 
 void LayerOperations::Convolution(const NormedConvolution& c) {
@@ -98,11 +98,11 @@ void LayerOperations::Convolution(const NormedConvolution& c) {
   Product(places, taps, c.out);
   Keep(c.out * places);
   // These are the batch's mean and variance, each in three forms.
-  count_.fixed_activation_bytes += kAlignment + 6 * (kFloat * c.out + kAlignment);
+  for (int i = 0; i < 6; ++i) KeepBytes(0, kFloat * c.out);
   if (c.kernel == 1 && c.stride == 1) return;  // it is a product of matrices
   // A convolution either unfolds the image, one column for each place, or copies images and weights into
   // blocks of channels.
-  const int64_t in = InBlocks(c.in), out = InBlocks(c.out);
+  const int64_t in = InChannelBlocks(c.in), out = InChannelBlocks(c.out);
   const int64_t copied = 2 * element_ * (in * c.in_side * c.in_side + out * places);
   convolution_work_ = std::max({convolution_work_, element_ * taps * places, copied});
   count_.work_fixed =
@@ -113,31 +113,43 @@ void LayerOperations::Loss(int64_t rows, int64_t classes) {
   const int64_t scores = rows * classes;
   KeepFloats(scores);
   KeepIntegers(rows);
+  KeepBytes(0, kFloat);
   // The loss is float32: narrower scores and their gradient are there as well while it is made.
   if (narrow()) Work(2 * (element_ + kFloat) * scores);
 }
 
-void LayerOperations::KeepInput(int64_t numbers) {
+void LayerOperations::KeepInput(int64_t numbers, std::optional<int64_t> all) {
   if (!reads_data_) return;
   Keep(numbers);
+  if (all.has_value()) count_.kept.back().data_bytes = element_ * *all;
   if (narrow()) Work(kFloat * numbers);  // the data as they come, before they are narrowed
 }
-
-void LayerOperations::KeepBytes(int64_t of_sample, int64_t fixed) {
-  count_.activation_bytes += of_sample;
-  count_.fixed_activation_bytes += fixed;
-}
-
-void LayerOperations::Tensors(int64_t tensors) { count_.fixed_activation_bytes += tensors * kAlignment; }
 
 LayerCount LayerOperations::Count() const {
   LayerCount count = count_;
   count.work_bytes += convolution_work_;
   for (const ParameterSpec& parameter : parameters_) {
-    (parameter.kind == ParameterSpec::Kind::kTrained ? count.parameters : count.statistics) +=
-        parameter.elements();
+    const bool trained = parameter.kind == ParameterSpec::Kind::kTrained;
+    const int64_t elements = parameter.elements();
+    (trained ? count.parameters : count.statistics) += elements;
+    (trained ? count.held_parameters : count.held_statistics) +=
+        (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
   }
   return count;
+}
+
+int64_t KeptTensorBytes(const std::vector<LayerCount>& layers, int first, int end, int64_t samples) {
+  int64_t bytes = 0, data = 0;
+  for (int l = first; l < end; ++l) {
+    for (const KeptTensor& tensor : layers[l].kept) {
+      if (samples == 1 && tensor.data_bytes > 0) {
+        data = AlignedBytes(tensor.data_bytes);
+      } else {
+        bytes += AlignedBytes(tensor.sample_bytes * samples + tensor.fixed_bytes);
+      }
+    }
+  }
+  return bytes + data;
 }
 
 }  // namespace weft

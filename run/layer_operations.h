@@ -42,25 +42,25 @@ class LayerOperations {
   void StatisticOfFile(std::string name, std::vector<int64_t> size, std::string file, float momentum);
   // Adds a product alone; its matrix is a parameter that was added.
   void Product(int64_t rows, int64_t in, int64_t out);
-  // Adds a layer norm of `rows` rows: it keeps its output, and two statistics of each row.
+  // Adds a layer norm of `rows` rows: it keeps its output, and two statistics of each row, each a tensor.
   void Norm(absl::string_view name, int64_t rows, int64_t width);
   // Adds a convolution and its batch norm. The convolution keeps its own output, which the norm reads; the
   // norm's output stays only if a later operation reads it.
   void Convolution(const NormedConvolution& convolution);
-  // Adds the loss of `rows` rows of scores: it keeps their logarithmic softmax and the targets.
+  // Adds the loss of `rows` rows of scores: it keeps their logarithmic softmax, the targets, and
+  // the sum of the targets' weights.
   void Loss(int64_t rows, int64_t classes);
 
   void Flops(double flops) { count_.forward_flops += flops; }
-  // Keep numbers of a sample until the backward: of the precision, float32, or int64.
-  void Keep(int64_t numbers) { count_.activation_bytes += element_ * numbers; }
-  void KeepFloats(int64_t numbers) { count_.activation_bytes += kFloat * numbers; }
-  void KeepIntegers(int64_t numbers) { count_.activation_bytes += kInt64 * numbers; }
-  // Keeps the layer's input where that is the data; the output of another layer is kept there.
-  void KeepInput(int64_t numbers);
-  // Keeps bytes of a sample, and of a micro-batch of any size.
-  void KeepBytes(int64_t of_sample, int64_t fixed);
-  // Notes how many tensors are kept, each aligned by itself.
-  void Tensors(int64_t tensors);
+  // Keep a tensor until the backward, of so many numbers of a sample: of the precision, float32, or int64.
+  void Keep(int64_t numbers) { KeepBytes(element_ * numbers, 0); }
+  void KeepFloats(int64_t numbers) { KeepBytes(kFloat * numbers, 0); }
+  void KeepIntegers(int64_t numbers) { KeepBytes(kInt64 * numbers, 0); }
+  // Keeps the layer's input where that is the data; the output of another layer is kept there. `all`: the
+  // numbers of the data, where the layer reads a part of them.
+  void KeepInput(int64_t numbers, std::optional<int64_t> all = std::nullopt);
+  // Keeps a tensor with bytes of a sample, and of a micro-batch of any size.
+  void KeepBytes(int64_t of_sample, int64_t fixed) { count_.kept.push_back({of_sample, fixed}); }
   // Adds bytes of a sample that an operation takes while it runs.
   void Work(int64_t bytes) { count_.work_bytes += bytes; }
   void Output(std::vector<int64_t> sizes, bool by_sample = true) {

@@ -163,6 +163,15 @@ struct LayerOutput {
   int64_t elements(int64_t samples) const;
 };
 
+// A tensor that a forward keeps for its backward.
+struct KeptTensor {
+  int64_t sample_bytes = 0;  // of each sample of the micro-batch
+  int64_t fixed_bytes = 0;   // of a micro-batch of any size
+  // A part of each sample's data, which is copied out of them. Of a single sample it is a view, and keeps the
+  // data as a whole: so many bytes, once for all that read them.
+  int64_t data_bytes = 0;
+};
+
 // The costs of a layer, without any tensor.
 struct LayerCount {
   std::string name;         // as LayerSpec
@@ -171,16 +180,28 @@ struct LayerCount {
   double forward_flops = 0;  // operations per sample; a multiply-add counts 2
   int64_t parameters = 0;    // trained elements
   LayerOutput output;
-  // Bytes that a forward keeps for its backward: its output and other saved tensors, without its input.
-  // `activation_bytes` are those of a sample. `fixed_activation_bytes` are those of a micro-batch of any size
-  // at most (statistics, the alignment of tensors).
-  int64_t activation_bytes = 0, fixed_activation_bytes = 0;
+  // What a forward keeps for its backward: its output and other saved tensors, without its input.
+  std::vector<KeptTensor> kept;
   // Elements that lie with the parameters and are not trained: running averages of batch norms.
   int64_t statistics = 0;
+  // The elements that both take in a flat buffer, where each tensor begins at a block.
+  int64_t held_parameters = 0, held_statistics = 0;
   // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a
   // sample, `work_fixed` those of a micro-batch of any size (copies of weights in another layout).
   int64_t work_bytes = 0, work_fixed = 0;
 };
+
+// Bytes as the workers' allocator counts them: blocks of whole 64 bytes.
+inline constexpr int64_t kTensorAlignment = 64;
+constexpr int64_t AlignedBytes(int64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+// The elements at whose multiples tensors begin in a flat buffer of float32: those of a block.
+inline constexpr int64_t kAlignedElements = kTensorAlignment / 4;
+
+// Returns the bytes that the forwards of the layers [first, end) of one stage keep together of a micro-batch
+// of so many samples, to the byte (but for exported models, whose exporter bounds them).
+int64_t KeptTensorBytes(const std::vector<LayerCount>& layers, int first, int end, int64_t samples);
 
 }  // namespace weft
 

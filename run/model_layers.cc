@@ -26,7 +26,6 @@ void AddOperations(const TiedTokensSpec& k, LayerOperations* layer) {
   layer->Parameter("weight", {k.vocabulary, k.width}, Normal(kDeviation), /*wide=*/true);
   layer->Flops(static_cast<double>(k.vocabulary) * static_cast<double>(k.width));  // a copy
   layer->KeepBytes(0, LayerOperations::kFloat * k.vocabulary * k.width);
-  layer->Tensors(1);
   layer->Output({k.vocabulary, k.width}, /*by_sample=*/false);
 }
 
@@ -38,7 +37,6 @@ void AddOperations(const TokenEmbeddingSpec& k, LayerOperations* layer) {
   layer->KeepIntegers(k.context);                                               // the tokens
   layer->Keep(hidden);
   if (layer->narrow()) layer->Work(LayerOperations::kFloat * hidden);  // the token embedding is float32
-  layer->Tensors(3);
   layer->Output({k.context, k.width});
 }
 
@@ -55,7 +53,6 @@ void AddOperations(const PatchEmbeddingSpec& k, LayerOperations* layer) {
   // While it runs, the image, the products and all tokens together are there as well.
   layer->Work(LayerOperations::kFloat * image + 2 * layer->element() * tokens * width);
   if (layer->narrow()) layer->Work(layer->element() * image);
-  layer->Tensors(3);
   layer->Output({tokens, width});
 }
 
@@ -70,15 +67,15 @@ void AddOperations(const TransformerBlockSpec& k, LayerOperations* layer) {
   layer->Product(tokens, width, tokens);  // scores, and their product with the values
   layer->Product(tokens, tokens, width);
   layer->KeepFloats(tokens * k.heads);  // statistics of the softmax
-  layer->Keep(2 * hidden);              // the attention's output, and the same by tokens
+  layer->Keep(hidden);                  // the attention's output
   layer->Linear("attention.projection", tokens, width, width, residual, kZeroInit);
   layer->Keep(hidden);  // the sum in the middle
   layer->Norm("norm2", tokens, width);
   layer->Linear("mlp.expand", tokens, width, 4 * width, weight, kZeroInit);
-  layer->Keep(2 * 4 * hidden);  // before and behind the GELU
+  layer->Keep(4 * hidden);  // before the GELU
+  layer->Keep(4 * hidden);  // and behind it
   layer->Linear("mlp.contract", tokens, 4 * width, width, residual, kZeroInit);
   layer->Keep(hidden);
-  layer->Tensors(20);
   layer->Output({tokens, width});
 }
 
@@ -90,7 +87,6 @@ void AddOperations(const TokenScoresSpec& k, LayerOperations* layer) {
     layer->Linear("projection", k.context, k.width, k.vocabulary, Normal(kDeviation), {});
   }
   layer->Loss(k.context, k.vocabulary);
-  layer->Tensors(8);
 }
 
 void AddOperations(const ClassTokenScoresSpec& k, LayerOperations* layer) {
@@ -98,22 +94,20 @@ void AddOperations(const ClassTokenScoresSpec& k, LayerOperations* layer) {
   layer->Linear("projection", 1, k.width, k.classes, Normal(kDeviation), kZeroInit);
   layer->Loss(1, k.classes);
   layer->Work(layer->element() * k.tokens * k.width);  // the gradient of all tokens
-  layer->Tensors(8);
 }
 
 void AddOperations(const LinearSpec& k, LayerOperations* layer) {
   layer->Linear("", 1, k.in, k.out, Uniform(k.in), Uniform(k.in));
-  layer->KeepInput(k.in);
+  // A tower without a stem reads one half of the data.
+  layer->KeepInput(k.in, k.first_column.has_value() ? std::optional(2 * k.in) : std::nullopt);
   layer->Keep(k.out);
   if (k.gelu) layer->Keep(k.out);
-  layer->Tensors(6);
   layer->Output({k.out});
 }
 
 void AddOperations(const GeluSpec& k, LayerOperations* layer) {
   layer->Flops(static_cast<double>(k.width));
   layer->Keep(k.width);
-  layer->Tensors(6);
   layer->Output({k.width});
 }
 
@@ -121,7 +115,6 @@ void AddOperations(const ScoresSpec& k, LayerOperations* layer) {
   layer->Linear("", 1, k.in, k.classes, Uniform(k.in), Uniform(k.in));
   layer->KeepInput(k.in);
   layer->Loss(1, k.classes);
-  layer->Tensors(6);
 }
 
 void AddOperations(const JoinedScoresSpec& k, LayerOperations* layer) {
@@ -130,7 +123,6 @@ void AddOperations(const JoinedScoresSpec& k, LayerOperations* layer) {
   layer->Linear("right", 1, k.width, k.classes, init, {});
   layer->Parameter("bias", {k.classes}, init);
   layer->Loss(1, k.classes);
-  layer->Tensors(6);
 }
 
 void AddOperations(const StemSpec& k, LayerOperations* layer) {
@@ -141,7 +133,6 @@ void AddOperations(const StemSpec& k, LayerOperations* layer) {
   const int64_t pooled = c.out * k.side * k.side;
   if (k.pools) layer->Keep(pooled);
   if (k.pools) layer->KeepIntegers(pooled);  // the place of each maximum
-  layer->Tensors(4);
   layer->Output({c.out, k.side, k.side});
 }
 
@@ -149,7 +140,6 @@ void AddOperations(const ResidualBlockSpec& k, LayerOperations* layer) {
   for (const NormedConvolution& c : k.plan.path) {
     layer->Convolution(c);
     layer->Keep(c.out * c.out_side * c.out_side);  // every ReLU's output, the last of which is the block's
-    layer->Tensors(1);
   }
   if (k.plan.shortcut.has_value()) layer->Convolution(*k.plan.shortcut);
   const NormedConvolution& last = k.plan.path.back();
@@ -161,7 +151,6 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
   layer->Keep(k.features);  // the averages
   layer->Loss(1, k.classes);
   layer->Work(layer->element() * k.features * k.side * k.side);
-  layer->Tensors(6);
 }
 
 // The exporter measured what the graph keeps, besides the fields of the data.
@@ -175,7 +164,8 @@ void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
   layer->KeepBytes(graph.costs.activation_bytes, graph.costs.fixed_activation_bytes);
   for (const int field : graph.fields) layer->KeepBytes(k.model->fields[field].bytes, 0);
   layer->Work(graph.costs.work_bytes);
-  layer->Tensors(static_cast<int64_t>(graph.operations.size()));
+  // Each tensor is aligned by itself.
+  layer->KeepBytes(0, static_cast<int64_t>(graph.operations.size()) * kTensorAlignment);
   layer->Output(graph.output_sizes, graph.output_by_sample);
 }
 

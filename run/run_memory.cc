@@ -1,6 +1,8 @@
 #include "run/run_memory.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "run/file_section.h"
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
+#include "run/slice_bounds.h"
 #include "run/stage_cut.h"
 #include "schedules/byte_text.h"
 #include "schedules/dispatch/admission.h"
@@ -19,38 +22,54 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kFloat = 4, kAlignment = 64;
-constexpr int64_t kSmallTensors = 4096;     // scalars and the like
-constexpr int64_t kParametersOfLayer = 20;  // the most tensors of a layer; each is aligned by itself
+constexpr int64_t kFloat = 4;
+constexpr int64_t kSmallTensors = 4096;  // scalars and the like
 
-// Returns the bytes of what a holder keeps of a stage, or a rank of a state that visits it.
-int64_t BytesOf(const Kept& kept, const RunSpec& run, const StageMemory& stage) {
-  const int64_t parameters = stage.parameters;
+// Returns the bytes of slice `part` of `parts` of a stage's flat buffer.
+int64_t SliceBytes(const StageMemory& stage, int part, int parts) {
+  const SliceBounds bounds = SliceOf(stage.parameters / kFloat, part, parts);
+  return std::max(kFloat * (bounds.end - bounds.begin), kTensorAlignment);
+}
+
+// Adds what a holder keeps of a stage, or a rank of a state that visits it.
+void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& stage, RankMemory* rank) {
+  const Kept& kept = *of_stage.kept;
   const bool sliced = kept.parts > 1;
-  const int64_t part = sliced ? (parameters + kept.parts - 1) / kept.parts + kAlignment : parameters;
-  const int versions = kept.versions + kept.leaving;
-  const int optimizer = kept.optimizer ? OptimizerBuffers(run.train.optimizer) : 0;
-  const int sums = (kept.sums + kept.parts_of_sum - 1) / kept.parts_of_sum;
-  return (versions + optimizer) * part + sums * (kept.whole_sums ? parameters : part) +
-         // A slice is gathered before anything computes with it.
-         (sliced ? 0 : versions * stage.narrowed);
+  const int64_t held = sliced ? SliceBytes(stage, of_stage.part, kept.parts) : stage.parameters;
+  // A slice is gathered before anything computes with it.
+  const int64_t version = held + (sliced ? 0 : stage.narrowed);
+  rank->weights += (kept.versions + kept.leaving) * version;
+  rank->certain_weights += version;
+  rank->gradients += kept.sums * SumBytes(stage, kept, of_stage.part);
+  rank->optimizer += kept.optimizer ? OptimizerBuffers(run.train.optimizer) * held : 0;
 }
 
 // Returns the bytes that do not come and go with micro-batches. A rank may have each migrating state once:
 // there while it computes, and put together for the next rank of its route until that rank fetches it. While
 // one state leaves, it is there twice.
-int64_t HeldBytes(const std::vector<KeptOfStage>& kept, const RunSpec& run,
-                  const std::vector<StageMemory>& stages, bool migrating) {
-  int64_t held = 0, twice = 0;
+RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
+                     const std::vector<StageMemory>& stages, bool migrating, int jobs_at_once) {
+  RankMemory rank, twice;
+  int64_t narrowed = 0;  // of weights that come with a job, for its time
   for (const KeptOfStage& stage : kept) {
     const StageMemory& bytes = stages[stage.stage];
-    held += stage.handed_out * bytes.parameters;
+    if (stage.fetches) narrowed = std::max(narrowed, bytes.narrowed);
+    rank.gradients += stage.handed_out * bytes.parameters;
     if (!stage.kept.has_value()) continue;
-    const int64_t state = BytesOf(*stage.kept, run, bytes) + (migrating ? kSmallTensors : 0);
-    held += state;
-    if (stage.goes_on) twice = std::max(twice, state);
+    RankMemory state;
+    Add(stage, run, bytes, &state);
+    state.weights += migrating ? kSmallTensors : 0;
+    rank.weights += state.weights;
+    rank.certain_weights += migrating ? 0 : state.certain_weights;
+    rank.gradients += state.gradients;
+    rank.optimizer += state.optimizer;
+    if (stage.goes_on && state.held() > twice.held()) twice = state;
   }
-  return held + twice;
+  rank.weights += twice.weights + jobs_at_once * narrowed;
+  rank.certain_weights += narrowed;
+  rank.gradients += twice.gradients;
+  rank.optimizer += twice.optimizer;
+  return rank;
 }
 
 // Adds what jobs take while they run.
@@ -62,22 +81,46 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
   for (int s = 0; s < schedule.stages; ++s) {
     const bool sliced = graph.protocol(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
     // The slices are put together; where a joint operation does that, the next job's lie beside them.
-    const int64_t work =
-        stages[s].work + (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
+    const int64_t gathered =
+        (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
+    const auto take = [&](Rank rank, int64_t work) {
+      if (rank < 0 || rank >= schedule.ranks || work <= (*ranks)[rank].work) return;
+      (*ranks)[rank].work = work;
+      (*ranks)[rank].work_stage = s;
+    };
     for (int step = 0; step < schedule.period; ++step) {
       for (int b = 0; b < schedule.microbatches; ++b) {
         const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
-        if (rank < 0 || rank >= schedule.ranks) continue;
-        if (graph.has_pairs()) overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
-        RankMemory& memory = (*ranks)[rank];
-        if (work > memory.work) {
-          memory.work = work;
-          memory.work_stage = s;
-        }
+        take(rank, stages[s].work + gathered);
+        // A forward may be on another rank than its backward.
+        take(schedule.compute(Job::Compute(step, s, b, JobKind::kForward)),
+             stages[s].forward_work + gathered);
+        if (graph.has_pairs() && rank >= 0 && rank < schedule.ranks)
+          overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
       }
     }
   }
   for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].work += overlapped[rank];
+}
+
+// Adds the gradients that wait for a stage on another rank: as many as that may have micro-batches in flight.
+void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages,
+                  std::vector<RankMemory>* ranks) {
+  const Schedule& schedule = graph.schedule();
+  for (int s = 0; s < schedule.stages; ++s) {
+    for (const int input : graph.inputs(s)) {
+      std::map<Rank, int> waiting;
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        const Rank made = schedule.compute(Job::Compute(0, s, b, graph.input_backward()));
+        const Rank taken = schedule.compute(Job::Compute(0, input, b, graph.input_backward()));
+        if (made == taken || made < 0 || made >= schedule.ranks) continue;
+        const std::optional<int> limit = schedule.limit ? schedule.limit(taken, input) : std::nullopt;
+        int& count = waiting[made];
+        if (!limit.has_value() || count < *limit) ++count;
+      }
+      for (const auto& [rank, count] : waiting) (*ranks)[rank].waiting += count * stages[input].output;
+    }
+  }
 }
 
 std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedule,
@@ -87,9 +130,10 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedu
   const std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
-    ranks[rank].held = HeldBytes(kept[rank], run, stages, migrating);
+    ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);
   }
   CountWork(graph, stages, &ranks);
+  CountWaiting(graph, stages, &ranks);
   return ranks;
 }
 
@@ -97,22 +141,25 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
                              const StageLinks& links, int stage) {
   const int64_t element = ComputeBytes(run.precision);
   const auto bytes_of = [&](int layer) {
-    return element * layers[layer].output.elements(run.microbatch_samples()) + kAlignment;
+    return AlignedBytes(element * layers[layer].output.elements(run.microbatch_samples()));
   };
   StageMemory memory;
-  int64_t all = 0, output = 0, operation = 0;
+  int64_t trained = 0, output = 0, operation = 0;
   for (int l = links.first_layer; l < links.end_layer; ++l) {
-    memory.parameters +=
-        kFloat * (layers[l].parameters + layers[l].statistics) + kAlignment * kParametersOfLayer;
-    all += layers[l].activation_bytes * run.microbatch_samples() + layers[l].fixed_activation_bytes;
-    operation = std::max(operation,
-                         layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kAlignment);
+    trained += layers[l].held_parameters;
+    memory.parameters += kFloat * (layers[l].held_parameters + layers[l].held_statistics);
+    operation = std::max(
+        operation, layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kTensorAlignment);
     output = element * layers[l].output.elements(run.microbatch_samples());
   }
-  if (element < kFloat) memory.narrowed = memory.parameters * element / kFloat;
+  memory.parameters =
+      std::max(memory.parameters, kTensorAlignment);  // a stage without any has an empty buffer
+  const int64_t all = KeptTensorBytes(layers, links.first_layer, links.end_layer, run.microbatch_samples());
+  if (element < kFloat) memory.narrowed = AlignedBytes(element * trained);
   const ActivationPolicy activations = ActivationsOf(run.schedule, stage);
   const bool retained = activations == ActivationPolicy::kRetain;
-  memory.activation_bytes = retained ? all : (output + kAlignment - 1) / kAlignment * kAlignment;
+  memory.output = AlignedBytes(output);
+  memory.activation_bytes = retained ? all : memory.output;
   // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
   // than there are activations, at the end of the chain once more for the scores. Activations and an input
   // that are not there already come for the time of the job.
@@ -137,21 +184,30 @@ int OptimizerBuffers(const OptimizerSpec& optimizer) {
   return 2;
 }
 
+int64_t SumBytes(const StageMemory& stage, const Kept& kept, int part) {
+  const int parts = std::max(kept.parts, kept.parts_of_sum);
+  return kept.whole_sums || parts == 1 ? stage.parameters : SliceBytes(stage, part, parts);
+}
+
 StageMemory CountStage(const RunSpec& run, int stage) {
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
   return CountLinkedStage(run, layers, LinkStages(layers, run.layers_of_stage)[stage], stage);
 }
 
-RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
+std::vector<StageMemory> CountStages(const RunSpec& run) {
   std::vector<StageMemory> stages;
-  RunMemory memory;
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
   const std::vector<StageLinks> links = LinkStages(layers, run.layers_of_stage);
-  for (int s = 0; s < run.stages(); ++s) {
-    stages.push_back(CountLinkedStage(run, layers, links[s], s));
-    memory.activation_bytes.push_back(stages.back().activation_bytes +
-                                      (schedule.scheme.split_backward ? stages.back().between : 0));
-  }
+  for (int s = 0; s < run.stages(); ++s) stages.push_back(CountLinkedStage(run, layers, links[s], s));
+  return stages;
+}
+
+RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
+  const std::vector<StageMemory> stages = CountStages(run);
+  RunMemory memory;
+  for (const StageMemory& stage : stages)
+    memory.activation_bytes.push_back(stage.activation_bytes +
+                                      (schedule.scheme.split_backward ? stage.between : 0));
   memory.ranks = CountRanks(run, schedule, stages);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
@@ -160,7 +216,7 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
     const std::vector<RankMemory> others = CountRanks(run, joint, stages);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];
-      if (others[r].held + others[r].work > rank.held + rank.work) rank = others[r];
+      if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];
     }
   }
   return memory;
@@ -171,16 +227,18 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   RunMemory counted = CountRun(run, *schedule);
   ActivationMemory memory;
   memory.activation_bytes = std::move(counted.activation_bytes);
+  const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
-    memory.budget.push_back(run.memory - rank.held - rank.work);
+    memory.budget.push_back(run.memory - rank.beside_activations());
     if (memory.budget.back() >= 0) continue;
     return ErrorAt(
         "memory",
-        absl::StrFormat("rank %d needs %s for weights, gradients and optimizer, and %s while it works on a "
-                        "micro-batch of stage %d; the budget is %s",
-                        memory.budget.size() - 1, FormatBytes(static_cast<double>(rank.held)),
-                        FormatBytes(static_cast<double>(rank.work)), rank.work_stage,
-                        FormatBytes(static_cast<double>(run.memory))));
+        absl::StrFormat(
+            "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), and %s of "
+            "buffers while it works on a micro-batch of stage %d and others wait for its gradients; "
+            "the budget is %s",
+            memory.budget.size() - 1, text(rank.held()), text(rank.weights), text(rank.gradients),
+            text(rank.optimizer), text(rank.work + rank.waiting), rank.work_stage, text(run.memory)));
   }
   schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

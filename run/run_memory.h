@@ -8,7 +8,8 @@
 //     state;
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
 //     together;
-//   - the temporary memory of the job that needs most;
+//   - the temporary memory of the job that needs most, and the gradients of inputs that other ranks have not
+//     taken yet;
 //   - where states migrate, the state of every stage whose route has a stop on the rank, as the next ranks
 //     may all be late, and the largest again, to hand it on;
 //   - the activations that every forward keeps until its backward.
@@ -24,6 +25,7 @@
 #include "absl/status/status.h"
 #include "run/run_spec.h"
 #include "schedules/run_terms.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 
@@ -31,7 +33,7 @@ namespace weft {
 int OptimizerBuffers(const OptimizerSpec& optimizer);
 
 struct StageMemory {
-  // Bytes of the weights; also of their gradient, and of each buffer of the optimizer.
+  // Bytes of the flat buffer of the weights; also of their gradient, and of each buffer of the optimizer.
   int64_t parameters = 0;
   int64_t narrowed = 0;  // bytes of the copy that layers compute with, beside each version of the weights
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
@@ -39,19 +41,32 @@ struct StageMemory {
   int64_t between = 0;
   int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
   int64_t forward_work = 0;  // likewise for a forward alone
+  int64_t output = 0;        // bytes of the tensor that it gives to the next stage
 };
 StageMemory CountStage(const RunSpec& run, int stage);
+// Returns the bytes of a gradient sum that the stage's holder number `part` makes: of the whole, or its
+// slice.
+int64_t SumBytes(const StageMemory& stage, const Kept& kept, int part);
 
 // Bytes that a rank needs besides the activations of forwards.
 struct RankMemory {
-  int64_t held = 0;    // bytes of weights, gradients, optimizer
+  // Bytes at most.
+  int64_t weights = 0, gradients = 0, optimizer = 0;
+  // The part of the weights that is there whatever jobs last: no version beside another.
+  int64_t certain_weights = 0;
+  int64_t held() const { return weights + gradients + optimizer; }
   int64_t work = 0;    // bytes of the job that needs most, and, in overlapped pairs, of a forward beside it
   int work_stage = 0;  // stage of that job
+  // Bytes of gradients of inputs that ranks with the stages before may not have taken yet.
+  int64_t waiting = 0;
+  int64_t beside_activations() const { return held() + work + waiting; }
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
   std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
 };
+// Counts each stage of the run.
+std::vector<StageMemory> CountStages(const RunSpec& run);
 // Counts the run under a schedule of its sizes, whatever its budget. Every check whether a run fits uses
 // these counts. A run that may reduce by collectives is counted with them or without, as it needs more.
 RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule);

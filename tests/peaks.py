@@ -2,10 +2,12 @@
 """Trains a gpt under every schedule family and compares the most activations that were alive on each rank with what
 the simulator says: of the schedule, and of the order in which the run's jobs really went.
 
-    peaks.py BIN_DIR [--small] [--out docs/measurements/peaks.md]
+    peaks.py BIN_DIR [--small] [--bytes] [--out docs/measurements/peaks.md] [--before TEXT]
 
 Prints one markdown table; exits 1 if a run fails or a rank measured another number than its own order has. --small:
-one size, for a quick check.
+one size, for a quick check. --bytes: also trains every schedule with six models and three options, and compares the bytes of
+each rank and class with the prediction (peak_bytes.py). --before: a sentence for the page on the figures of a version
+before.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import tempfile
 
 import bits
 import markdown
+import peak_bytes
 
 
 def weft_json(command):
@@ -51,6 +54,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--bytes", action="store_true")
+    parser.add_argument("--before", default="")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     weft = str(options.bin / "weft")
@@ -79,6 +84,7 @@ def main():
             bad += not same
             rows.append((name, words(predicted), words(measured), words(replayed) if same else f"**{words(replayed)}**"))
             print(f"{name}: {'same' if same else 'differs'}", file=sys.stderr)
+        by_class = peak_bytes.compare(weft, folder, options.small, weft_json) if options.bytes else {}
     page = ("# The most activations alive, measured and simulated\n\nThe figures are activations of one micro-batch on one stage, by "
             f"rank: {title}, on two worker processes. The first column is the simulator with equal times (a backward takes twice "
             "the time of a forward). The last column is the simulator with the order in which the run's jobs really ran (`weft simulate "
@@ -91,6 +97,8 @@ def main():
     page += "| schedule | simulated, equal times | measured | simulated, in the order that really was |\n"
     page += "| --- | --- | --- | --- |\n"
     page += "".join(f"| `{name}` | {' | '.join(cells)} |\n" for name, *cells in rows)
+    if by_class:
+        page += peak_bytes.section(by_class, options.before)
     print(page)
     if options.out:
         options.out.write_text(markdown.wrapped(page))

@@ -42,6 +42,15 @@ OrderedJson RankJson(int rank, const RankStats& s) {
           {"bytes_sent", Whole(s.bytes_sent)}};
 }
 
+// Lists the classes as summary.json of a run does.
+OrderedJson ClassesJson(const ClassBytes& bytes) {
+  return {{"weights", bytes.weights},
+          {"gradients", bytes.gradients},
+          {"optimizer", bytes.optimizer},
+          {"activations", bytes.activations},
+          {"buffers", bytes.buffers}};
+}
+
 // Describes a job. `reduce` and `update` have no micro-batch; they belong to one member of the stage's
 // replicas.
 OrderedJson JobJson(const SimulatedJob& j) {
@@ -123,8 +132,12 @@ std::string SimulationJson(const PreparedRun& run, const std::string& unit, cons
                       {"peak_live_activations", result.peak_live_activations},
                       {"peak_live_bytes", Whole(result.peak_live_bytes)},
                       {"rank_stats", OrderedJson::array()}};
+  const auto peaks = PeaksOf(run);
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     json["rank_stats"].push_back(RankJson(static_cast<int>(r), result.ranks[r]));
+    if (!peaks.ok() || peaks->empty()) continue;
+    json["rank_stats"].back()["peak_bytes"] = ClassesJson((*peaks)[r].most);
+    json["rank_stats"].back()["certain_peak_bytes"] = ClassesJson((*peaks)[r].least);
   }
   if (communication.has_value()) {
     json["communication_steps"] = communication->most;

@@ -115,8 +115,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   prepared.costs.memory = 0;  // the run's terms have the budget
   prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
   for (const RankMemory& rank : counted.ranks) {
-    prepared.held.push_back(static_cast<double>(rank.held + rank.work));
+    prepared.held.push_back(static_cast<double>(rank.beside_activations()));
   }
+  prepared.spec = under;
   return prepared;
 }
 
@@ -125,6 +126,19 @@ absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run) {
   if (!result.ok()) return result;
   for (size_t r = 0; r < run.held.size(); ++r) result->ranks[r].held_bytes = run.held[r];
   return result;
+}
+
+absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run) {
+  if (!run.spec.has_value()) return std::vector<PeakBytes>();
+  const Schedule& scheme = run.schedule.scheme;
+  if (int64_t{scheme.stages} * scheme.microbatches > kMaxTriedJobs) return std::vector<PeakBytes>();
+  SimulationOptions costs = run.costs;
+  costs.record_jobs = true;
+  // From here on every step is like the one before.
+  costs.steps = std::min(run.spec->train.steps, 2 + scheme.MaxStaleness());
+  const auto simulated = Simulate(Graph(run.schedule), costs);
+  if (!simulated.ok()) return simulated.status();
+  return CountPeaks(*run.spec, run.schedule, simulated->jobs);
 }
 
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {

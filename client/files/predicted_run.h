@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/files/network_file.h"
 #include "client/files/profile.h"
+#include "run/run_peaks.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
 #include "schedules/run_terms.h"
@@ -63,13 +64,18 @@ class RunCosts {
 
 // A run under its own schedule, ready to be simulated.
 struct PreparedRun {
-  RunSchedule schedule;      // checked
-  SimulationOptions costs;   // costs for one step, recording nothing
-  std::vector<double> held;  // bytes besides the activations by rank, as counted; empty: as simulated
+  RunSchedule schedule;         // checked
+  SimulationOptions costs;      // costs for one step, recording nothing
+  std::vector<double> held;     // bytes besides the activations by rank, as counted; empty: as simulated
+  std::optional<RunSpec> spec;  // the run whose bytes are counted; absent where they are a profile's
 };
 absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs);
 
 absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
+
+// Returns the most bytes of each rank by class, in the simulated order of the run's jobs; nothing where bytes
+// are a profile's, or where a step has so many forwards that it is not worth the time.
+absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run);
 
 // Cuts the run anew into so many stages. InvalidArgument where its model has fewer layers.
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);

@@ -117,8 +117,7 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.forward = layer.forward_flops * samples / flops;
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
-    part.activation_bytes = samples * static_cast<double>(layer.activation_bytes) +
-                            static_cast<double>(layer.fixed_activation_bytes);
+    part.activation_bytes = static_cast<double>(KeptTensorBytes({layer}, 0, 1, run.microbatch_samples()));
     part.output_bytes = element * static_cast<double>(layer.output.elements(run.microbatch_samples()));
     part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;

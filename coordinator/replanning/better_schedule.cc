@@ -131,7 +131,7 @@ class ScheduleSearch {
     const RunMemory counted = CountRun(under, *schedule);
     for (size_t r = 0; r < result->ranks.size(); ++r) {
       judged.bytes_sent += result->ranks[r].bytes_sent;
-      judged.held_bytes.push_back(static_cast<double>(counted.ranks[r].held + counted.ranks[r].work));
+      judged.held_bytes.push_back(static_cast<double>(counted.ranks[r].beside_activations()));
       judged.peak_bytes.push_back(judged.held_bytes.back() + result->ranks[r].peak_activation_bytes);
     }
     return judged;

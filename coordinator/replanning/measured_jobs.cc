@@ -24,7 +24,8 @@ std::vector<int> KindsOfStages(const RunSpec& run) {
     std::vector<LayerCost> costs;
     for (int i = 0; i < run.layers_of_stage[s]; ++i) {
       const LayerCount& layer = layers[next++];
-      costs.emplace_back(layer.forward_flops, layer.parameters, layer.activation_bytes, layer.reads_data);
+      costs.emplace_back(layer.forward_flops, layer.parameters, KeptTensorBytes({layer}, 0, 1, 1),
+                         layer.reads_data);
     }
     const auto number = static_cast<int>(numbers.size());
     kinds.push_back(

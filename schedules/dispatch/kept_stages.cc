@@ -47,7 +47,9 @@ void KeptCount::CountHolders(int stage) {
     Kept kept = protocol.KeptBy(graph_, m);
     kept.versions = Versions(kept);
     kept.sums = std::min(kept.sums, steps_);
-    At(rank, stage).kept = kept;
+    KeptOfStage& entry = At(rank, stage);
+    entry.kept = kept;
+    entry.part = m;
   }
 }
 

@@ -20,6 +20,7 @@ struct KeptOfStage {
   // Amounts that a holder of the stage keeps; where its state travels (Layout::kTravelling), that every rank
   // on its way keeps.
   std::optional<Kept> kept;
+  int part = 0;  // its slice, where holders keep or sum one of `kept->parts` or `kept->parts_of_sum` each
   bool goes_on = false;  // the state travels, and comes to another rank as well
   int handed_out = 0;  // gradients of the stage's size that leave the rank's backwards and may wait together
   bool fetches = false;  // it computes with another rank's weights

@@ -31,7 +31,9 @@ Protocol::Protocol(const Schedule& schedule, int stage) : stage_(stage) {
         const Job job = Job::Compute(step, stage, b, kind);
         const Rank holder = schedule.weights(job);
         ranks.insert(holder);
-        remote |= kind != JobKind::kForward && holder != schedule.compute(job);
+        const bool elsewhere = holder != schedule.compute(job);
+        remote |= kind != JobKind::kForward && elsewhere;
+        weights_leave_ |= elsewhere;
       }
     }
   }
@@ -78,7 +80,7 @@ void Protocol::AddGradients(const Graph& graph, const Job& sum, Edges* edges) co
 Kept Protocol::KeptBy(const Graph& graph, int member) const {
   Kept kept;
   kept.versions = MaxVersions(graph, stage_, ranks_[member]);
-  kept.leaving = gradients_leave_ ? 1 : 0;
+  kept.leaving = weights_leave_ ? 1 : 0;
   kept.sums = 1 + graph.schedule().MaxStaleness(stage_);
   return kept;
 }

@@ -148,6 +148,7 @@ class Protocol {
   int home_ = 0;
   Layout layout_ = Layout::kWhole;
   bool has_reduce_ = false, gradients_leave_ = false, passes_sums_ = false;
+  bool weights_leave_ = false;  // jobs of other ranks compute with a holder's weights
   std::shared_ptr<const JointOrder> joint_;
   std::shared_ptr<const StateRoute> route_;
 };

@@ -1,6 +1,7 @@
 // Each holder has a slice of the weights and the optimizer's state of that slice, and sums that slice of all
 // gradients. A compute job gathers the slices of all holders, and its gradient is scattered to them.
 #include <algorithm>
+#include <initializer_list>
 #include <set>
 #include <utility>
 
@@ -13,10 +14,11 @@ namespace {
 
 using HoldersOfStage = std::function<std::vector<Rank>(int stage)>;
 
-bool ComputesElsewhere(const Schedule& schedule, int stage, Rank holder) {
+bool ComputesElsewhere(const Schedule& schedule, int stage, Rank holder,
+                       std::initializer_list<JobKind> kinds) {
   for (int step = 0; step < schedule.period; ++step) {
     for (int b = 0; b < schedule.microbatches; ++b) {
-      for (const JobKind kind : {schedule.input_backward(), schedule.final_backward()}) {
+      for (const JobKind kind : kinds) {
         if (schedule.compute(Job::Compute(step, stage, b, kind)) != holder) return true;
       }
     }
@@ -30,7 +32,11 @@ class ShardedProtocol : public Protocol {
       : Protocol(stage, std::move(ranks)) {
     layout_ = Layout::kSliced;
     for (Holder& holder : holders_) holder.saves = true;
-    gradients_leave_ = size() > 1 || ComputesElsewhere(schedule, stage, ranks_.front());
+    gradients_leave_ =
+        size() > 1 || ComputesElsewhere(schedule, stage, ranks_.front(),
+                                        {schedule.input_backward(), schedule.final_backward()});
+    weights_leave_ =
+        gradients_leave_ || ComputesElsewhere(schedule, stage, ranks_.front(), {JobKind::kForward});
   }
 
   void AddPredecessors(const Graph& graph, const Job& job, Edges* edges) const override {

@@ -42,8 +42,9 @@ std::string TableOf(const ModelSpec& model) {
                           c.name, absl::StrJoin(c.inputs, ", "), absl::StrJoin(c.output.sizes, ", "),
                           c.forward_flops, c.parameters, c.statistics);
     for (const LayerCount* of : {&counts[l], &narrow[l]}) {
-      absl::StrAppendFormat(&text, "; keeps %d + %d, works in %d + %d", of->activation_bytes,
-                            of->fixed_activation_bytes, of->work_bytes, of->work_fixed);
+      absl::StrAppendFormat(&text, "; keeps %d, of three samples %d, works in %d + %d",
+                            KeptTensorBytes({*of}, 0, 1, 1), KeptTensorBytes({*of}, 0, 1, 3), of->work_bytes,
+                            of->work_fixed);
     }
     text += "\n";
     for (const ParameterSpec& p : layers[l].parameters) {

@@ -101,7 +101,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
       const Json& peak = summary["peak_bytes"][rank];
       const int64_t weights = peak["weights"].get<int64_t>();
       EXPECT_LE(weights + peak["gradients"].get<int64_t>() + peak["optimizer"].get<int64_t>(),
-                counted.ranks[rank].held)
+                counted.ranks[rank].held())
           << "rank " << rank;
       // That memory has so many versions: the moments are two of a version's size.
       const int versions = summary["peak_weight_versions"][rank];
@@ -123,7 +123,7 @@ TEST(WeightVersions, MemoryBudget_CountsThem) {
     int64_t most = 0;
     for (int r = 0; r < ranks; ++r) {
       most = std::max(
-          most, counted.ranks[r].held + counted.ranks[r].work + (ranks - r) * counted.activation_bytes[r]);
+          most, counted.ranks[r].held() + counted.ranks[r].work + (ranks - r) * counted.activation_bytes[r]);
     }
     return most;
   };

@@ -206,6 +206,34 @@ TEST(SegmentAllocator, Tally_CountsWhatIsTalliedAndAlive) {
   EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 0);
 }
 
+TEST(SegmentAllocator, TallyChargedAnew_CountsWhatStaysInItsNewClassAlone) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  constexpr int kActivations = static_cast<int>(MemoryClass::kActivations);
+  constexpr int kBuffers = static_cast<int>(MemoryClass::kBuffers);
+  const auto allocate = [&](size_t bytes) {
+    return *allocator->Allocate(bytes, MemoryClass::kBuffers, Tallied::kYes);
+  };
+  allocator->BeginTally();
+  void* before = allocate(64);
+  allocator->BeginTally();
+  void* first = allocate(128);
+  void* passing = allocate(4096);
+  void* last = allocate(256);
+  SegmentAllocator::Free(passing);
+  allocator->ChargeTally(MemoryClass::kActivations);
+  EXPECT_EQ(allocator->live_bytes()[kActivations], 128 + 256);
+  EXPECT_EQ(allocator->peak_bytes()[kActivations], 128 + 256) << "what passes is no activation";
+  EXPECT_EQ(allocator->live_bytes()[kBuffers], 64) << "a block of the tally before";
+  EXPECT_EQ(allocator->peak_bytes()[kBuffers], 64 + 4096) << "what stays is in one peak alone";
+  EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128 + 256);
+  EXPECT_EQ(allocator->tally(MemoryClass::kBuffers), 0);
+  for (void* block : {first, before, last}) SegmentAllocator::Free(block);
+  EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 0);
+  EXPECT_EQ(allocator->live_bytes(), BytesByClass{});
+  allocator->CheckConsistency();
+}
+
 TEST(SegmentAllocatorDeathTest, FreedTwice_Aborts) {
   CountingMemory memory;
   auto allocator = SegmentAllocator::Create(memory);

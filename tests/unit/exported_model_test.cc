@@ -74,7 +74,9 @@ TEST(ExportedModel, Layers_AreAChainWhoseLastReadsDataToo) {
   EXPECT_TRUE(layers[1].reads_data);
   EXPECT_EQ(layers[0].parameters, 6);
   EXPECT_EQ(layers[0].forward_flops, 12);
-  EXPECT_EQ(layers[0].activation_bytes, 8 + 12) << "with the field that it reads";
+  int64_t kept = 0;
+  for (const KeptTensor& tensor : layers[0].kept) kept += tensor.sample_bytes;
+  EXPECT_EQ(kept, 8 + 12) << "with the field that it reads";
   EXPECT_THAT(layers[0].output.sizes, ElementsAre(2));
 }
 

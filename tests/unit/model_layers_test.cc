@@ -48,6 +48,57 @@ double BestByTrying(const std::vector<double>& flops, int stages) {
   return best;
 }
 
+std::vector<int64_t> Kept(const ModelSpec& model, int samples, Precision precision = Precision::kFloat32) {
+  const std::vector<LayerCount> layers = CountLayers(model, precision);
+  std::vector<int64_t> bytes;
+  for (int l = 0; l < static_cast<int>(layers.size()); ++l)
+    bytes.push_back(KeptTensorBytes(layers, l, l + 1, samples));
+  return bytes;
+}
+
+// The figures are `activation_bytes` of `weft profile` on a CPU, under LibTorch 2.
+TEST(KeptTensorBytes, OfEveryKindOfLayer_AreThoseThatRunsHaveMeasured) {
+  using Bytes = std::vector<int64_t>;
+  const GptSpec gpt{.layers = 1, .width = 48, .heads = 3, .context = 20};
+  EXPECT_EQ(Kept(gpt, 1), (Bytes{4032, 62208, 24832}));
+  EXPECT_EQ(Kept(gpt, 3), (Bytes{12032, 186112, 74048}));
+  EXPECT_EQ(Kept(gpt, 3, Precision::kBFloat16), (Bytes{6272, 93440, 68032}));
+  EXPECT_EQ(Kept(GptSpec{.layers = 1, .width = 36, .heads = 2, .context = 7}, 3),
+            (Bytes{3264, 49344, 25088}));
+  const VitSpec vit{
+      .layers = 1, .width = 20, .heads = 2, .patch = 4, .classes = 10, .channels = 1, .size = 12};
+  EXPECT_EQ(Kept(vit, 1), (Bytes{1408, 13376, 448}));
+  EXPECT_EQ(Kept(vit, 3), (Bytes{4160, 39360, 640}));
+  EXPECT_EQ(Kept(vit, 3, Precision::kBFloat16), (Bytes{2112, 19840, 512}));
+  MlpSpec mlp{.layers = 3, .width = 50, .inputs = 144};
+  EXPECT_EQ(Kept(mlp, 1), (Bytes{1088, 512, 192}));
+  EXPECT_EQ(Kept(mlp, 3), (Bytes{3008, 1280, 256}));
+  EXPECT_EQ(Kept(mlp, 3, Precision::kBFloat16), (Bytes{1536, 640, 256}));
+  mlp.gelu_apart = true;
+  EXPECT_EQ(Kept(mlp, 3, Precision::kBFloat16), (Bytes{1216, 320, 320, 320, 256}));
+  const TwoTowerSpec towers{.layers = 2, .width = 50, .inputs = 144};
+  EXPECT_EQ(Kept(towers, 1), (Bytes{1088, 512, 1088, 512, 192})) << "of one sample the whole data are kept";
+  EXPECT_EQ(Kept(towers, 3), (Bytes{2176, 1280, 2176, 1280, 256}));
+  EXPECT_EQ(Kept(towers, 1, Precision::kBFloat16), (Bytes{576, 256, 576, 256, 192}));
+  EXPECT_EQ(Kept(towers, 3, Precision::kBFloat16), (Bytes{1088, 640, 1088, 640, 256}));
+  const ResNetSpec resnet{.depth = 18, .width = 6, .channels = 1, .size = 12};
+  EXPECT_EQ(Kept(resnet, 1), (Bytes{7872, 14592, 14592, 9792, 7680, 6784, 5120, 7296, 5376, 384}));
+  EXPECT_EQ(Kept(resnet, 3), (Bytes{22848, 42240, 42240, 27072, 21504, 15424, 12032, 14976, 11520, 832}));
+  EXPECT_EQ(Kept(resnet, 3, Precision::kBFloat16),
+            (Bytes{11648, 21504, 21504, 14272, 11264, 9024, 6912, 9216, 6912, 576}));
+  const ResNetSpec pooled{
+      .depth = 50, .width = 4, .channels = 1, .size = 12, .stem = ResNetSpec::Stem::kImageNet};
+  EXPECT_EQ(Kept(pooled, 3), (Bytes{6912, 8512, 6400, 6400, 9472, 6144, 6144, 6144, 8064, 4608, 4608, 4608,
+                                    4608, 4608, 13824, 9216, 9216, 1792}));
+}
+
+// Both towers read one sample in place, and keep it once.
+TEST(KeptTensorBytes, OfTwoTowersOnOneStage_HaveTheDataOfASampleOnce) {
+  const std::vector<LayerCount> layers = CountLayers(TwoTowerSpec{.layers = 1, .width = 50, .inputs = 144});
+  EXPECT_EQ(KeptTensorBytes(layers, 0, 2, 1), 576 + 2 * 512);
+  EXPECT_EQ(KeptTensorBytes(layers, 0, 2, 3), 2 * (896 + 1280));
+}
+
 TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   GptSpec gpt2;
   gpt2.layers = 12;
@@ -183,7 +234,7 @@ TEST(CountLayers_Mlp, GeluApart_IsALayerWithoutParametersAndTheSumsAreTheSame) {
     EXPECT_EQ(gelu.parameters, 0);
     EXPECT_EQ(linear.parameters, whole[i].parameters);
     EXPECT_EQ(gelu.output.sizes, whole[i].output.sizes);
-    EXPECT_EQ(linear.activation_bytes + gelu.activation_bytes, whole[i].activation_bytes);
+    EXPECT_EQ(KeptTensorBytes({linear, gelu}, 0, 2, 4), KeptTensorBytes({whole[i]}, 0, 1, 4));
   }
   EXPECT_EQ(split.back().inputs, std::vector<int>{static_cast<int>(split.size()) - 2});
 }

@@ -568,7 +568,7 @@ TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
     RunSchedule schedule = *ScheduleOf(run);
     if (collective) schedule.terms.reduction = ReductionMode::kFast;
     std::vector<int64_t> needs;
-    for (const RankMemory& rank : CountRun(run, schedule).ranks) needs.push_back(rank.held + rank.work);
+    for (const RankMemory& rank : CountRun(run, schedule).ranks) needs.push_back(rank.beside_activations());
     return needs;
   };
   for (const Json& schedule : std::vector<Json>{{{"ddp", nullptr}}, {{"fsdp", {{"shard", "width"}}}}}) {

@@ -35,6 +35,7 @@
 #include "absl/strings/string_view.h"
 #include "run/run_schedule.h"
 #include "run/run_spec.h"
+#include "run/slice_bounds.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/evaluation.h"
 #include "worker/shell/compute/rank_files.h"
@@ -56,12 +57,6 @@ inline constexpr int kMemoryClasses = 6;
 absl::string_view MemoryClassName(MemoryClass c);
 using BytesByClass = std::array<int64_t, kMemoryClasses>;
 
-// The elements [begin, end) of part `part` of `parts` of a flat buffer: near-equal, cut at multiples of 16
-// elements.
-struct SliceBounds {
-  int64_t begin = 0, end = 0;
-};
-SliceBounds SliceOf(int64_t elements, int part, int parts);
 // Returns a slice of a flat float32 tensor that shares its bytes.
 Tensor Slice(const Tensor& flat, int part, int parts);
 

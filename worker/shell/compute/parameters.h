@@ -28,7 +28,7 @@ struct ParameterSlot {
 };
 
 struct StageLayout {
-  static constexpr int64_t kAlignElements = 16;  // 64 bytes of float32
+  static constexpr int64_t kAlignElements = kAlignedElements;
   int stage = 0;
   int first_layer = 0, end_layer = 0;
   std::vector<LayerOutput> inputs;  // sizes of each input from other stages, ascending

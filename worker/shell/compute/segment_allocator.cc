@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -24,7 +25,7 @@ struct SegmentAllocator::Header {
   uint64_t charged;         // bytes counted for the block while it is used
   Header* before;           // neighbour before it in memory, null for a segment's first
   SegmentAllocator* owner;  // null for a block outside of segments
-  Header *next, *previous;  // neighbours in its free list
+  Header *next, *previous;  // neighbours in its free list, or among the live blocks of its tally
   uint32_t tally;           // tally in which it was allocated, 0 for none
 
   char* payload() { return reinterpret_cast<char*>(this) + kAlignment; }
@@ -155,7 +156,27 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
   const int i = static_cast<int>(c);
   const int64_t live = live_[i].load(std::memory_order_relaxed) + bytes;
   live_[i].store(live, std::memory_order_relaxed);
-  if (live > peak_[i].load(std::memory_order_relaxed)) peak_[i].store(live, std::memory_order_relaxed);
+  RaisePeak(c, live - (c == MemoryClass::kBuffers ? tally_bytes_[i] : 0));
+}
+
+void SegmentAllocator::RaisePeak(MemoryClass c, int64_t bytes) {
+  std::atomic<int64_t>& peak = peak_[static_cast<int>(c)];
+  if (bytes > peak.load(std::memory_order_relaxed)) peak.store(bytes, std::memory_order_relaxed);
+}
+
+void SegmentAllocator::JoinTally(Header* block) {
+  tally_bytes_[static_cast<int>(block->memory_class)] += static_cast<int64_t>(block->charged);
+  tally_peak_ = std::max(tally_peak_, std::accumulate(tally_bytes_.begin(), tally_bytes_.end(), int64_t{0}));
+  block->previous = nullptr;
+  block->next = tallied_;
+  if (tallied_ != nullptr) tallied_->previous = block;
+  tallied_ = block;
+}
+
+void SegmentAllocator::LeaveTally(Header* block) {
+  tally_bytes_[static_cast<int>(block->memory_class)] -= static_cast<int64_t>(block->charged);
+  if (block->next != nullptr) block->next->previous = block->previous;
+  (block->previous != nullptr ? block->previous->next : tallied_) = block->next;
 }
 
 absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied) {
@@ -176,7 +197,7 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
   block->memory_class = memory_class;
   block->charged = units * kAlignment;
   block->tally = tallied == Tallied::kYes ? tally_ : 0;
-  if (block->tally != 0) tally_bytes_[static_cast<int>(memory_class)] += static_cast<int64_t>(block->charged);
+  if (block->tally != 0) JoinTally(block);
   Charge(memory_class, static_cast<int64_t>(block->charged));
   if (live_blocks_++ == 0) self_ = shared_from_this();
   return block->payload();
@@ -218,9 +239,7 @@ void SegmentAllocator::Release(Header* block) {
   std::shared_ptr<SegmentAllocator> last;  // dropped after the lock: it may end this object
   MutexLock lock(mutex_);
   Charge(block->memory_class, -static_cast<int64_t>(block->charged));
-  if (block->tally != 0 && block->tally == tally_) {
-    tally_bytes_[static_cast<int>(block->memory_class)] -= static_cast<int64_t>(block->charged);
-  }
+  if (block->tally != 0 && block->tally == tally_) LeaveTally(block);
   Header* after = block->after();
   if (after->mark == Header::kFree) {
     Remove(after);
@@ -263,11 +282,30 @@ void SegmentAllocator::BeginTally() {
   MutexLock lock(mutex_);
   if (++tally_ == 0) tally_ = 1;
   tally_bytes_.fill(0);
+  tally_peak_ = 0;
+  tallied_ = nullptr;
 }
 
 int64_t SegmentAllocator::tally(MemoryClass memory_class) const {
   MutexLock lock(mutex_);
   return tally_bytes_[static_cast<int>(memory_class)];
+}
+
+void SegmentAllocator::ChargeTally(MemoryClass memory_class) {
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (Header* block = tallied_; block != nullptr; block = block->next) {
+    const auto charged = static_cast<int64_t>(block->charged);
+    Charge(block->memory_class, -charged);
+    tally_bytes_[static_cast<int>(block->memory_class)] -= charged;
+    block->memory_class = memory_class;
+    bytes += charged;
+  }
+  tally_bytes_[static_cast<int>(memory_class)] += bytes;
+  Charge(memory_class, bytes);
+  constexpr int kBuffers = static_cast<int>(MemoryClass::kBuffers);
+  RaisePeak(MemoryClass::kBuffers, live_[kBuffers].load(std::memory_order_relaxed) + tally_peak_ - bytes);
+  tally_peak_ = bytes;
 }
 
 size_t SegmentAllocator::segment_bytes() const {

@@ -8,7 +8,9 @@
 // Invariants:
 //   1. Blocks are aligned to 64 bytes, never overlap, and lie in segments of the source.
 //   2. live_bytes()[c] is the sum over live blocks of class c of their size rounded up to 64; peak_bytes()[c]
-//      is the largest value it had.
+//      is the largest value it had. What is tallied as buffers is in no peak until its tally is charged: then
+//      what stays is in the peak of its class, and what went in that of buffers. So the peaks add up to no
+//      more than was alive at a time for the sake of that tally.
 //   3. Neighbouring free blocks do not exist: they are one.
 //
 // Threads: every method may be called from any thread. Ownership: shared; each live block holds a share, so
@@ -61,6 +63,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   void BeginTally();
   // Returns the bytes of the class that were allocated so since then and are still alive.
   int64_t tally(MemoryClass memory_class) const;
+  // Charges the blocks of the present tally that are still alive to `memory_class`, whatever they were
+  // charged to, and the most that was alive beside them to the peak of buffers.
+  void ChargeTally(MemoryClass memory_class);
   // Returns the bytes of all segments taken from the source.
   size_t segment_bytes() const;
   // Walks all segments and aborts where a structure contradicts another. For tests.
@@ -91,6 +96,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   void Insert(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(Header* block);
+  void JoinTally(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LeaveTally(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RaisePeak(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Charge(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   MemorySource& source_;
@@ -102,6 +110,8 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present tally, 0 before the first
   BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
+  int64_t tally_peak_ ABSL_GUARDED_BY(mutex_) = 0;     // most bytes of the present tally alive at a time
+  Header* tallied_ ABSL_GUARDED_BY(mutex_) = nullptr;  // first of the live blocks of the present tally
   uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<SegmentAllocator> self_ ABSL_GUARDED_BY(mutex_);  // held while blocks live
   uint64_t first_bits_ ABSL_GUARDED_BY(mutex_) = 0;

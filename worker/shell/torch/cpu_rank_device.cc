@@ -42,6 +42,7 @@ std::unique_ptr<RankDevice::Scope> CpuRankDevice::Charge(MemoryClass memory_clas
 }
 
 void CpuRankDevice::BeginTally() { memory_->BeginTally(); }
+void CpuRankDevice::ChargeTally(MemoryClass memory_class) { memory_->ChargeTally(memory_class); }
 int64_t CpuRankDevice::tally(MemoryClass memory_class) const { return memory_->tally(memory_class); }
 
 BytesByClass CpuRankDevice::live_bytes() const {

@@ -25,6 +25,8 @@ class CpuRankDevice final : public RankDevice {
   std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override;
   void BeginTally() override;
   int64_t tally(MemoryClass memory_class) const override;
+  MemoryClass forward_class() const override { return MemoryClass::kBuffers; }
+  void ChargeTally(MemoryClass memory_class) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;

@@ -101,7 +101,7 @@ c10::Storage OffloadedTensor::Fetch() {
 }
 
 c10::Storage OffloadedTensor::Copied() const {
-  const auto scope = device_.Charge(MemoryClass::kActivations);
+  const auto scope = device_.Charge(MemoryClass::kBuffers);  // for the time of the backward
   c10::Storage storage(c10::Storage::use_byte_size_t(), host_.bytes, c10::GetCPUAllocator(),
                        /*resizable=*/false);
   device_.math().Copy(storage.mutable_data(), host_.data, host_.bytes);

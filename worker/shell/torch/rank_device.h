@@ -70,6 +70,10 @@ class RankDevice : public FlatMemory {
   // Count as SegmentAllocator's.
   virtual void BeginTally() = 0;
   virtual int64_t tally(MemoryClass memory_class) const = 0;
+  // The class of what a forward allocates while it runs, and what charges the part that stays, its tally, to
+  // activations when it has run. A device that cannot charge anew charges everything to activations at once.
+  virtual MemoryClass forward_class() const { return MemoryClass::kActivations; }
+  virtual void ChargeTally(MemoryClass /*memory_class*/) {}
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;
 

@@ -99,7 +99,7 @@ absl::StatusOr<ForwardResult> StagePasses::Forward(const Job& job, std::vector<T
   if (absl::Status s = weights_.Choose(std::move(weights), version, &pass); !s.ok()) return s;
 
   device_.BeginTally();
-  const Charged charged(device_, MemoryClass::kActivations, Tallied::kYes);
+  const Charged charged(device_, device_.forward_class(), Tallied::kYes);
   absl::StatusOr<std::vector<Tensor>> here = AllOnDevice(device_, std::move(inputs));
   if (!here.ok()) return here.status();
   std::vector<at::Tensor> entries = WrapAllAligned(device_, *here);
@@ -121,6 +121,7 @@ absl::StatusOr<ForwardResult> StagePasses::Forward(const Job& job, std::vector<T
 
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
+  device_.ChargeTally(MemoryClass::kActivations);
   if (captured) {
     result.activation_bytes = graphs_.activation_bytes();
     return result;
@@ -193,7 +194,7 @@ absl::Status StagePasses::Recompute(const Job& job, Tensor weights, int version,
   if (pass->weights == nullptr) {
     if (absl::Status s = weights_.Choose(std::move(weights), version, pass); !s.ok()) return s;
   }
-  const Charged charged(device_, MemoryClass::kActivations);
+  const Charged charged(device_, device_.forward_class());
   std::vector<at::Tensor> inputs = std::exchange(pass->inputs, {});
   if (absl::Status s = AppendData(job, &inputs); !s.ok()) return s;
   return RunPass(job, inputs, pass).status();
@@ -204,7 +205,7 @@ absl::Status StagePasses::TakePass(const Job& job, const std::vector<Tensor>& in
     return absl::FailedPreconditionError("its forward ran on this rank, or its inputs were taken before");
   }
   if (absl::Status s = CheckInputs(model_.run, layout_, inputs); !s.ok()) return s;
-  const Charged charged(device_, MemoryClass::kActivations);
+  const Charged charged(device_, device_.forward_class());
   const absl::StatusOr<std::vector<Tensor>> here = AllOnDevice(device_, inputs);
   if (!here.ok()) return here.status();
   Pass pass;

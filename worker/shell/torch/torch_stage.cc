@@ -93,6 +93,7 @@ StageWeights::StageWeights(const StageLayout& layout, RankDevice& device, Precis
       leaves_(MakeLeaves()) {}
 
 std::unique_ptr<const StageWeights::Leaves> StageWeights::MakeLeaves() const {
+  const Charged charged(device_, MemoryClass::kBuffers);  // LibTorch makes each of them empty first
   auto leaves = std::make_unique<Leaves>();
   leaves->lane = device_.lane();
   const auto options = c10::TensorOptions().device(device_.torch_device());

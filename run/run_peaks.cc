@@ -1,0 +1,358 @@
+#include "run/run_peaks.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
+#include "schedules/graph/graph.h"
+#include "schedules/sync/held_versions.h"
+
+namespace weft {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// The most bytes that are alive at a time.
+class AliveBytes {
+ public:
+  // What happens first at one instant: an upper bound frees first, as one job of a rank follows another.
+  enum class First { kFrees, kTakes };
+
+  // Adds bytes that are alive from one time to another.
+  void Add(double from, double to, int64_t bytes) {
+    if (bytes == 0 || from > to) return;
+    changes_.push_back({from, bytes});
+    changes_.push_back({to, -bytes});
+  }
+  int64_t Peak(First first) {
+    const auto order = [&](const Change& c) {
+      return std::pair(c.time, (c.bytes > 0) == (first == First::kTakes) ? 0 : 1);
+    };
+    std::sort(changes_.begin(), changes_.end(),
+              [&](const Change& a, const Change& b) { return order(a) < order(b); });
+    int64_t alive = 0, most = 0;
+    for (const Change& change : changes_) most = std::max(most, alive += change.bytes);
+    return most;
+  }
+
+ private:
+  struct Change {
+    double time;
+    int64_t bytes;
+  };
+  std::vector<Change> changes_;
+};
+
+// When a job ran; a job that is not among those given has neither time.
+struct Ran {
+  double start = kNever, end = -kNever;
+  bool known() const { return start <= end; }
+};
+
+// A range of times, as of the instant at which something is freed.
+struct Instant {
+  double early, late;
+};
+
+class PeakCount {
+ public:
+  PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs);
+
+  std::vector<PeakBytes> Count(const std::vector<SimulatedJob>& jobs);
+
+ private:
+  struct Range {
+    AliveBytes least, most;
+    // Adds bytes that a job takes before its end, and that are freed at some time of `freed`.
+    void Add(const Ran& taken, Instant freed, int64_t bytes) {
+      least.Add(taken.end, freed.early, bytes);
+      most.Add(taken.start, freed.late, bytes);
+    }
+  };
+  struct OfRank {
+    Range activations, gradients;
+    AliveBytes between;  // what first halves of backwards leave for the second
+  };
+
+  const Ran& At(const Job& job) const {
+    static const Ran* const none = new Ran;
+    const int step = job.step - first_step_;
+    return step < 0 || step >= steps_ ? *none : ran_[step * graph_.jobs_per_step() + graph_.IndexOf(job)];
+  }
+  Ran AtPass(const Job& forward, JobKind kind) const {
+    return At(Job::Compute(forward.step, forward.stage, forward.microbatch, kind));
+  }
+  double GivenBack(const Job& forward, int consumer, Rank reader, double time) const;
+  Instant OutputFreed(const Job& forward) const;
+  void AddForward(const Job& forward);
+  double StepGivenBack(int step, int stage) const;
+  void AddGradient(const Job& backward);
+  void AddSums(int step, int stage);
+  static void AddOwnSum(std::vector<std::pair<Ran, int>> passes, Instant freed, int64_t bytes,
+                        Range* gradients);
+
+  std::vector<int64_t> CountVersions(std::vector<SimulatedJob> jobs) const;
+  bool VersionsStay() const;
+
+  const RunSpec& run_;
+  const Graph graph_;
+  const std::vector<StageMemory> stages_;
+  const RunMemory counted_;
+  int first_step_ = 0, steps_ = 0;
+  std::vector<Ran> ran_;  // by step and index
+  std::vector<OfRank> ranks_;
+};
+
+PeakCount::PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs)
+    : run_(run),
+      graph_(schedule),
+      stages_(CountStages(run)),
+      counted_(CountRun(run, schedule)),
+      ranks_(schedule.scheme.ranks) {
+  if (jobs.empty()) return;
+  const auto [first, last] = std::minmax_element(
+      jobs.begin(), jobs.end(),
+      [](const SimulatedJob& a, const SimulatedJob& b) { return a.job.step < b.job.step; });
+  first_step_ = first->job.step;
+  steps_ = last->job.step - first_step_ + 1;
+  ran_.resize(static_cast<size_t>(steps_) * graph_.jobs_per_step());
+  for (const SimulatedJob& j : jobs)
+    ran_[static_cast<size_t>(j.job.step - first_step_) * graph_.jobs_per_step() + graph_.IndexOf(j.job)] = {
+        j.start, j.end};
+}
+
+// Returns when what `reader` gives back at a time is back at `holder`, at the latest. With the first gradient
+// of an input that the reader makes from then on and the holder takes: both are of the boundary between a
+// stage and its consumer. Where there is none, while the next step runs.
+double PeakCount::GivenBack(const Job& forward, int consumer, Rank reader, double time) const {
+  const Rank holder = graph_.RankOf(forward);
+  double known = StepGivenBack(forward.step, forward.stage);
+  for (int t = forward.step; t < std::min(forward.step + 2, first_step_ + steps_); ++t) {
+    for (int b = 0; b < graph_.schedule().microbatches; ++b) {
+      const Job making = Job::Compute(t, consumer, b, graph_.input_backward());
+      const Job taking = Job::Compute(t, forward.stage, b, graph_.input_backward());
+      if (graph_.RankOf(making) != reader || graph_.RankOf(taking) != holder) continue;
+      const Ran &made = At(making), &taken = At(taking);
+      if (made.known() && made.end >= time) known = std::min(known, taken.start);
+    }
+  }
+  return known;
+}
+
+// A consumer holds its input until its backward has ended; one that offloads, until it has moved it. A
+// backward on another rank than its forward reads the input there. What another process gets as a copy is
+// freed at once.
+Instant PeakCount::OutputFreed(const Job& forward) const {
+  const Rank holder = graph_.RankOf(forward);
+  Instant freed{-kNever, -kNever};
+  for (const int consumer : graph_.consumers(forward.stage)) {
+    const Job at = Job::Compute(forward.step, consumer, forward.microbatch, JobKind::kForward);
+    const bool moves =
+        ActivationsOf(run_.schedule, consumer) == ActivationPolicy::kOffload && !graph_.HasRemoteBackward(at);
+    const Job ends = moves ? at : Job::Compute(at.step, consumer, at.microbatch, graph_.final_backward());
+    const Ran first = moves ? At(at) : AtPass(at, graph_.input_backward());
+    const Ran last = At(ends);
+    const Rank reader = graph_.RankOf(ends);
+    const bool leaves = graph_.RankOf(at) != holder || reader != holder;
+    freed.early = std::max(freed.early, leaves ? At(forward).end : first.known() ? first.start : kNever);
+    double late = last.known() ? std::max(last.end, At(at).end) : kNever;
+    if (last.known() && leaves) late = GivenBack(forward, consumer, reader, late);
+    freed.late = std::max(freed.late, late);
+  }
+  return freed;
+}
+
+void PeakCount::AddForward(const Job& forward) {
+  const Ran& ran = At(forward);
+  if (!ran.known()) return;
+  const StageMemory& stage = stages_[forward.stage];
+  Range& alive = ranks_[graph_.RankOf(forward)].activations;
+  const Ran first = AtPass(forward, graph_.input_backward()), last = AtPass(forward, graph_.final_backward());
+  Instant output = OutputFreed(forward);
+  const bool retains = ActivationsOf(run_.schedule, forward.stage) == ActivationPolicy::kRetain &&
+                       !graph_.HasRemoteBackward(forward);
+  if (retains) {
+    // The first half of a split backward may free what the second does not read.
+    const Instant own{first.start, last.known() ? last.end : kNever};
+    output.late = std::max(output.late, own.late);
+    alive.Add(ran, own, stage.activation_bytes - stage.output);
+  }
+  if (!graph_.consumers(forward.stage).empty()) alive.Add(ran, output, stage.output);
+}
+
+// Returns when nothing of a step of a stage is on its way any more: others give back what they took while the
+// next step runs, at the latest.
+double PeakCount::StepGivenBack(int step, int stage) const {
+  double late = -kNever;
+  for (int m = 0; m < graph_.protocol(stage).size(); ++m) {
+    const Ran& update = At(Job::Update(step + 1, stage, m));
+    late = std::max(late, update.known() ? update.end : kNever);
+  }
+  return late;
+}
+
+// A gradient that leaves its job.
+void PeakCount::AddGradient(const Job& backward) {
+  const Ran& made = At(backward);
+  if (!made.known()) return;
+  ranks_[graph_.RankOf(backward)].gradients.Add(
+      made, {made.end, StepGivenBack(backward.step, backward.stage)}, stages_[backward.stage].parameters);
+}
+
+// Adds the sums of a step's gradients, with the holders that sum.
+void PeakCount::AddSums(int step, int stage) {
+  const Protocol& protocol = graph_.protocol(stage);
+  if (protocol.passes_sums()) return;
+  Ran all;
+  std::vector<std::pair<Ran, int>> passes;  // with their micro-batches
+  for (int b = 0; b < graph_.schedule().microbatches; ++b) {
+    const Ran& pass = At(Job::Compute(step, stage, b, graph_.final_backward()));
+    if (!pass.known()) continue;
+    passes.emplace_back(pass, b);
+    all = {std::min(all.start, pass.start), std::max(all.end, pass.end)};
+  }
+  if (passes.empty()) return;
+  for (int m = 0; m < protocol.size(); ++m) {
+    const Ran& update = At(Job::Update(step, stage, m));
+    const double begins = update.known() ? update.start : kNever;
+    Range& gradients = ranks_[protocol.holder(m).rank].gradients;
+    if (protocol.gradients_leave()) {
+      gradients.Add(all, {begins, StepGivenBack(step, stage)},
+                    SumBytes(stages_[stage], protocol.KeptBy(graph_, m), m));
+    } else {
+      AddOwnSum(passes, {begins, update.known() ? update.end : kNever}, stages_[stage].parameters,
+                &gradients);
+    }
+  }
+}
+
+// Adds the sum of a rank that alone computes all backwards of a stage, and what comes before its turn.
+void PeakCount::AddOwnSum(std::vector<std::pair<Ran, int>> passes, Instant freed, int64_t bytes,
+                          Range* gradients) {
+  std::sort(passes.begin(), passes.end(),
+            [](const auto& a, const auto& b) { return a.first.start < b.first.start; });
+  gradients->Add(passes.front().first, freed, bytes);
+  std::map<int, Ran> waiting;
+  int next = passes.front().second;
+  for (const auto& [pass, microbatch] : passes) next = std::min(next, microbatch);
+  // The first that comes makes the sum's buffer, whether it is its turn or not.
+  for (const auto& [pass, microbatch] : passes) {
+    if (microbatch != next) {
+      waiting.emplace(microbatch, pass);
+      continue;
+    }
+    for (++next; !waiting.empty() && waiting.begin()->first == next; ++next) {
+      gradients->Add(waiting.begin()->second, {pass.start, pass.end}, bytes);
+      waiting.erase(waiting.begin());
+    }
+  }
+}
+
+// Returns, by rank, the most bytes of the versions that are kept while the jobs run. A rank's jobs follow one
+// another, so an update begins when the job before it has ended.
+std::vector<int64_t> PeakCount::CountVersions(std::vector<SimulatedJob> jobs) const {
+  std::sort(jobs.begin(), jobs.end(), [](const SimulatedJob& a, const SimulatedJob& b) {
+    return std::pair(a.end, a.start) < std::pair(b.end, b.start);
+  });
+  HeldVersions versions(graph_, HeldVersions::Steps{run_.train.steps, 0, /*saved=*/true});
+  std::vector<int64_t> held(ranks_.size(), 0);
+  const auto add = [&](int stage, int member, int times) {
+    const StageMemory& bytes = stages_[stage];
+    held[graph_.members(stage)[member]] +=
+        times * versions.Held(stage, member) * (bytes.parameters + bytes.narrowed);
+  };
+  for (int stage = 0; stage < graph_.schedule().stages; ++stage) {
+    for (int m = 0; m < graph_.protocol(stage).size(); ++m) add(stage, m, 1);
+  }
+  std::vector<int64_t> peaks = held;
+  for (const SimulatedJob& j : jobs) {
+    if (j.job.kind == JobKind::kReduce) continue;
+    const bool updates = j.job.kind == JobKind::kUpdate;
+    const int member = updates ? j.job.member : graph_.SourceOf(j.job);
+    add(j.job.stage, member, -1);
+    if (updates) {
+      const StageMemory& bytes = stages_[j.job.stage];
+      const int64_t beside = versions.KeepsVersion(j.job) ? bytes.parameters + bytes.narrowed : 0;
+      const int64_t during =
+          versions.Held(j.job.stage, member) * (bytes.parameters + bytes.narrowed) + beside;
+      peaks[j.rank] = std::max(peaks[j.rank], held[j.rank] + during);
+      versions.Publish(j.job, nullptr);
+    } else {
+      versions.Read(j.job, nullptr);
+    }
+    add(j.job.stage, member, 1);
+    peaks[j.rank] = std::max(peaks[j.rank], held[j.rank]);
+  }
+  return peaks;
+}
+
+// Returns true if no versions of a stage are on their way between ranks, and all are in these jobs.
+bool PeakCount::VersionsStay() const {
+  if (first_step_ != 0 || graph_.route() != nullptr) return false;
+  for (int stage = 0; stage < graph_.schedule().stages; ++stage) {
+    const Protocol& protocol = graph_.protocol(stage);
+    if (protocol.layout() != Layout::kWhole || protocol.passes_sums()) return false;
+    for (int m = 0; m < protocol.size(); ++m) {
+      if (protocol.KeptBy(graph_, m).leaving > 0) return false;
+    }
+  }
+  return true;
+}
+
+std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
+  const Schedule& schedule = graph_.schedule();
+  const bool sums_are_counted = graph_.route() == nullptr && !graph_.joint_order().any();
+  for (int step = first_step_; step < first_step_ + steps_; ++step) {
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        const Job forward = Job::Compute(step, stage, b, JobKind::kForward);
+        const Job backward = Job::Compute(step, stage, b, graph_.final_backward());
+        AddForward(forward);
+        if (graph_.protocol(stage).gradients_leave() || graph_.protocol(stage).passes_sums())
+          AddGradient(backward);
+        if (!schedule.split_backward) continue;
+        const Ran first = AtPass(forward, JobKind::kBackwardInput);
+        if (first.known())
+          ranks_[graph_.RankOf(backward)].between.Add(
+              first.start, At(backward).known() ? At(backward).end : kNever, stages_[stage].between);
+      }
+      AddSums(step, stage);
+    }
+  }
+  const std::vector<int64_t> versions = VersionsStay() ? CountVersions(jobs) : std::vector<int64_t>();
+  std::vector<PeakBytes> peaks;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    OfRank& rank = ranks_[r];
+    const RankMemory& counted = counted_.ranks[r];
+    using First = AliveBytes::First;
+    const ClassBytes least{
+        counted.certain_weights, sums_are_counted ? rank.gradients.least.Peak(First::kTakes) : 0,
+        graph_.route() == nullptr ? counted.optimizer : 0, rank.activations.least.Peak(First::kTakes), 0};
+    const ClassBytes most{counted.weights,
+                          sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients,
+                          counted.optimizer, rank.activations.most.Peak(First::kFrees),
+                          counted.work + counted.waiting + rank.between.Peak(First::kFrees)};
+    peaks.push_back({least, most});
+    if (!versions.empty()) peaks.back().least.weights = peaks.back().most.weights = versions[r];
+  }
+  return peaks;
+}
+
+}  // namespace
+
+std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedule,
+                                  std::vector<SimulatedJob> jobs) {
+  // A trace names the ranks of reduces and updates alone.
+  const Graph graph(schedule);
+  for (SimulatedJob& j : jobs) {
+    if (HasMicrobatch(j.job.kind)) continue;
+    const std::vector<Rank>& ranks = graph.members(j.job.stage);
+    j.job.member = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), j.rank) - ranks.begin());
+  }
+  return PeakCount(run, schedule, jobs).Count(jobs);
+}
+
+}  // namespace weft

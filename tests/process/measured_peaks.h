@@ -1,0 +1,64 @@
+// Compares the most bytes that a run measured on each rank with what is predicted from its jobs.
+#ifndef WEFT_TESTS_PROCESS_MEASURED_PEAKS_H_
+#define WEFT_TESTS_PROCESS_MEASURED_PEAKS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/files/trace_file.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/run_peaks.h"
+#include "tests/process/command.h"
+
+namespace weft {
+
+struct ComparedClass {
+  const char* name;
+  int64_t ClassBytes::*bytes;
+};
+inline constexpr std::array<ComparedClass, 5> kComparedClasses = {{{"weights", &ClassBytes::weights},
+                                                                   {"gradients", &ClassBytes::gradients},
+                                                                   {"optimizer", &ClassBytes::optimizer},
+                                                                   {"activations", &ClassBytes::activations},
+                                                                   {"buffers", &ClassBytes::buffers}}};
+
+// Ranks of a class: all, those that measured the most that was predicted, and those whose prediction is one
+// value.
+struct ComparedRanks {
+  int ranks = 0, equal = 0, certain = 0;
+};
+using ComparedByClass = std::array<ComparedRanks, kComparedClasses.size()>;
+
+// Compares the run in the folder `out` with the prediction from its own jobs: every class of every rank is in
+// the predicted range. Adds to the figures.
+inline void ExpectPredictedPeaks(const std::string& out, const RunSpec& run, const RunSchedule& schedule,
+                                 ComparedByClass* compared) {
+  const auto trace = ReadTrace(out + "/trace.json");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  std::vector<SimulatedJob> jobs;
+  for (const DrawnJob& j : trace->jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
+  const std::vector<PeakBytes> peaks = CountPeaks(run, schedule, jobs);
+  const auto summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
+  ASSERT_EQ(summary["peak_bytes"].size(), peaks.size());
+  for (size_t rank = 0; rank < peaks.size(); ++rank) {
+    for (size_t c = 0; c < kComparedClasses.size(); ++c) {
+      const auto& [name, bytes] = kComparedClasses[c];
+      const int64_t measured = summary["peak_bytes"][rank][name];
+      const int64_t least = peaks[rank].least.*bytes, most = peaks[rank].most.*bytes;
+      EXPECT_GE(measured, least) << name << " of rank " << rank;
+      EXPECT_LE(measured, most) << name << " of rank " << rank;
+      ComparedRanks& of_class = (*compared)[c];
+      ++of_class.ranks;
+      of_class.equal += measured == most;
+      of_class.certain += least == most;
+    }
+  }
+}
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_MEASURED_PEAKS_H_
