@@ -208,6 +208,9 @@ TEST_F(OutputFolderTest, OnlyInitialWeightsAndNoStep_IsNoWork) {
   WriteRun(out_, "first", 0, {"checkpoint-0", "checkpoint-2.a1b2.partial"});
   fs::remove(out_ + "/summary.json");
   Write(out_ + "/run.json", "{\"name\": \"first\", \"state\": \"running\"}");
+  // So a submission that a coordinator lost before it was acknowledged does not refuse the next try.
+  Write(out_ + "/log.jsonl", "{\"text\": \"submitted\"}\n");
+  Write(out_ + "/log.1.jsonl", "{\"text\": \"before\"}\n");
   EXPECT_EQ(DescribeWork(out_), "");
   auto folder = Open(FormerWork::kRefuse);
   ASSERT_TRUE(folder.ok()) << folder.status();
