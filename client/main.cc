@@ -38,6 +38,7 @@ struct Run {
   weft::ExitCode operator()(const weft::ExplainOptions& options) const { return weft::RunExplain(options); }
   weft::ExitCode operator()(const weft::TraceOptions& options) const { return weft::RunTrace(options); }
   weft::ExitCode operator()(const weft::LogsOptions& options) const { return weft::RunLogs(options); }
+  weft::ExitCode operator()(const weft::ConfigOptions& options) const { return weft::RunConfig(options); }
   weft::ExitCode operator()(const weft::CertsOptions& options) const { return weft::RunCerts(options); }
   weft::ExitCode operator()(const weft::DiffOptions& options) const { return weft::RunDiffCommand(options); }
 };

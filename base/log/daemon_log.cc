@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,15 @@ constexpr const char* kLevels[] = {"error", "warning", "info"};
 constexpr size_t kMaxBytes = 64 << 10;
 
 }  // namespace
+
+std::vector<std::string> LogLevelNames() { return {std::begin(kLevels), std::end(kLevels)}; }
+
+LogLevel LogLevelNamed(absl::string_view name) {
+  for (const LogLevel level : {LogLevel::kError, LogLevel::kWarning}) {
+    if (name == kLevels[static_cast<int>(level)]) return level;
+  }
+  return LogLevel::kInfo;
+}
 
 std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, absl::string_view text) {
   const std::time_t seconds = unix_ms / 1000;

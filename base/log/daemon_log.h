@@ -8,9 +8,12 @@
 #ifndef WEFT_BASE_LOG_DAEMON_LOG_H_
 #define WEFT_BASE_LOG_DAEMON_LOG_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
@@ -20,10 +23,17 @@ namespace weft {
 
 enum class LogLevel { kError, kWarning, kInfo };
 
+// Returns the names of the levels, and the level of a name; kInfo for any other text.
+std::vector<std::string> LogLevelNames();
+LogLevel LogLevelNamed(absl::string_view name);
+
 class DaemonLog {
  public:
   // Writes events that are at least as grave as `least`.
   DaemonLog(std::string program, LogLevel least) : program_(std::move(program)), least_(least) {}
+
+  // Writes events that are at least as grave as `least` from now on.
+  void SetLevel(LogLevel least) { least_ = least; }
 
   // Has each event told to `listener` too, whatever its level, on the thread that writes it; null for nobody
   // any more, once calls in progress have returned. A listener logs nothing itself.
@@ -38,7 +48,7 @@ class DaemonLog {
   void Write(LogLevel level, absl::string_view text) const;
 
   const std::string program_;
-  const LogLevel least_;
+  std::atomic<LogLevel> least_;
   mutable Mutex mu_;
   Listener listener_ ABSL_GUARDED_BY(mu_);
 };

@@ -83,6 +83,8 @@ void ServiceNotices::Watch(std::function<std::string()> problem) {
   });
 }
 
+void ServiceNotices::Reloading() { Send("RELOADING=1", "takes its configuration anew"); }
+
 void ServiceNotices::Send(absl::string_view assignment, absl::string_view status) const {
   if (socket_ < 0) return;
   std::string text(assignment);

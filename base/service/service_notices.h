@@ -43,6 +43,8 @@ class ServiceNotices {
   // Says that the daemon serves; `status` is what the manager shows beside it, as "listening
   // on 10.0.0.1:7070".
   void Ready(absl::string_view status) { Send("READY=1", status); }
+  // Says that the daemon takes its configuration anew; Ready follows.
+  void Reloading();
   // Says that the daemon stops, and why.
   void Stopping(absl::string_view reason) { Send("STOPPING=1", reason); }
 

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/settings/settings.h"
 #include "client/commands/completion.h"
 #include "run/byte_size.h"
 #include "run/unknown_name.h"
@@ -927,6 +931,28 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
   return sub;
 }
 
+CLI::App* AddConfig(CLI::App& app, ConfigOptions& o) {
+  CLI::App* sub = app.add_subcommand("config", "Check a configuration file, or show what is in force");
+  sub->add_option("ACTION", o.action, "check: whether a file is right; show: the settings in force")
+      ->required()
+      ->check(CLI::IsMember({"check", "show"}))
+      ->type_name("");
+  sub->add_option("FILE", o.file, "The file (default: the program's own)")->type_name("");
+  sub->add_option("--program", o.program,
+                  "Whose: weft (default), weft-coordinator or weft-worker; check knows it by the names "
+                  "coordinator.yaml and worker.yaml")
+      ->check(CLI::IsMember({"weft", "weft-coordinator", "weft-worker"}))
+      ->type_name("PROGRAM");
+  sub->add_flag("--origin", o.origins, "With show: where each value comes from");
+  AddForm(*sub, &o.json, "text");
+  sub->footer(
+      Footer({{"weft config check /etc/weft/coordinator.yaml", "exit code 78 and the line if it is wrong"},
+              {"weft config show --origin", "what commands take, and from where"},
+              {"weft config show --program weft-worker --origin", "the same of a worker on this machine"}},
+             "Built-in values, then the file, then WEFT_ variables, then flags: later ones win."));
+  return sub;
+}
+
 CLI::App* AddCompletion(CLI::App& app, std::string& shell) {
   CLI::App* sub =
       app.add_subcommand("completion", "Print a script that lets a shell complete commands and flags");
@@ -938,6 +964,14 @@ CLI::App* AddCompletion(CLI::App& app, std::string& shell) {
                       {"source <(weft completion zsh)", "in ~/.zshrc, after compinit"},
                       {"weft completion fish > ~/.config/fish/completions/weft.fish", "once"}}));
   return sub;
+}
+
+// Returns the file of the user who runs the program; "" where there is no home.
+std::string ClientConfigFile() {
+  const char* const config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && *config == '/') return absl::StrCat(config, "/weft/config.yaml");
+  const char* const home = std::getenv("HOME");
+  return home == nullptr ? "" : absl::StrCat(home, "/.config/weft/config.yaml");
 }
 
 // Adds what the program itself answers.
@@ -1126,55 +1160,150 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
   return numbers;
 }
 
-CommandLine ParseCommandLine(int argc, const char* const* argv) {
-  CLI::App app{"Weft trains neural networks on many ranks, with the parallel scheme as a value.", "weft"};
-  DescribeProgram(app);
-  std::string shell;
-  std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
+namespace {
+
+// The parser of all commands, with what they fill.
+class CommandParser {
+ public:
+  CommandParser() {
+    DescribeProgram(app_);
+    Add(AddTrain);
+    Add(AddEval);
+    Add(AddGenerate);
+    Add(AddCheckpoint);
+    Add(AddExportWeights);
+    Add(AddSimulate);
+    Add(AddCompare);
+    Add(AddPlan);
+    Add(AddProfile);
+    Add(AddDiff);
+    Add(AddExplain);
+    Add(AddSubmit);
+    Add(AddList);
+    Add(AddWorkers);
+    Add(AddTop);
+    Add(AddDoctor);
+    Add(AddSlurm);
+    Add(AddDescribe);
+    Add(AddLogs);
+    Add(AddTrace);
+    Add(AddWait);
+    Add(AddCancel);
+    Add(AddMove);
+    Add(AddDrain);
+    Add(AddCerts);
+    Add(AddConfig);
+    completion_ = AddCompletion(app_, shell_);
+    AddCommonFlags(app_);
+    settings_.emplace(app_, SettingsOptions{ClientConfigFile(),
+                                            UnknownName,
+                                            {std::begin(kSharedFlags), std::end(kSharedFlags)},
+                                            {{"token-file", "WEFT_TOKEN"}}});
+  }
+
+  CommandLine Parse(std::vector<std::string> arguments) {
+    PutConfigFirst(&arguments);
+    try {
+      ParseArguments(arguments);
+    } catch (const CLI::CallForHelp&) {
+      return {std::nullopt, PrintData(HelpText(app_))};
+    } catch (const CLI::ParseError& error) {
+      const auto blame = settings_->Blame(error);
+      if (blame.has_value()) return {std::nullopt, Fail(kExitBadConfiguration, *blame)};
+      return Answer(app_, Commandless(arguments), error);
+    }
+    if (completion_->parsed()) return {std::nullopt, PrintData(CompletionOf(app_, shell_))};
+    for (const auto& [sub, make] : commands_) {
+      if (sub->parsed()) return {make(), kExitOk};
+    }
+    return {std::nullopt, kExitUsage};
+  }
+
+  // Returns what is wrong with the configuration file for a command; nothing for other mistakes, as an
+  // argument that is missing.
+  std::optional<std::string> Try(const std::string& file, const std::string& command) {
+    try {
+      ParseArguments({"--config", file, command});
+    } catch (const CLI::ParseError& error) {
+      return settings_->Blame(error);
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Setting> SharedSettings() {
+    std::vector<Setting> shared;
+    for (Setting& setting : settings_->List(app_.get_subcommand(kCommandWithAll))) {
+      if (std::find(std::begin(kSharedFlags), std::end(kSharedFlags), setting.name) != std::end(kSharedFlags))
+        shared.push_back(std::move(setting));
+    }
+    return shared;
+  }
+
+  std::vector<std::string> Commands() const { return NamesOf(app_); }
+
+  static constexpr const char* kSharedFlags[] = {"coordinator", "tls", "insecure", "token-file"};
+  static constexpr const char* kCommandWithAll = "ls";
+
+ private:
   // The options of a command live as long as what reads them.
-  const auto add = [&]<typename Options>(CLI::App* (*make)(CLI::App&, Options&)) {
+  template <typename Options>
+  void Add(CLI::App* (*make)(CLI::App&, Options&)) {
     const auto options = std::make_shared<Options>();
-    commands.emplace_back(make(app, *options), [options] { return Command(*options); });
-  };
-  add(AddTrain);
-  add(AddEval);
-  add(AddGenerate);
-  add(AddCheckpoint);
-  add(AddExportWeights);
-  add(AddSimulate);
-  add(AddCompare);
-  add(AddPlan);
-  add(AddProfile);
-  add(AddDiff);
-  add(AddExplain);
-  add(AddSubmit);
-  add(AddList);
-  add(AddWorkers);
-  add(AddTop);
-  add(AddDoctor);
-  add(AddSlurm);
-  add(AddDescribe);
-  add(AddLogs);
-  add(AddTrace);
-  add(AddWait);
-  add(AddCancel);
-  add(AddMove);
-  add(AddDrain);
-  add(AddCerts);
-  const CLI::App* const completion = AddCompletion(app, shell);
-  AddCommonFlags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    return {std::nullopt, PrintData(HelpText(app))};
-  } catch (const CLI::ParseError& error) {
-    return Answer(app, {argv + 1, argv + argc}, error);
+    commands_.emplace_back(make(app_, *options), [options] { return Command(*options); });
   }
-  if (completion->parsed()) return {std::nullopt, PrintData(CompletionOf(app, shell))};
-  for (const auto& [sub, make] : commands) {
-    if (sub->parsed()) return {make(), kExitOk};
+
+  void ParseArguments(std::vector<std::string> arguments) {
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app_.parse(std::move(arguments));
   }
-  return {std::nullopt, kExitUsage};
+
+  // Moves --config FILE to the front, where the program has it, whatever the command.
+  static void PutConfigFirst(std::vector<std::string>* arguments) {
+    for (size_t i = 0; i < arguments->size() && (*arguments)[i] != "--"; ++i) {
+      const bool joined = absl::StartsWith((*arguments)[i], "--config=");
+      if (!joined && ((*arguments)[i] != "--config" || i + 1 == arguments->size())) continue;
+      std::rotate(arguments->begin(), arguments->begin() + static_cast<std::ptrdiff_t>(i),
+                  arguments->begin() + static_cast<std::ptrdiff_t>(i) + (joined ? 1 : 2));
+      return;
+    }
+  }
+  // Returns the arguments without the --config FILE at the front.
+  static std::vector<std::string> Commandless(const std::vector<std::string>& arguments) {
+    if (arguments.empty() || !absl::StartsWith(arguments[0], "--config")) return arguments;
+    return {arguments.begin() + std::min<std::ptrdiff_t>(arguments[0] == "--config" ? 2 : 1,
+                                                         static_cast<std::ptrdiff_t>(arguments.size())),
+            arguments.end()};
+  }
+
+  CLI::App app_{"Weft trains neural networks on many ranks, with the parallel scheme as a value.", "weft"};
+  std::vector<std::pair<CLI::App*, std::function<Command()>>> commands_;
+  std::string shell_;
+  const CLI::App* completion_ = nullptr;
+  std::optional<Settings> settings_;
+};
+
+}  // namespace
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  return CommandParser().Parse({argv + 1, argv + argc});
+}
+
+std::optional<std::string> CheckClientConfig(const std::string& file) {
+  // Each command with a section, and one that takes what stands above them.
+  std::vector<std::string> commands = CommandParser().Commands();
+  for (const std::string& command : commands) {
+    if (auto wrong = CommandParser().Try(file, command); wrong.has_value()) return wrong;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<Setting>> ClientSettings(const std::string& file) {
+  CommandParser parser;
+  const std::string place = file.empty() ? ClientConfigFile() : file;
+  const bool there = !file.empty() || std::ifstream(place).good();
+  if (auto wrong = parser.Try(there ? place : "/dev/null", CommandParser::kCommandWithAll); wrong.has_value())
+    return absl::InvalidArgumentError(*wrong);
+  return parser.SharedSettings();
 }
 
 }  // namespace weft

@@ -13,9 +13,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/settings/settings.h"
 #include "client/commands/certs_command.h"
 #include "client/commands/checkpoint_command.h"
 #include "client/commands/compare_command.h"
+#include "client/commands/config_command.h"
 #include "client/commands/diff_command.h"
 #include "client/commands/doctor_command.h"
 #include "client/commands/eval_command.h"
@@ -41,7 +43,7 @@ using Command =
                  GenerateOptions, CheckpointOptions, ExportWeightsOptions, SubmitOptions, ListOptions,
                  WorkersOptions, DescribeOptions, WaitOptions, CancelOptions, MoveOptions, DrainOptions,
                  DiffOptions, ExplainOptions, CertsOptions, TopOptions, DoctorOptions, SlurmOptions,
-                 TraceOptions, LogsOptions>;
+                 TraceOptions, LogsOptions, ConfigOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
@@ -49,6 +51,13 @@ struct CommandLine {
 };
 
 CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+// Returns what is wrong with a configuration file of this program, as "FILE:LINE: ..".
+std::optional<std::string> CheckClientConfig(const std::string& file);
+
+// Returns the settings that every command takes which talks to a coordinator. `file` is the configuration
+// file, "" for the user's own. InvalidArgument, with the line, if it is wrong.
+absl::StatusOr<std::vector<Setting>> ClientSettings(const std::string& file);
 
 // Parses "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers
 // of 1000) or KiB, MiB, GiB, TiB.

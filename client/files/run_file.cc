@@ -22,7 +22,7 @@
 #include "client/files/exported_folder.h"
 #include "client/files/predicted_run.h"
 #include "client/files/schedule_file.h"
-#include "client/files/yaml_file.h"
+#include "base/yaml_file.h"
 #include "run/file_section.h"
 #include "run/run_schedule.h"
 #include "schedules/check/check.h"

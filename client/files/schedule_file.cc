@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/files/text_file.h"
 #include "client/files/trace_file.h"
-#include "client/files/yaml_file.h"
+#include "base/yaml_file.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "run/run_spec.h"

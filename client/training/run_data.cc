@@ -19,7 +19,7 @@
 #include "base/durable_file.h"
 #include "base/fnv1a.h"
 #include "client/console/console.h"
-#include "client/files/yaml_file.h"
+#include "base/yaml_file.h"
 #include "client/training/worker_task.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/data/data_check.h"

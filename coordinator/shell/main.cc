@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,7 @@
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
+#include "base/settings/settings.h"
 #include "base/threads.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
@@ -39,6 +41,7 @@
 #include "coordinator/store/etcd_store.h"
 #include "coordinator/store/sqlite_store.h"
 #include "proto/session/access.h"
+#include "run/unknown_name.h"
 
 namespace weft {
 namespace {
@@ -47,15 +50,22 @@ namespace {
 enum ExitCode { kOk = 0, kUsage = 2, kTryAgain = 75, kBadConfiguration = 78 };
 
 struct Flags {
-  std::vector<std::string> listen;
+  std::vector<std::string> listen = {std::string(kDefaultCoordinator)};
   std::string metrics;
   std::string output_root = "out";
   std::string store, store_tls, backup;
   bool store_insecure = false;
   SecurityFlags security;
   std::string tokens;
-  LogLevel log_level = LogLevel::kInfo;
+  std::string log_level = "info";
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
+  ConfigQuestion question;
+};
+
+// The flags, and where their values come from.
+struct Configuration {
+  Flags flags;
+  std::vector<Setting> settings;
 };
 
 int Complain(const absl::Status& status) {
@@ -249,15 +259,34 @@ CoordinatorServerOptions ServerOptionsOf(const Flags& flags, const DaemonLog* lo
   return options;
 }
 
-int Serve(const Flags& flags, ServiceNotices::Manager manager) {
+// Takes what a new configuration may change while it serves. `now` reads it.
+void Reload(const std::function<absl::StatusOr<Configuration>()>& now, const std::vector<Setting>& at_start,
+            DaemonLog* log) {
+  absl::StatusOr<Configuration> configuration = now();
+  if (!configuration.ok())
+    return log->Warning(absl::StrCat("the configuration is not taken: ", configuration.status().message()));
+  log->SetLevel(LogLevelNamed(configuration->flags.log_level));
+  std::vector<std::string> later = Changed(at_start, configuration->settings);
+  later.erase(std::remove(later.begin(), later.end(), "log-level"), later.end());
+  log->Info(absl::StrCat(
+      "reloaded: log level ", configuration->flags.log_level,
+      "; certificates and tokens are taken whenever they change",
+      later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
+}
+
+int Serve(const Configuration& configuration,
+          const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
+  const Flags& flags = configuration.flags;
   // The signals are blocked before any thread starts, so that only sigwait takes them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t taken = signals;
+  sigaddset(&taken, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &taken, nullptr);
 
-  const DaemonLog log("weft-coordinator", flags.log_level);
+  DaemonLog log("weft-coordinator", LogLevelNamed(flags.log_level));
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
@@ -295,9 +324,14 @@ int Serve(const Flags& flags, ServiceNotices::Manager manager) {
   LogListening(flags, **server, log);
   serving.records = &records;
   serving.server = server->get();
-  notices->Ready(absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", ")));
+  const std::string serves = absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", "));
+  notices->Ready(serves);
   int signal = 0;
-  sigwait(&signals, &signal);
+  while (sigwait(&taken, &signal) == 0 && signal == SIGHUP) {
+    notices->Reloading();
+    Reload(read_again, configuration.settings, &log);
+    notices->Ready(serves);
+  }
   log.Info(absl::StrCat("stopping on ", strsignal(signal)));
   notices->Stopping(absl::StrCat("stopping on ", strsignal(signal)));
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
@@ -343,15 +377,17 @@ void AddStoreFlags(CLI::App& app, Flags& flags) {
       ->excludes(store_tls);
   app.add_option("--backup", flags.backup,
                  "Copy the store to this file and exit; its coordinator may go on meanwhile")
+      ->configurable(false)
       ->type_name("FILE");
 }
 
 void AddFlags(CLI::App& app, Flags& flags) {
-  app.add_option(
-         "--listen", flags.listen,
-         absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated (default ",
-                      kDefaultCoordinator, ", as of the clients)"))
-      ->take_all();
+  app.add_option("--listen", flags.listen,
+                 absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated, or "
+                              "several with commas (default ",
+                              kDefaultCoordinator, ", as of the clients)"))
+      ->take_all()
+      ->delimiter(',');
   app.add_option(
       "--metrics", flags.metrics,
       "Serve a status page for browsers, /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
@@ -389,13 +425,15 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->check(seconds)
       ->capture_default_str();
   app.add_option("--log-level", flags.log_level,
-                 "Least grave of what is logged: error, warning or info (default)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
-          {"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo}}))
+                 "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
+      ->check(CLI::IsMember(LogLevelNames()))
       ->type_name("LEVEL");
 }
 
-int Main(int argc, char** argv) {
+// Reads the configuration: built-in values, the file, the environment, the command line. Cancelled where the
+// program has answered by that and ends well; InvalidArgument for wrong usage, FailedPrecondition for a wrong
+// file.
+absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* argv) {
   CLI::App app("Coordinates training runs: accepts them, and grants their jobs to worker processes.",
                "weft-coordinator");
   app.footer(
@@ -405,28 +443,51 @@ int Main(int argc, char** argv) {
       "127.0.0.1:9100\n"
       "  weft-coordinator --store /var/lib/weft/store --backup /backup/weft.db\n"
       "  weft-coordinator --store etcd://10.0.0.1:2379,10.0.0.2:2379/weft --output-root /shared/runs\n"
+      "Each flag has a variable (WEFT_LEASE for --lease) and a key in the file of --config (lease: 20).\n"
       "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address or the store is in use, "
-      "another coordinator leads, or there are no threads left, 78 an address is wrong or refused, or the "
-      "store is damaged or cannot be written.");
-  Flags flags;
+      "another coordinator leads, or there are no threads left, 78 an address is wrong or refused, the "
+      "configuration file is wrong, or the store is damaged or cannot be written.");
+  Configuration configuration;
+  Flags& flags = configuration.flags;
   AddFlags(app, flags);
   app.set_version_flag("--version", "weft-coordinator 0.1.0");
+  AddConfigQuestion(app, flags.question);
+  const Settings settings(app, {"/etc/weft/coordinator.yaml", UnknownName});
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e), kOk;  // help and version
-    std::cerr << "weft-coordinator: " << e.what() << "\nweft-coordinator: see weft-coordinator --help\n";
-    return kUsage;
+    if (e.get_exit_code() == 0) {  // help and version
+      app.exit(e);
+      return absl::CancelledError("");
+    }
+    if (const auto blame = settings.Blame(e); blame.has_value()) return absl::FailedPreconditionError(*blame);
+    return absl::InvalidArgumentError(
+        absl::StrCat(e.what(), "\nweft-coordinator: see weft-coordinator --help"));
   }
-  if (flags.listen.empty()) flags.listen = {kDefaultCoordinator};
-  if (!flags.backup.empty()) return BackUp(flags);
+  if (const auto answer = AnswerTo(flags.question, settings); answer.has_value()) {
+    std::cout << *answer;
+    return absl::CancelledError("");
+  }
+  configuration.settings = settings.List();
+  return configuration;
+}
+
+int Main(int argc, char** argv) {
+  const auto read = [argc, argv] { return ReadConfiguration(argc, argv); };
+  const absl::StatusOr<Configuration> configuration = read();
+  if (absl::IsCancelled(configuration.status())) return kOk;
+  if (!configuration.ok()) {
+    std::cerr << "weft-coordinator: " << configuration.status().message() << "\n";
+    return absl::IsInvalidArgument(configuration.status()) ? kUsage : kBadConfiguration;
+  }
+  if (!configuration->flags.backup.empty()) return BackUp(configuration->flags);
   auto manager = ServiceNotices::TakeFromEnvironment();
   if (!manager.ok()) return Complain(manager.status());
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
   constexpr int kThreads = 16;  // its own and gRPC's
   if (absl::Status threads = CheckThreads(kThreads); !threads.ok()) return Complain(threads);
-  return Serve(flags, *std::move(manager));
+  return Serve(*configuration, read, *std::move(manager));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/files/yaml_file.h"
+#include "base/yaml_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,22 +5,27 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
+#include "base/settings/settings.h"
 #include "base/threads.h"
 #include "proto/session/access.h"
+#include "run/unknown_name.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/exit_code.h"
@@ -41,7 +46,7 @@ struct Flags {
   SecurityFlags security;
   bool graphs = true, nvtx = false;
   bool owned = false;
-  LogLevel log_level = LogLevel::kInfo;
+  std::string log_level = "info";
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto";
@@ -51,6 +56,13 @@ struct Flags {
   std::string evaluate, checkpoint;
   int64_t samples = 0;
   std::string generate, request;
+  ConfigQuestion question;
+};
+
+// The flags, and where their values come from.
+struct Configuration {
+  Flags flags;
+  std::vector<Setting> settings;
 };
 
 // Returns the exit code of a worker that served. It is 78 only for errors that another start does not cure.
@@ -102,10 +114,8 @@ MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
   return readers;
 }
 
-int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
+int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
           ServiceNotices::Manager manager) {
-  // If another process owns this one, that process reports for it.
-  DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : flags.log_level);
   UcxOptions transport_options = UcxOptionsFromEnvironment();
   transport_options.log = [&log](const std::string& line) { log.Info(line); };
   transport_options.link_timeout_ns = int64_t{flags.link_timeout} * 1'000'000'000;
@@ -184,11 +194,12 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
                                      "Address of the coordinator: unix:PATH or HOST:PORT; several: A,B");
   AddSecurityFlags(app, flags.security);
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
-  app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")->group("");
+  app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")
+      ->configurable(false)
+      ->group("");
   app.add_option("--log-level", flags.log_level,
-                 "Least grave of what is logged: error, warning or info (default)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
-          {"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo}}))
+                 "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
+      ->check(CLI::IsMember(LogLevelNames()))
       ->type_name("LEVEL");
   app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")
       ->check(CLI::Range(-1, 1 << 20));
@@ -247,9 +258,27 @@ void AddTaskFlags(CLI::App& app, Flags& flags, CLI::Option* coordinator) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   evaluate->excludes(coordinator)->excludes(reference);
   generate->excludes(coordinator)->excludes(reference)->excludes(evaluate);
+  for (CLI::Option* option : {reference, check, evaluate, generate}) option->configurable(false);
+  for (const char* name : {"--out", "--request", "--checkpoint", "--samples"})
+    app.get_option(name)->configurable(false);
 }
 
-int Main(int argc, char** argv) {
+// Returns true if another process started this one for a task, and has said all by flags: neither file nor
+// variables count then.
+bool IsTold(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view flag = absl::string_view(argv[i]).substr(0, absl::string_view(argv[i]).find('='));
+    for (const char* told : {"--owned", "--reference", "--check", "--evaluate", "--generate"}) {
+      if (flag == told) return true;
+    }
+  }
+  return false;
+}
+
+// Reads the configuration: built-in values, the file, the environment, the command line. Cancelled where the
+// program has answered by that and ends well; InvalidArgument for wrong usage, FailedPrecondition for a wrong
+// file.
+absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* argv) {
   CLI::App app("Computes jobs of training runs for a Weft coordinator.", "weft-worker");
   app.footer(
       "Examples:\n"
@@ -257,21 +286,67 @@ int Main(int argc, char** argv) {
       "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
       "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane, before --data-network;\n"
       "WEFT_DEVICE_PATH=A:B are folders in which libraries of devices are looked for first.");
-  Flags flags;
+  Configuration configuration;
+  Flags& flags = configuration.flags;
   CLI::Option* coordinator = AddServiceFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddTaskFlags(app, flags, coordinator);
   app.set_version_flag("--version", "weft-worker 0.1.0");
+  AddConfigQuestion(app, flags.question);
+  std::optional<Settings> settings;
+  if (!IsTold(argc, argv)) settings.emplace(app, SettingsOptions{"/etc/weft/worker.yaml", UnknownName});
   try {
     app.parse(argc, argv);
+    const bool asked = flags.question.check || !flags.question.show.empty();
     const bool reads = !flags.evaluate.empty() || !flags.generate.empty();
-    if (flags.coordinator.empty() && flags.reference.empty() && flags.check.empty() && !reads) {
+    if (flags.coordinator.empty() && flags.reference.empty() && flags.check.empty() && !reads && !asked) {
       throw CLI::RequiredError("--coordinator");
     }
     if (reads && flags.checkpoint.empty()) throw CLI::RequiredError("--checkpoint");
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kOk : kUsage;
+    if (e.get_exit_code() == 0) {  // help and version
+      app.exit(e);
+      return absl::CancelledError("");
+    }
+    const auto blame = settings.has_value() ? settings->Blame(e) : std::nullopt;
+    if (blame.has_value()) return absl::FailedPreconditionError(*blame);
+    return absl::InvalidArgumentError(absl::StrCat(e.what(), "\nRun with --help for more information."));
   }
+  if (!settings.has_value()) return configuration;
+  if (const auto answer = AnswerTo(flags.question, *settings); answer.has_value()) {
+    std::cout << *answer;
+    return absl::CancelledError("");
+  }
+  configuration.settings = settings->List();
+  return configuration;
+}
+
+// Takes what a new configuration may change while the worker serves. `now` reads it.
+void Reload(const std::function<absl::StatusOr<Configuration>()>& now, const std::vector<Setting>& at_start,
+            DaemonLog* log) {
+  absl::StatusOr<Configuration> configuration = now();
+  if (!configuration.ok())
+    return log->Warning(absl::StrCat("the configuration is not taken: ", configuration.status().message()));
+  log->SetLevel(LogLevelNamed(configuration->flags.log_level));
+  std::vector<std::string> later = Changed(at_start, configuration->settings);
+  later.erase(std::remove(later.begin(), later.end(), "log-level"), later.end());
+  log->Info(absl::StrCat(
+      "reloaded: log level ", configuration->flags.log_level, "; certificates are taken whenever they change",
+      later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
+}
+
+int Main(int argc, char** argv) {
+  const std::function<absl::StatusOr<Configuration>()> read = [argc, argv] {
+    return ReadConfiguration(argc, argv);
+  };
+  const absl::StatusOr<Configuration> configuration = read();
+  if (absl::IsCancelled(configuration.status())) return kOk;
+  if (!configuration.ok()) {
+    std::cerr << (absl::IsInvalidArgument(configuration.status()) ? "" : "weft-worker: ")
+              << configuration.status().message() << "\n";
+    return absl::IsInvalidArgument(configuration.status()) ? kUsage : kBadConfiguration;
+  }
+  const Flags& flags = configuration->flags;
   auto manager = ServiceNotices::TakeFromEnvironment();
   if (!manager.ok()) return Complain(manager.status(), kBadConfiguration);
   if (flags.owned) manager->socket.clear();  // its owner speaks to the manager
@@ -283,7 +358,11 @@ int Main(int argc, char** argv) {
   if (!threads.ok()) return Complain(threads, CodeOf(threads));
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
-  if (!flags.coordinator.empty()) signals.emplace();
+  // If another process owns this one, that process reports for it, and hears SIGHUP.
+  DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : LogLevelNamed(flags.log_level));
+  std::function<void()> reload;
+  if (!flags.owned) reload = [&] { Reload(read, configuration->settings, &log); };
+  if (!flags.coordinator.empty()) signals.emplace(reload);
   if (!flags.check.empty()) return CheckModel(flags.check);
   // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
@@ -294,7 +373,7 @@ int Main(int argc, char** argv) {
     return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
   if (!flags.generate.empty())
     return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
-  return Serve(flags, std::move(device->backend), *signals, *std::move(manager));
+  return Serve(flags, log, std::move(device->backend), *signals, *std::move(manager));
 }
 
 }  // namespace

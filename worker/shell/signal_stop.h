@@ -3,6 +3,8 @@
 // The signals are blocked from the constructor on, in every thread that starts behind it; the thread that
 // waits for them is the only one that gets them. So construct it before anything that may start threads.
 //
+// SIGHUP, where it is heard, has the configuration taken anew, and stops nothing.
+//
 // Invariants: after Unwatch no signal reaches the loop. Threads: one of its own, from Watch to Unwatch.
 #ifndef WEFT_WORKER_SHELL_SIGNAL_STOP_H_
 #define WEFT_WORKER_SHELL_SIGNAL_STOP_H_
@@ -11,8 +13,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/threads.h"
@@ -23,19 +27,22 @@ namespace weft {
 
 class SignalStop {
  public:
-  SignalStop() {
+  // `reload` is called at SIGHUP, on the thread that waits; null: SIGHUP does what it does by default.
+  explicit SignalStop(std::function<void()> reload = nullptr) : reload_(std::move(reload)) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGUSR2);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    awaited_ = set_;
+    if (reload_) sigaddset(&awaited_, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &awaited_, nullptr);
   }
   // A process that serves a run asks to leave first, and gives the coordinator `patience_s` seconds for that;
   // another signal ends the patience.
   void Watch(WorkerLoop* loop, SessionLink* link, int patience_s) {
     thread_ = StartThread([this, loop, link, patience_s] {
       int signal = 0;
-      sigwait(&set_, &signal);
+      while (sigwait(&awaited_, &signal) == 0 && signal == SIGHUP) reload_();
       if (signal == SIGUSR2) return;
       taken_ = signal;
       const std::string name = absl::StrCat("SIG", sigabbrev_np(signal));
@@ -58,7 +65,8 @@ class SignalStop {
   ~SignalStop() { Unwatch(); }
 
  private:
-  sigset_t set_;
+  const std::function<void()> reload_;
+  sigset_t set_, awaited_;  // what stops, and that with SIGHUP
   std::atomic<int> taken_{0};
   std::thread thread_;
 };

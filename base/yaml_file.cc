@@ -1,4 +1,4 @@
-#include "client/files/yaml_file.h"
+#include "base/yaml_file.h"
 
 #include <cmath>
 #include <utility>

@@ -6,8 +6,8 @@
 // more than 10,000 values or 32 levels through aliases.
 //
 // Failure: InvalidArgument, whose message begins with the line number and a colon when there is one.
-#ifndef WEFT_CLIENT_FILES_YAML_FILE_H_
-#define WEFT_CLIENT_FILES_YAML_FILE_H_
+#ifndef WEFT_BASE_YAML_FILE_H_
+#define WEFT_BASE_YAML_FILE_H_
 
 #include <map>
 #include <string>
@@ -30,4 +30,4 @@ absl::StatusOr<YamlFile> ParseYaml(const std::string& text);
 
 }  // namespace weft
 
-#endif  // WEFT_CLIENT_FILES_YAML_FILE_H_
+#endif  // WEFT_BASE_YAML_FILE_H_

@@ -1,0 +1,24 @@
+// Runs `weft config`: checks a configuration file, or shows the settings in force and where they come from.
+#ifndef WEFT_CLIENT_COMMANDS_CONFIG_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_CONFIG_COMMAND_H_
+
+#include <string>
+
+#include "client/console/console.h"
+
+namespace weft {
+
+struct ConfigOptions {
+  std::string action;   // "check" or "show"
+  std::string file;     // "" for the program's own
+  std::string program;  // "weft", "weft-coordinator" or "weft-worker"; "" to know it by the file
+  bool origins = false, json = false;
+};
+
+// A daemon's configuration is its own to know: the program of that name beside this one answers, in the place
+// of this process. Returns kExitBadConfiguration for a wrong file.
+ExitCode RunConfig(const ConfigOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_CONFIG_COMMAND_H_

@@ -1,0 +1,134 @@
+// Configuration from files, variables and flags, with the real programs: order, refusals, weft config,
+// SIGHUP.
+#include <signal.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Config : public ::testing::Test {
+ protected:
+  ~Config() override {
+    for (const char* name : {"WEFT_LEASE", "WEFT_COORDINATOR", "WEFT_LISTEN", "XDG_CONFIG_HOME"})
+      unsetenv(name);
+  }
+
+  std::string Socket(const std::string& name) const { return "unix:" + (folder_ / name); }
+
+  // Returns value, origin and place of a setting, as weft config show has it.
+  static std::string Shown(const CommandResult& shown, const std::string& name) {
+    const auto json = nlohmann::json::parse(shown.out, nullptr, /*allow_exceptions=*/false);
+    for (const auto& setting : json) {
+      if (setting["name"] == name)
+        return absl::StrCat(setting["value"].get<std::string>(), " ", setting["origin"].get<std::string>(),
+                            " ", setting["place"].get<std::string>());
+    }
+    return absl::StrCat("none of that name: ", shown.out, shown.err);
+  }
+
+  const TestFolder folder_;
+};
+
+TEST_F(Config, OfADaemon_IsShownWithItsOrigins) {
+  const std::string file = folder_.Write("coordinator.yaml", "lease: 20\ngrace: 12\n");
+  setenv("WEFT_LEASE", "30", 1);
+  const CommandResult shown =
+      Command::Run({"weft", "config", "show", file, "--program", "weft-coordinator", "-o", "json"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(Shown(shown, "lease"), "30 environment WEFT_LEASE");
+  EXPECT_EQ(Shown(shown, "grace"), absl::StrCat("12 file ", file, ":2"));
+  EXPECT_EQ(Shown(shown, "log-level"), "info built-in ");
+  const CommandResult worker =
+      Command::Run({"weft", "config", "show", "--program", "weft-worker", "--origin"});
+  ASSERT_EQ(worker.code, 0) << worker.err;
+  EXPECT_THAT(worker.out, HasSubstr("built-in"));
+}
+
+TEST_F(Config, OfTheClient_IsTakenByItsCommands) {
+  setenv("XDG_CONFIG_HOME", folder_.path().c_str(), 1);
+  ASSERT_EQ(system(absl::StrCat("mkdir ", folder_ / "weft").c_str()), 0);
+  folder_.Write("weft/config.yaml", absl::StrCat("coordinator: ", Socket("from-file"), "\n"));
+  EXPECT_THAT(Command::Run({"weft", "ls"}).err, HasSubstr("from-file"));
+  EXPECT_THAT(Shown(Command::Run({"weft", "config", "show", "-o", "json"}), "coordinator"),
+              AllOf(HasSubstr("from-file file "), HasSubstr("config.yaml:1")));
+  setenv("WEFT_COORDINATOR", Socket("from-variable").c_str(), 1);
+  EXPECT_THAT(Command::Run({"weft", "ls"}).err, HasSubstr("from-variable"));
+  EXPECT_THAT(Command::Run({"weft", "ls", "--coordinator", Socket("from-flag")}).err, HasSubstr("from-flag"));
+  unsetenv("WEFT_COORDINATOR");
+  const std::string other =
+      folder_.Write("other.yaml", absl::StrCat("coordinator: ", Socket("from-other"), "\n"));
+  EXPECT_THAT(Command::Run({"weft", "ls", "--config", other}).err, HasSubstr("from-other"));
+  EXPECT_THAT(Command::Run({"weft", absl::StrCat("--config=", other), "ls"}).err, HasSubstr("from-other"));
+}
+
+TEST_F(Config, WrongFiles_AreRefusedWithPlaceAndNearestKey) {
+  const std::string daemon = folder_.Write("coordinator.yaml", "grace: 12\nleese: 20\n");
+  for (const auto& command : std::vector<std::vector<std::string>>{{"weft-coordinator", "--config", daemon},
+                                                                   {"weft", "config", "check", daemon}}) {
+    const CommandResult refused = Command::Run(command);
+    EXPECT_EQ(refused.code, 78) << refused.err;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr(daemon + ":2: "), HasSubstr("did you mean \"lease\"?")));
+  }
+  const std::string worker = folder_.Write("worker.yaml", "coordinator: a:1\nlink-timeout: 1\n");
+  EXPECT_EQ(Command::Run({"weft", "config", "check", worker}).code, 78);
+  EXPECT_EQ(Command::Run({"weft-worker", "--config", worker}).code, 78);
+  const std::string client = folder_.Write("client.yaml", "train: {proceses: 2}\n");
+  for (const auto& command : std::vector<std::vector<std::string>>{{"weft", "ls", "--config", client},
+                                                                   {"weft", "config", "check", client}}) {
+    const CommandResult refused = Command::Run(command);
+    EXPECT_EQ(refused.code, 78) << refused.err;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr(client + ":1: "), HasSubstr("did you mean \"processes\"?")));
+  }
+  const std::string right =
+      folder_.Write("client.yaml", "tls: certs\ntrain: {processes: 2}\nls: {output: json}\n");
+  const CommandResult checked = Command::Run({"weft", "config", "check", right});
+  EXPECT_EQ(checked.code, 0) << checked.err;
+  EXPECT_EQ(Command::Run({"weft", "config", "check"}).code, 2);
+  EXPECT_EQ(Command::Run({"weft", "config", "check", folder_ / "gone.yaml"}).code, 78);
+}
+
+TEST_F(Config, Hangup_TakesANewLogLevelAndStopsNothing) {
+  const std::string file =
+      folder_.Write("coordinator.yaml", absl::StrCat("listen: ", Socket("c.sock"), "\nlog-level: info\n"));
+  Command coordinator({"weft-coordinator", "--config", file, "--output-root", folder_ / "runs"});
+  ASSERT_TRUE(coordinator.WaitFor("listening on", 60));
+  const std::string worker_file = folder_.Write("worker.yaml", "log-level: info\n");
+  Command worker({"weft-worker", "--coordinator", Socket("c.sock"), "--config", worker_file, "--name", "w"});
+  ASSERT_TRUE(worker.WaitFor("joined as process", 60));
+
+  folder_.Write("worker.yaml", "log-level: info\ndrain: 3\n");
+  worker.Signal(SIGHUP);
+  EXPECT_TRUE(worker.WaitFor("reloaded: log level info", 60));
+  EXPECT_TRUE(worker.WaitFor("take effect at the next start: drain", 60));
+
+  folder_.Write("coordinator.yaml", absl::StrCat("listen: ", Socket("c.sock"), "\nlog-level: wrong\n"));
+  coordinator.Signal(SIGHUP);
+  EXPECT_TRUE(coordinator.WaitFor("the configuration is not taken: ", 60));
+  folder_.Write("coordinator.yaml", absl::StrCat("listen: ", Socket("c.sock"), "\nlog-level: warning\n"));
+  coordinator.Signal(SIGHUP);
+  // It says no more of what is only information, and serves as before.
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(60).code, 0);
+  const CommandResult listed = Command::Run({"weft", "ls", "--coordinator", Socket("c.sock")});
+  EXPECT_EQ(listed.code, 0) << listed.err;
+  coordinator.Signal(SIGTERM);
+  const CommandResult ended = coordinator.Wait(60);
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_THAT(ended.err, ::testing::Not(HasSubstr("stopping on"))) << "the new level holds";
+}
+
+}  // namespace
+}  // namespace weft
