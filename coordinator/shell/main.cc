@@ -274,18 +274,34 @@ void Reload(const std::function<absl::StatusOr<Configuration>()>& now, const std
       later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
 }
 
+// The signals that the daemon waits for: those that end it; with SIGHUP, which reloads.
+struct AwaitedSignals {
+  sigset_t ending, all;
+};
+
+// Blocks them in this thread and in those that it starts later, so that only sigwait takes them.
+AwaitedSignals BlockSignals() {
+  AwaitedSignals signals;
+  sigemptyset(&signals.ending);
+  sigaddset(&signals.ending, SIGINT);
+  sigaddset(&signals.ending, SIGTERM);
+  signals.all = signals.ending;
+  sigaddset(&signals.all, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &signals.all, nullptr);
+  return signals;
+}
+
+// Calls `reload` at each SIGHUP, until a signal comes that ends the daemon. Returns that signal's name.
+std::string AwaitEnd(const AwaitedSignals& signals, const std::function<void()>& reload) {
+  int signal = 0;
+  while (sigwait(&signals.all, &signal) == 0 && signal == SIGHUP) reload();
+  return strsignal(signal);
+}
+
 int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
-  // The signals are blocked before any thread starts, so that only sigwait takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  sigset_t taken = signals;
-  sigaddset(&taken, SIGHUP);
-  pthread_sigmask(SIG_BLOCK, &taken, nullptr);
-
+  const AwaitedSignals signals = BlockSignals();  // before any thread starts
   DaemonLog log("weft-coordinator", LogLevelNamed(flags.log_level));
   Metrics metrics;
   Serving serving;
@@ -297,7 +313,7 @@ int Serve(const Configuration& configuration,
   });
   auto metrics_server = StartMetrics(flags, &metrics, serving, log);
   if (!metrics_server.ok()) return Complain(metrics_server.status());
-  absl::StatusOr<DaemonStore> store = OpenStore(flags, signals, &log, &metrics, &*notices);
+  absl::StatusOr<DaemonStore> store = OpenStore(flags, signals.ending, &log, &metrics, &*notices);
   if (absl::IsCancelled(store.status())) return kOk;
   if (!store.ok()) return Complain(store.status());
   StoreWriter* const writer = store->writer.get();
@@ -326,18 +342,17 @@ int Serve(const Configuration& configuration,
   serving.server = server->get();
   const std::string serves = absl::StrCat("listening on ", absl::StrJoin((*server)->addresses(), ", "));
   notices->Ready(serves);
-  int signal = 0;
-  while (sigwait(&taken, &signal) == 0 && signal == SIGHUP) {
+  const std::string signal = AwaitEnd(signals, [&] {
     notices->Reloading();
     Reload(read_again, configuration.settings, &log);
     notices->Ready(serves);
-  }
-  log.Info(absl::StrCat("stopping on ", strsignal(signal)));
-  notices->Stopping(absl::StrCat("stopping on ", strsignal(signal)));
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
+  });
+  log.Info(absl::StrCat("stopping on ", signal));
+  notices->Stopping(absl::StrCat("stopping on ", signal));
+  pthread_sigmask(SIG_UNBLOCK, &signals.ending, nullptr);  // a second one ends the process at once
   serving.server = nullptr;
   serving.records = nullptr;
-  (*server)->Stop(absl::StrCat("it got the signal ", strsignal(signal)));
+  (*server)->Stop(absl::StrCat("it got the signal ", signal));
   // These two ask the server for its health.
   metrics_server->reset();
   notices.reset();
