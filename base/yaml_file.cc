@@ -1,6 +1,7 @@
 #include "base/yaml_file.h"
 
 #include <cmath>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace weft {
@@ -123,6 +125,38 @@ class Converter {
   int values_ = 0;
 };
 
+// Notes where documents begin, and nothing else.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { starts.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+
+  std::vector<YAML::Mark> starts;
+};
+
+// Refuses a text of more than one document. yaml-cpp finds documents without end before a mark that can begin
+// none, as a comma, so it is asked for two at most.
+absl::Status CheckOneDocument(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  DocumentStarts documents;
+  while (documents.starts.size() < 2 && parser.HandleNextDocument(documents)) {
+  }
+  if (documents.starts.size() < 2) return absl::OkStatus();
+  const YAML::Mark &first = documents.starts[0], &second = documents.starts[1];
+  if (first.pos == second.pos) return ErrorAtLine(second, "is not YAML: nothing can begin like this");
+  return ErrorAtLine(second, "begins a second document; a run file is one document");
+}
+
 }  // namespace
 
 int YamlFile::LineOf(std::string path) const {
@@ -137,13 +171,11 @@ int YamlFile::LineOf(std::string path) const {
 
 absl::StatusOr<YamlFile> ParseYaml(const std::string& text) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.empty() || documents[0].IsNull()) return absl::InvalidArgumentError("is empty");
-    if (documents.size() > 1) {
-      return ErrorAtLine(documents[1].Mark(), "begins a second document; a run file is one document");
-    }
+    if (const absl::Status one = CheckOneDocument(text); !one.ok()) return one;
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull()) return absl::InvalidArgumentError("is empty");
     YamlFile file;
-    auto json = Converter(file).Convert(documents[0], "", 0);
+    auto json = Converter(file).Convert(document, "", 0);
     if (!json.ok()) return json.status();
     file.json = *std::move(json);
     return file;

@@ -138,6 +138,11 @@ TEST_F(RunFile, EmptyOrNoSection_SaysSo) {
   EXPECT_THAT(Refusal("? [a, b]\n: 1\n"), HasSubstr("a key that is not text"));
 }
 
+// Found by the fuzzer of run files: the parser of YAML saw documents without end in it.
+TEST_F(RunFile, TextThatBeginsWithAComma_IsRefusedAndDoesNotHang) {
+  EXPECT_THAT(Refusal(", model: {gpt}"), HasSubstr(":1: is not YAML: nothing can begin like this"));
+}
+
 TEST_F(RunFile, HugeOrRecursive_RefusedQuickly) {
   std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i) {
