@@ -17,7 +17,7 @@ new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
 configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
-.PHONY: help setup build run test nightly bench bundle install deb wheel checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test nightly fuzz bench bundle install deb wheel checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -42,6 +42,14 @@ nightly: ## Play new seeds of all simulated worlds until Ctrl-C; a seed that fai
 	@$(call configure,-DWEFT_TESTS=ON)
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target simulate_worlds
 	@$(BUILD)/tests/simulate_worlds --nightly
+
+fuzz: ## Feed made-up bytes to what reads run files, frames and messages, for SECONDS=60 each, under sanitizers (needs clang)
+	@deploy/setup.sh all
+	@$(call configure,-DWEFT_TESTS=ON -DWEFT_CUDA=OFF)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target fuzzers
+	@tests/fuzz/run.sh $(BUILD) $(SECONDS)
+fuzz: PRESET = fuzz
+fuzz: SECONDS ?= 60
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)

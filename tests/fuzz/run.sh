@@ -1,0 +1,33 @@
+#!/bin/bash
+# Runs each fuzzer on its seeds and what it found before: run.sh BUILD_DIR [SECONDS] [FUZZER..]
+#
+# What a fuzzer learns stays in BUILD_DIR/fuzz/corpus and is the beginning of the next run. An input that fails is left
+# in BUILD_DIR/fuzz/found, and the exit code is 1: mend the defect, and add the input, or what it stands for, to a test.
+set -u
+build=$(realpath "$1") seconds=${2:-60}
+shift; [ $# -gt 0 ] && shift
+sources=$(dirname "$(realpath "$0")")
+fuzzers=${*:-run_file run_spec frame wire}
+# Abseil, protobuf and yaml-cpp are not built with AddressSanitizer, which then misjudges containers of both.
+export ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+mkdir -p "$build/fuzz/found"
+failed=0
+"$build/fuzz/fuzz_seeds" "$build/fuzz/seeds" || exit 1
+for name in $fuzzers; do
+  mkdir -p "$build/fuzz/corpus/$name"
+  seeds=()
+  for folder in "$build/fuzz/seeds/$name" "$sources/corpus/$name"; do [ -d "$folder" ] && seeds+=("$folder"); done
+  dictionary=(); [ -f "$sources/$name.dict" ] && dictionary=("-dict=$sources/$name.dict")
+  log="$build/fuzz/$name.log"
+  if "$build/fuzz/${name}_fuzz" "$build/fuzz/corpus/$name" "${seeds[@]}" "${dictionary[@]}" \
+      -max_total_time="$seconds" -max_len=8192 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
+      -artifact_prefix="$build/fuzz/found/$name-" >"$log" 2>&1; then
+    echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $seconds s, none fails"
+  else
+    echo "$name: an input fails; it is in $build/fuzz/found" >&2
+    grep -E -A12 'ERROR|runtime error|SUMMARY|Requirement' "$log" | head -60 >&2
+    failed=1
+  fi
+done
+exit $failed
