@@ -11,6 +11,7 @@
 #include "run/file_section.h"
 #include "run/learning_rate.h"
 #include "run/model_layers.h"
+#include "run/replan_spec.h"
 #include "run/resnet.h"
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
@@ -462,11 +463,11 @@ Json ToJson(const OptimizerSpec& optimizer) {
 absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
-  FileSection file(
-      json, "",
-      {"name", "model", "weights", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-       "checkpoint", "restarts", "redundancy", "job_timeout", "validate", "record", "resume", "until"},
-      status);
+  FileSection file(json, "",
+                   {"name", "model", "weights", "data", "train", "stages", "schedule", "memory", "precision",
+                    "kernels", "checkpoint", "restarts", "redundancy", "job_timeout", "replan", "validate",
+                    "record", "resume", "until"},
+                   status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
@@ -488,6 +489,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   file.Read("restarts", spec.restarts, 0, 1000);
   spec.redundancy = ReadRedundancy(file, spec, status);
   spec.job_timeout = ReadJobTimeout(file, status);
+  spec.replan = ReadReplanSpec(file, spec.schedule, status);
   spec.validate = ReadValidate(file, spec, status);
   CheckExported(spec, status);
   CheckTied(spec, status);
@@ -541,6 +543,7 @@ Json ToJson(const RunSpec& spec) {
                            {"at_least", spec.job_timeout.at_least},
                            {"first", spec.job_timeout.first}};
   }
+  if (spec.replan.any()) json["replan"] = ToJson(spec.replan);
   if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};

@@ -129,6 +129,14 @@ struct JobTimeoutSpec {
   friend bool operator==(const JobTimeoutSpec&, const JobTimeoutSpec&) = default;
 };
 
+// Whether the run goes on under a better schedule by itself.
+struct ReplanSpec {
+  double gain = 0;  // part of a step's time that it has to save; 0 for never
+  int steps = 20;   // least number of steps from one such change to the next
+
+  bool any() const { return gain > 0; }
+};
+
 // Held-out data on which loss and accuracy are computed during the training.
 struct ValidateSpec {
   DataSpec data;
@@ -166,6 +174,7 @@ struct RunSpec {
   // Processes that keep a second copy of what a process's ranks save, step by step: 1, or 0 for none.
   int redundancy = 0;
   JobTimeoutSpec job_timeout;
+  ReplanSpec replan;
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;

@@ -23,6 +23,7 @@
 #include "coordinator/core/loss_count.h"
 #include "coordinator/record/hash_log.h"
 #include "coordinator/record/log_file.h"
+#include "coordinator/record/replan_log.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -141,6 +142,7 @@ absl::Status LocalTraining::StartServer() {
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
   server.observer.log = [this](const RunLogLine& line) { recorder_.OnLog(line); };
+  server.observer.replanned = [this](const Replanned& r) { recorder_.OnReplanned(r); };
   server.observer.slow_job = [this](const SlowJob& slow) { recorder_.OnSlowJob(slow); };
   auto started = CoordinatorServer::Start(std::move(server));
   if (!started.ok()) return started.status();
@@ -213,6 +215,11 @@ void LocalTraining::LogSteps() {
   if (const absl::Status logged = log_file_.Append(recorder_.TakeLog()); !logged.ok()) {
     progress_.Clear();
     PrintMessage(absl::StrCat(logged.message(), "; the training goes on"));
+  }
+  if (const absl::Status logged = AppendReplans(options_.output->live(), recorder_.TakeReplanned());
+      !logged.ok()) {
+    progress_.Clear();
+    PrintMessage(logged.message());
   }
   if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
     progress_.Clear();

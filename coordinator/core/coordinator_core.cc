@@ -103,6 +103,11 @@ absl::Status CoordinatorCore::Move(const MoveRanks& order) {
   return absl::OkStatus();
 }
 
+void CoordinatorCore::On(ReplanRun& e) {
+  Run* run = runs_.Find(e.run);
+  if (run != nullptr && !IsFinal(run->state())) run->Replan(out_, e);
+}
+
 void CoordinatorCore::On(DrainWorker& e) {
   Worker* worker = sessions_.workers().FindNamed(e.worker);
   out_.effects.replies.push_back(

@@ -78,6 +78,7 @@ class CoordinatorCore {
   void On(RestoreRun& e);
   void On(CancelRun& e);
   void On(MoveRanks& e);
+  void On(ReplanRun& e);
   void On(DrainWorker& e);
   void On(SessionOpened& e) { sessions_.Open(out_.now, e.session); }
   void On(SessionMessage& e);

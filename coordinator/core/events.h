@@ -57,6 +57,17 @@ struct MoveRanks {
   std::string worker;
   std::string reason = {};
 };
+// Lets a run go on under another schedule of its rule, with the same stages, micro-batches and ranks, when it
+// can without losing a step. Not answered: a run that cannot, or has begun again since the question, goes on
+// as it is.
+struct ReplanRun {
+  uint64_t run = 0;
+  int32_t restarts = 0;  // of the run when it was measured
+  std::shared_ptr<const RunPlan> plan;
+  std::string spec;      // as SubmitRun has it, with the schedule
+  std::string schedule;  // JSON of the schedule, as AttemptRecord has it
+  std::string reason;
+};
 // Has a worker leave, as if it had asked to. Answered by a Reply: NotFound for an unknown worker.
 struct DrainWorker {
   uint64_t reply = 0;
@@ -98,12 +109,13 @@ struct Tick {};
 struct RestoreRun {
   StoredRun stored;
   std::shared_ptr<const RunPlan> plan = nullptr;  // of a run that has not ended
-  std::string failure = {};                       // reason why such a run cannot go on; it has no plan then
+  std::string spec = {};     // of that plan, where it is not the one that was submitted (ReplanRun)
+  std::string failure = {};  // reason why such a run cannot go on; it has no plan then
 };
 
 using Event =
-    std::variant<SubmitRun, CancelRun, MoveRanks, DrainWorker, SessionOpened, SessionMessage, SessionBroken,
-                 SessionResumed, SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
+    std::variant<SubmitRun, CancelRun, MoveRanks, ReplanRun, DrainWorker, SessionOpened, SessionMessage,
+                 SessionBroken, SessionResumed, SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
 
 // ---- out
 
@@ -129,6 +141,14 @@ struct SlowJob {
   uint64_t run = 0;
   std::string sentence;
 };
+// A run goes on under another schedule from the step on.
+struct Replanned {
+  uint64_t run = 0;
+  int32_t step = 0;
+  std::shared_ptr<const RunPlan> plan;
+  std::string former;  // schedule before
+  std::string reason;
+};
 struct WorkerChange {
   // kBusy: the worker has not reported that it forgot an aborted run, and gets no other one; kBack: now it
   // has.
@@ -153,6 +173,7 @@ struct Effects {
   std::vector<Validation> validations;  // that are done and have figures
   std::vector<JobsEnded> jobs;
   std::vector<SlowJob> slow_jobs;
+  std::vector<Replanned> replanned;
   std::vector<Report> reports;
   std::vector<WorkerChange> workers;
   std::vector<RunLogLine> log;  // lines of workers about their runs, without numbers

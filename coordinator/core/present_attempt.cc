@@ -42,6 +42,7 @@ AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const 
   record.first_step = beginnings_.present().step;
   record.reduction = attempt_->reduction();
   record.from_copies = beginnings_.present().copies.has_value();
+  record.schedule = submission_.schedule();
   for (const Worker* w : workers) record.members.push_back({w->process, w->hello.worker, w->Label()});
   record.former = attempts_.Former();
   return record;

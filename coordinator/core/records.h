@@ -52,6 +52,7 @@ struct AttemptRecord {
   int32_t first_step = 0;
   ReductionMode reduction = ReductionMode::kOrdered;
   bool from_copies = false;  // it began with copies in memory
+  std::string schedule;      // JSON of its schedule, where that is not the submitted one; "" otherwise
   std::vector<Member> members;
   std::vector<RankReport> former;  // totals of the attempts before
 };

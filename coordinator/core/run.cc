@@ -344,9 +344,21 @@ void Run::EndAttempt(const std::string& reason) {
   if (!ending_.has_value()) End(failures_.EndAttempt(reason, ends()));
 }
 
+// Where the attempt stopped with a checkpoint that could not be saved, it begins again with the one before,
+// which suits the other schedule as well.
+void Run::TakeReplan(StepEffects& out) {
+  std::optional<ReplanRun> replan = relocation_.TakeReplan();
+  if (!replan.has_value()) return;
+  submission_.Replan(std::move(replan->plan), std::move(replan->spec), std::move(replan->schedule));
+  const std::string former = std::exchange(info_.schedule, plan().schedule);
+  const int32_t step = present_.beginnings().WithCheckpoint(plan()).step;
+  out.effects.replanned.push_back({info_.id, step, submission_.shared_plan(), former, ending_->reason});
+}
+
 void Run::Restart(StepEffects& out) {
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
+  TakeReplan(out);
   RunBeginnings& beginnings = present_.beginnings();
   beginnings.Tell(plan(), beginnings.Next(plan(), !submission_.output().empty(), nullptr, std::nullopt),
                   ending_->reason);

@@ -135,6 +135,8 @@ class Run {
   // Relocate. Requires CheckMove. FailedPrecondition if work would be lost.
   absl::Status Move(StepEffects& out, const std::vector<Rank>& ranks, SessionId to,
                     const std::string& reason);
+  // Lets the run go on under another schedule, behind the next checkpoint, if it can (ReplanRun).
+  void Replan(StepEffects& out, ReplanRun& replan) { relocation_.Replan(out, replan, blaming()); }
   const RunPlacement& placement() const { return relocation_.placement(); }
   // Lets the run take any processes again: one of those that it was ordered to is not there.
   void ForgetPlacement() { relocation_.Forget(); }
@@ -180,6 +182,8 @@ class Run {
   void EndAsStored(const RunEnding& ending);
   // Returns true if the run was told to end with a checkpoint.
   bool ends() const { return attempt() != nullptr && attempt()->ends(); }
+  // Takes the schedule that the attempt stopped for, if it did.
+  void TakeReplan(StepEffects& out);
   // Drops what belongs to one attempt.
   void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.

@@ -9,12 +9,17 @@ namespace weft {
 bool RunPlacement::Order(const RunMembers& members, const std::vector<Rank>& ranks, SessionId to) {
   const auto is_there = [&](Rank rank) { return members.MemberOf(rank).session == to; };
   if (std::all_of(ranks.begin(), ranks.end(), is_there)) return false;
-  session_of_rank_.clear();
-  for (Rank rank = 0; rank < members.ranks(); ++rank)
-    session_of_rank_.push_back(members.MemberOf(rank).session);
+  Keep(members);
   for (const Rank rank : ranks) session_of_rank_[rank] = to;
   processes_ = {session_of_rank_.begin(), session_of_rank_.end()};
   return true;
+}
+
+void RunPlacement::Keep(const RunMembers& members) {
+  session_of_rank_.clear();
+  for (Rank rank = 0; rank < members.ranks(); ++rank)
+    session_of_rank_.push_back(members.MemberOf(rank).session);
+  processes_ = {session_of_rank_.begin(), session_of_rank_.end()};
 }
 
 int RunPlacement::Leaving(const RunMembers& members) const {

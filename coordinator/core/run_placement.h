@@ -1,4 +1,5 @@
-// Says on which of its processes a run's ranks lie: in equal blocks, or as they were ordered to (weft move).
+// Says on which of its processes a run's ranks lie: in equal blocks, or as they were ordered to (weft move),
+// or to stay, by a run whose schedule suits the speeds of its ranks.
 //
 // An order names ranks and a process. All other ranks stay where they are, and a process that is left without
 // ranks leaves the run. The order holds for the attempts of the run that follow, as long as all of its
@@ -22,6 +23,8 @@ class RunPlacement {
   // Orders the ranks, which exist, from where the members have them to the process of the session. Returns
   // false, and changes nothing, if all are there.
   bool Order(const RunMembers& members, const std::vector<Rank>& ranks, SessionId to);
+  // Orders all ranks to stay where the members have them.
+  void Keep(const RunMembers& members);
   // Forgets the order: a process of it is not there.
   void Forget();
 

@@ -92,6 +92,24 @@ std::optional<RunEnding> RunRelocation::Stop(StepEffects& out, std::optional<int
   return std::nullopt;
 }
 
+void RunRelocation::Replan(StepEffects& out, ReplanRun& replan, bool blaming) {
+  const RunAttempt* const attempt = present_.attempt();
+  const bool runs = info_.state == RunState::kRunning && attempt != nullptr && !attempt->stops() && !blaming;
+  if (!runs || replan.restarts != info_.restarts || replan.plan->ranks() != info_.ranks) return;
+  const bool whole = present_.members().size() == info_.processes;
+  if (!whole || !attempt->CanStop() || submission_.plan().resumed_spec == nullptr) return;
+  placement_.Keep(present_.members());
+  std::string reason = std::move(replan.reason);
+  replan_ = std::move(replan);
+  Stop(out, std::nullopt, reason);
+}
+
+std::optional<ReplanRun> RunRelocation::TakeReplan() {
+  std::optional<ReplanRun> replan = std::exchange(replan_, std::nullopt);
+  if (!std::exchange(stopped_, false)) return std::nullopt;
+  return replan;
+}
+
 bool RunRelocation::MayExpand(int64_t now, int64_t interval_ns) const {
   const RunAttempt* const attempt = present_.attempt();
   return present_.members().size() < info_.processes && !placement_.ordered() &&
@@ -106,6 +124,7 @@ std::optional<RunEnding> RunRelocation::Stopped() {
   // The next attempt would not make the validations.
   const RunCheckpoints* checkpoints = attempt.checkpoints();
   if (checkpoints != nullptr && checkpoints->validating()) return std::nullopt;
+  stopped_ = true;
   return End(attempt.stop_reason());
 }
 

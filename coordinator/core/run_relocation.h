@@ -1,4 +1,5 @@
-// Lets a run go on with other processes: with any, or with those that its ranks were ordered to (weft move).
+// Lets a run go on with other processes, with any or with those that its ranks were ordered to (weft move),
+// or under another schedule on the same ones.
 //
 // The attempt first stops where no work is lost: behind copies in memory, or else behind the next checkpoint
 // that can be announced (docs/design/recovery.md). When it has stopped, the run begins again on the other
@@ -6,6 +7,8 @@
 //
 // Invariants: an order is taken only if the run goes on behind it without losing work; it holds until one of
 // its processes is not there (run_placement.h). A stop for good is not replaced by one that relocates.
+// Another schedule is taken only behind the checkpoint that the attempt stopped for it with; an attempt that
+// ends otherwise before leaves the run its schedule.
 //
 // Run (run.h) owns it, and ends as it is told. Refers to the submission, the present attempt, the attempts,
 // the progress and the info of that run. Not movable; pure; one thread.
@@ -19,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "coordinator/core/events.h"
 #include "coordinator/core/present_attempt.h"
 #include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_failures.h"
@@ -53,6 +57,13 @@ class RunRelocation {
   absl::StatusOr<std::optional<RunEnding>> Move(StepEffects& out, const std::vector<Rank>& ranks,
                                                 SessionId to, const std::string& reason);
 
+  // Stops the attempt behind the next checkpoint, so that the run goes on there under the other schedule,
+  // with its ranks where they are. Does nothing where the run has begun again since, is stopping, lacks a
+  // process, cannot stop, or where `blaming`.
+  void Replan(StepEffects& out, ReplanRun& replan, bool blaming);
+  // Returns the schedule that the attempt which is over has stopped for; none where it did not.
+  std::optional<ReplanRun> TakeReplan();
+
   // Returns true if the run goes on with fewer processes than it was submitted with, and may take in others
   // without losing work: `interval_ns` times as many as it began again after its attempt began to run.
   bool MayExpand(int64_t now, int64_t interval_ns) const;
@@ -72,6 +83,8 @@ class RunRelocation {
   const RunProgress& progress_;
   const RunInfo& info_;
   RunPlacement placement_;
+  std::optional<ReplanRun> replan_;  // that the attempt stops for
+  bool stopped_ = false;             // the attempt has stopped as it was told to
 };
 
 }  // namespace weft

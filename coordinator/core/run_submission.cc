@@ -20,7 +20,8 @@ RunSubmission::RunSubmission(RestoreRun& restored)
       body_hash_(BodyHash(restored.stored.submission.spec, restored.stored.submission.processes,
                           restored.stored.submission.output)),
       plan_(std::move(restored.plan)),
-      spec_(std::move(restored.stored.submission.spec)),
+      spec_(restored.spec.empty() ? std::move(restored.stored.submission.spec) : std::move(restored.spec)),
+      schedule_(restored.stored.attempt.schedule),
       output_(std::move(restored.stored.submission.folder.live)),
       run_id_(std::move(restored.stored.submission.run_id)) {}
 
@@ -32,6 +33,12 @@ std::shared_ptr<const RunPlan> RunSubmission::PlanFrom(int32_t step, ReductionMo
 std::string RunSubmission::SpecFrom(int32_t step, bool with_copies) const {
   if (step == plan_->first_step) return spec_;
   return plan_->resumed_spec(with_copies ? "" : absl::StrCat(output_, "/checkpoint-", step), step);
+}
+
+void RunSubmission::Replan(std::shared_ptr<const RunPlan> plan, std::string spec, std::string schedule) {
+  plan_ = std::move(plan);
+  spec_ = std::move(spec);
+  schedule_ = std::move(schedule);
 }
 
 void RunSubmission::End() {

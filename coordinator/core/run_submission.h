@@ -1,8 +1,8 @@
 // Keeps what a run was submitted with, and makes of it the plan and the specification of each attempt.
 //
 // An attempt that goes on behind the run's first step has another plan, without the steps that are made, and
-// another specification, which names the checkpoint. Nothing that happens to the run changes what is kept
-// here; a run that has ended drops the large parts and keeps what tells a repeated submission.
+// another specification, which names the checkpoint. Only another schedule changes what is kept here; what
+// tells a repeated submission stays even then, and when a run that has ended drops the large parts.
 //
 // Run (run.h) owns it. A value; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_SUBMISSION_H_
@@ -32,11 +32,17 @@ class RunSubmission {
   bool has_plan() const { return plan_ != nullptr; }
   // Returns the plan of the whole run. Requires has_plan().
   const RunPlan& plan() const { return *plan_; }
+  const std::shared_ptr<const RunPlan>& shared_plan() const { return plan_; }
 
   // Return the plan and the specification of an attempt that begins with the step: with a checkpoint, or with
   // copies of it that processes keep. Require has_plan().
   std::shared_ptr<const RunPlan> PlanFrom(int32_t step, ReductionMode reduction) const;
   std::string SpecFrom(int32_t step, bool with_copies) const;
+
+  // Takes another schedule in the place of the run's.
+  void Replan(std::shared_ptr<const RunPlan> plan, std::string spec, std::string schedule);
+  // Returns the JSON of the schedule that took the place of the submitted one; "" for none.
+  const std::string& schedule() const { return schedule_; }
 
   // Drops what only a run needs that has not ended.
   void End();
@@ -46,6 +52,7 @@ class RunSubmission {
   uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
   std::shared_ptr<const RunPlan> plan_;
   std::string spec_;
+  std::string schedule_;  // JSON, where it is not the submitted one
   std::string output_;
   std::string run_id_;
 };

@@ -44,7 +44,7 @@ constexpr std::streamoff kTail = 64 << 10;
 const char* const kResultFiles[] = {"summary.json", "run.json",    "steps.jsonl",
                                     "hashes.jsonl", "trace.json",  "timeline.svg",
                                     "loss.svg",     "actions.csv", "events.out.tfevents.weft",
-                                    "log.jsonl",    "log.1.jsonl"};
+                                    "log.jsonl",    "log.1.jsonl", "replans.jsonl"};
 
 std::string Text(const fs::path& path) { return path.string(); }
 
@@ -117,7 +117,7 @@ void RemoveCheckpoint(const fs::path& folder) {
 
 // Makes the files of a run durable that were appended to. The others are, since they were written whole.
 absl::Status SyncLogs(const fs::path& folder) {
-  for (const char* name : {"steps.jsonl", "hashes.jsonl"}) {
+  for (const char* name : {"steps.jsonl", "hashes.jsonl", "replans.jsonl"}) {
     if (!Exists(folder / name)) continue;
     if (absl::Status synced = SyncToDisk(Text(folder / name)); !synced.ok()) return synced;
   }

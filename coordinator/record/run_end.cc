@@ -35,8 +35,11 @@ TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   return results;
 }
 
-TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
+TrainResults ResultsOf(const RunSpec& first_spec, const RunSchedule& first_schedule, int processes,
                        const RunRecorder& recorder, const StepLog& log) {
+  const std::shared_ptr<const RunPlan> replanned = recorder.replanned();
+  const RunSpec& spec = replanned == nullptr ? first_spec : *replanned->spec;
+  const RunSchedule& schedule = replanned == nullptr ? first_schedule : replanned->graph.run_schedule();
   TrainResults results = ResultsOf(spec, log);
   results.processes = processes;
   const RunInfo run = recorder.run();

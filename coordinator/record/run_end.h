@@ -26,7 +26,8 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
 
 // Returns the results of a plain loop, from its steps.
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
-// Returns the results of a run through the runtime, from its schedule and what was recorded.
+// Returns the results of a run through the runtime, from what was recorded. Specification and schedule are
+// those that it began with; those under which it went on last take their place.
 TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
                        const RunRecorder& recorder, const StepLog& log);
 

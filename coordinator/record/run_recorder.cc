@@ -72,11 +72,30 @@ void RunRecorder::OnLog(const RunLogLine& line) {
   wake_();
 }
 
+void RunRecorder::OnReplanned(const Replanned& replanned) {
+  {
+    MutexLock lock(mu_);
+    replans_.push_back(replanned);
+    replanned_ = replanned.plan;
+  }
+  wake_();
+}
+
 std::vector<RunLogLine> RunRecorder::TakeLog() {
   MutexLock lock(mu_);
   std::vector<RunLogLine> taken(log_.begin(), log_.end());
   log_.clear();
   return taken;
+}
+
+std::vector<Replanned> RunRecorder::TakeReplanned() {
+  MutexLock lock(mu_);
+  return std::exchange(replans_, {});
+}
+
+std::shared_ptr<const RunPlan> RunRecorder::replanned() const {
+  MutexLock lock(mu_);
+  return replanned_;
 }
 
 std::vector<std::string> RunRecorder::TakeSlowJobs() {

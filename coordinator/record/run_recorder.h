@@ -14,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +55,7 @@ class RunRecorder {
   void OnReport(const Report& report);
   void OnSlowJob(const SlowJob& slow);
   void OnLog(const RunLogLine& line);
+  void OnReplanned(const Replanned& replanned);
 
   // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
@@ -67,6 +69,10 @@ class RunRecorder {
   std::vector<std::string> TakeSlowJobs();
   // Returns the lines of the log since the last call; of very many, the last.
   std::vector<RunLogLine> TakeLog();
+  // Returns the times since the last call that the run went on under another schedule.
+  std::vector<Replanned> TakeReplanned();
+  // Returns the plan under which the run went on last; null if it is still its first.
+  std::shared_ptr<const RunPlan> replanned() const;
   // Returns the loss and the memory up to now.
   RunHistory history() const;
   // Returns the jobs of whole steps, in seconds since the first job's start.
@@ -102,6 +108,8 @@ class RunRecorder {
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::deque<std::string> slow_jobs_ ABSL_GUARDED_BY(mu_);
   std::deque<RunLogLine> log_ ABSL_GUARDED_BY(mu_);
+  std::vector<Replanned> replans_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const RunPlan> replanned_ ABSL_GUARDED_BY(mu_);
   RunHistory history_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);

@@ -15,6 +15,7 @@
 #include "coordinator/record/hash_log.h"
 #include "coordinator/record/log_file.h"
 #include "coordinator/record/output_folder.h"
+#include "coordinator/record/replan_log.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -96,6 +97,8 @@ class RunRecords::Recording {
     if (absl::Status written = hashes_.Append(recorder_.TakeHashes()); !written.ok())
       Say(absl::StrCat(written.message(), "; the hashes are kept for later"));
     WriteLog();
+    if (absl::Status written = AppendReplans(folder_->live(), recorder_.TakeReplanned()); !written.ok())
+      Say(written.message());
     const RunInfo run = recorder_.run();
     if (run.failed_validations == reported_failed_validations_) return;
     reported_failed_validations_ = run.failed_validations;
@@ -278,6 +281,10 @@ void RunRecords::OnLog(const RunLogLine& line) {
 
 void RunRecords::OnReport(const Report& report) {
   if (const auto recording = Find(report.run)) recording->recorder().OnReport(report);
+}
+
+void RunRecords::OnReplanned(const Replanned& replanned) {
+  if (const auto recording = Find(replanned.run)) recording->recorder().OnReplanned(replanned);
 }
 
 }  // namespace weft

@@ -54,6 +54,7 @@ class RunRecords {
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
   void OnLog(const RunLogLine& line);
+  void OnReplanned(const Replanned& replanned);
 
   // Returns what is known of a run that has not ended; null for others. May be called from any thread.
   struct Look {

@@ -106,6 +106,10 @@ CoordinatorObserver Observe(const DaemonLog* log) {
   observer.worker = [log](const WorkerChange& w) {
     if (w.run == 0) Write(*log, LineOf(w));  // others are lines of their runs
   };
+  observer.replanned = [log](const Replanned& r) {
+    log->Info(absl::StrCat("run ", r.run, " goes on under ", r.plan->schedule, ", and no more under ",
+                           r.former, ", from step ", r.step, " on: ", r.reason));
+  };
   return observer;
 }
 
@@ -135,6 +139,10 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   both.validation = [records](const Validation& validation) { records->OnValidation(validation); };
   both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
   both.report = [records](const Report& report) { records->OnReport(report); };
+  both.replanned = [log, records](const Replanned& replanned) {
+    log.replanned(replanned);
+    records->OnReplanned(replanned);
+  };
   return both;
 }
 

@@ -4,9 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/shell/spec_planner.h"
 
 namespace weft {
 namespace {
+
+// Returns the specification of the run's last attempt, which may have another schedule than was submitted.
+std::string SpecOf(const StoredRun& run) {
+  const std::string& schedule = run.attempt.schedule;
+  return schedule.empty() ? run.submission.spec : WithSchedule(run.submission.spec, schedule);
+}
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner, const std::string& spec) {
   absl::StatusOr<UnplannedRun> run = planner(spec);
@@ -17,13 +24,14 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner,
 // Takes up the output folder of a run that has ended, to write what of it is missing there.
 bool EndsInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
   if (run.written) return false;
-  const auto plan = PlanAgain(planner, run.submission.spec);
+  const auto plan = PlanAgain(planner, SpecOf(run));
   return plan.ok() && folders->Restore(run, **plan).ok();
 }
 
 // Plans a run that goes on, or says why it cannot.
 void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
-  auto plan = PlanAgain(planner, run->stored.submission.spec);
+  if (!run->stored.attempt.schedule.empty()) run->spec = SpecOf(run->stored);
+  auto plan = PlanAgain(planner, SpecOf(run->stored));
   absl::Status taken = plan.status();
   if (taken.ok()) taken = folders->Restore(run->stored, **plan);
   if (taken.ok()) {

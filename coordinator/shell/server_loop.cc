@@ -35,10 +35,15 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       core_(options.core),
       sessions_(&events_, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
       log_id_(static_cast<uint64_t>(MonotonicNow())),
+      replanner_([this](std::function<void()> work) { Post(std::move(work)); },
+                 [this](ReplanRun replan) { Add(std::move(replan)); }),
       planner_(options.planner) {
   if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
-  for (const RestoreRun& run : options.restored) Add(run);
+  for (const RestoreRun& run : options.restored) {
+    if (run.plan != nullptr) replanner_.Add(run.stored.submission.run, *run.plan);
+    Add(run);
+  }
   MutexLock lock(gate_->mu);
   gate_->loop = this;
 }
@@ -218,6 +223,7 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.worker) observer.worker(w);
   }
   for (const JobsEnded& j : effects.jobs) {
+    replanner_.Hear(j);
     if (observer.jobs) observer.jobs(j);
   }
   for (const SlowJob& s : effects.slow_jobs) {
@@ -227,6 +233,7 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.report) observer.report(r);
   }
   for (const StepDone& s : effects.steps) {
+    replanner_.Hear(s);
     if (observer.step) observer.step(s);
     Tell(s.run, s);
   }
@@ -235,8 +242,13 @@ void ServerLoop::CarryOut(Effects effects) {
   }
   for (OutgoingMessage& m : effects.messages) sessions_.Send(std::move(m));
   for (const CloseSession& c : effects.closed) sessions_.Close(c);
+  for (const Replanned& r : effects.replanned) {
+    replanner_.Hear(r);
+    if (observer.replanned) observer.replanned(r);
+  }
   for (const RunInfo& r : effects.runs) {
     for (LogEntry& entry : lines_.Of(r)) Log(r.id, std::move(entry));
+    replanner_.Hear(r);
     if (observer.run) observer.run(r);
     Tell(r.id, r);
   }
@@ -309,7 +321,8 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
         return (*shared)(folder.status());
       }
       const uint64_t reply = next_reply_++;
-      answers_[reply] = [this, id, shared](const absl::StatusOr<uint64_t>& run) {
+      answers_[reply] = [this, id, plan, shared](const absl::StatusOr<uint64_t>& run) {
+        if (run.ok()) replanner_.Add(*run, **plan);
         if (id != 0 && (!run.ok() || *run != id)) {
           core_.ReturnRun(id);
           if (options_.release) options_.release(id);

@@ -33,6 +33,7 @@
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/process_watch.h"
+#include "coordinator/shell/replanner.h"
 #include "coordinator/shell/run_lines.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
@@ -151,6 +152,7 @@ class ServerLoop {
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mu_);
   bool over_ ABSL_GUARDED_BY(mu_) = false;
 
+  Replanner replanner_;
   PlannerThread planner_;
   std::unique_ptr<ProcessWatch> processes_;  // of this machine; null where their owner reports their end
   std::thread thread_;

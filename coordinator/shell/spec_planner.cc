@@ -37,6 +37,14 @@ absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
       slow, [run = *std::move(spec), schedule = *std::move(schedule)] { return PlanRun(run, schedule); }};
 }
 
+std::string WithSchedule(const std::string& text, const std::string& schedule) {
+  nlohmann::json run = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json other = nlohmann::json::parse(schedule, nullptr, /*allow_exceptions=*/false);
+  if (!run.is_object() || other.is_discarded()) return text;
+  run["schedule"] = std::move(other);
+  return run.dump();
+}
+
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule) {
   const CheckpointSpec& checkpoint = run.checkpoint;
   auto plan = MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(),

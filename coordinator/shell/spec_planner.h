@@ -17,6 +17,10 @@ namespace weft {
 // what is wrong with the run file, and where.
 absl::StatusOr<UnplannedRun> ReadRun(const std::string& text);
 
+// Returns the text of the run with the schedule, JSON as a run file has it, in the place of its own. Texts
+// that are no JSON stay as they are.
+std::string WithSchedule(const std::string& text, const std::string& schedule);
+
 // Makes the plan of a run from its schedule, which it checks. InvalidArgument for one that cannot run.
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule);
 

@@ -65,6 +65,7 @@ std::string EncodeStored(const AttemptRecord& attempt) {
   out.set_first_step(attempt.first_step);
   out.set_fast(attempt.reduction == ReductionMode::kFast);
   out.set_from_copies(attempt.from_copies);
+  out.set_schedule(attempt.schedule);
   for (const AttemptRecord::Member& member : attempt.members) {
     v1::StoredMember* o = out.add_members();
     o->set_process(member.process);
@@ -124,6 +125,7 @@ absl::StatusOr<AttemptRecord> DecodeAttempt(absl::string_view bytes) {
   attempt.first_step = static_cast<int32_t>(in.first_step());
   attempt.reduction = in.fast() ? ReductionMode::kFast : ReductionMode::kOrdered;
   attempt.from_copies = in.from_copies();
+  attempt.schedule = in.schedule();
   for (const v1::StoredMember& member : in.members())
     attempt.members.push_back({static_cast<int32_t>(member.process()), member.worker(), member.label()});
   for (const v1::RankReport& report : in.former()) {

@@ -168,6 +168,7 @@ TEST_P(Stores, WhatIsCommitted_IsThereAgainInItsOrder) {
   EXPECT_EQ(run.attempt.members[1].worker, "w1");
   EXPECT_EQ(run.attempt.members[1].process, 4);
   EXPECT_EQ(run.attempt.first_token, 12u);
+  EXPECT_EQ(run.attempt.schedule, AttemptOf(1, 7).schedule);
   EXPECT_EQ(run.attempt.first_step, 250);
   EXPECT_EQ(run.attempt.reduction, ReductionMode::kFast);
   ASSERT_EQ(run.attempt.former.size(), 1u);

@@ -980,6 +980,95 @@ TEST_F(MoveTest, WorkerIsDrained_ItLeavesAsIfItHadAsked) {
   EXPECT_EQ(Heard<Assign>(3)->process_of_rank, (std::vector<int32_t>{1, 1, 2, 2}));
 }
 
+// ---- runs that go on under another schedule
+
+class ReplanTest : public MoveTest {
+ protected:
+  // The same job graph by another name, which is what a run's specification would say.
+  void Replan(uint64_t run, int32_t restarts = 0, int stages = 4) {
+    auto plan = std::make_shared<RunPlan>(*Plan(stages, 4, 6));
+    plan->schedule = "other";
+    plan->restarts = 3;
+    plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
+      return absl::StrCat("other: ", checkpoint, " from step ", step);
+    };
+    Effects e = core->Step(now, ReplanRun{run, restarts, std::move(plan), "other", "{}", "rank 3 is slow"});
+    Take(std::move(e));
+  }
+  // Seals the checkpoint of the steps that are made, and lets both processes forget the attempt.
+  void Stop(uint64_t run, int made) {
+    for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, made, ""});
+    Effects e = core->Step(now, SessionMessage{1, CheckpointSealed{run, made, ""}});
+    for (const Replanned& r : e.replanned) replanned.push_back(r);
+    for (const AttemptRecord& a : e.records.attempts) schedules.push_back(a.schedule);
+    Take(std::move(e));
+    for (const SessionId s : {1, 2}) {
+      Effects forgotten = core->Step(now, SessionMessage{s, Forgotten{run}});
+      for (const AttemptRecord& a : forgotten.records.attempts) schedules.push_back(a.schedule);
+      Take(std::move(forgotten));
+    }
+  }
+
+  std::vector<Replanned> replanned;
+  std::vector<std::string> schedules;  // of the attempts that were stored
+};
+
+TEST_F(ReplanTest, RunIsReplanned_GoesOnUnderTheOtherScheduleBehindACheckpoint) {
+  const uint64_t run = RunningOfFour("out", 0);
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  Replan(run);
+  EXPECT_EQ(core->GetRun(run)->reason, "rank 3 is slow");
+  EXPECT_EQ(core->GetRun(run)->schedule, "gpipe") << "until it has stopped";
+  EndSteps(run, 6);
+  const int made = core->GetRun(run)->steps_done;
+  EXPECT_LT(made, 6) << "it stops";
+  Stop(run, made);
+  ASSERT_EQ(replanned.size(), 1u);
+  EXPECT_EQ(replanned[0].step, made);
+  EXPECT_EQ(replanned[0].former, "gpipe");
+  EXPECT_EQ(replanned[0].plan->schedule, "other");
+  EXPECT_EQ(schedules, std::vector<std::string>{"{}"}) << "a coordinator that is started again finds it";
+  const RunInfo info = *core->GetRun(run);
+  EXPECT_EQ(info.schedule, "other");
+  EXPECT_EQ(info.restart_reason,
+            absl::StrCat("rank 3 is slow; the run goes on from its checkpoint of step ", made));
+  EXPECT_EQ(info.member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
+  EXPECT_EQ(Heard<Assign>(1)->spec, absl::StrCat("other: out/checkpoint-", made, " from step ", made));
+  EXPECT_FALSE(Heard<Assign>(3).has_value()) << "ranks stay where their speeds were measured";
+}
+
+// A run that loses a process on the way keeps its schedule: the speeds are no longer those of its ranks.
+TEST_F(ReplanTest, ProcessIsLostBeforeItHasStopped_RunKeepsItsSchedule) {
+  const uint64_t run = RunningOfFour("out", 0);
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  Replan(run);
+  Do(WorkerExited{102, "killed by signal 9"});
+  Say(1, Forgotten{run});
+  EXPECT_EQ(core->GetRun(run)->schedule, "gpipe");
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(Heard<Assign>(1)->spec, "{}");
+}
+
+TEST_F(ReplanTest, RunThatCannotStopOrHasChangedSince_GoesOnAsItIs) {
+  const auto expect_unchanged = [&](uint64_t run) {
+    EXPECT_EQ(core->GetRun(run)->reason, "");
+    EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  };
+  const uint64_t run = RunningOfFour("out", 0);
+  Replan(run);
+  expect_unchanged(run);  // it has made no step
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  Replan(run, /*restarts=*/1);
+  expect_unchanged(run);
+  Replan(run, 0, /*stages=*/2);  // that many ranks
+  expect_unchanged(run);
+  Replan(99);
+  expect_unchanged(run);
+}
+
 // The process that is started in the place of a lost one is taken in when no work is lost by it.
 TEST_F(CoreTest, RunWithFewerProcesses_TakesInAFreeOneBehindACheckpoint) {
   restarts = 1;

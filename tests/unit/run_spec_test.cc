@@ -92,6 +92,24 @@ TEST(RunSpec, Redundancy_OfOnePeer_IsReadAndWritten) {
   ExpectRefused({never, "redundancy", "`restarts: 0` never begins again"});
 }
 
+TEST(RunSpec, Replan_IsReadAsAPart) {
+  EXPECT_FALSE(ParseRunSpec(GptRun())->replan.any());
+  for (const Json& gain : {Json("5 %"), Json("5%"), Json(0.05)}) {
+    const auto spec = ParseRunSpec(With("/replan", {{"gain", gain}, {"steps", 7}}));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_DOUBLE_EQ(spec->replan.gain, 0.05);
+    EXPECT_EQ(ParseRunSpec(ToJson(*spec))->replan.steps, 7);
+  }
+  for (const Json& gain :
+       {Json("-5 %"), Json("100 %"), Json("5"), Json("many %"), Json(0), Json(5), Json(true)})
+    ExpectRefused({With("/replan", {{"gain", gain}}), "replan.gain", "as 5 % or 0.05"});
+  ExpectRefused({With("/replan", Json::object()), "replan.gain", "gain: 5 %"});
+  ExpectRefused({With("/replan", {{"gain", 0.1}, {"steps", 0}}), "replan.steps", "1"});
+  Json fast = With("/replan", {{"gain", 0.1}});
+  fast["schedule"]["reduction"] = "fast";
+  ExpectRefused({fast, "replan", "reduction: ordered"});
+}
+
 // Only a coordinator knows of copies in memory; their folder has no name.
 TEST(RunSpec, ResumeFromCopies_IsReadAndWritten) {
   const auto spec = ParseRunSpec(With("/resume", {{"copies", true}, {"step", 2}}));

@@ -36,6 +36,15 @@ TEST(SpecPlanner, GoodFile_GivesThePlan) {
   EXPECT_EQ(claimed, static_cast<size_t>((*plan)->graph.jobs_per_step()));
 }
 
+// A coordinator that is started again plans a run that has moved to another schedule from both texts.
+TEST(SpecPlanner, OtherSchedule_TakesThePlaceOfTheSubmittedOne) {
+  const auto plan = PlanText(WithSchedule(File().dump(), R"({"ddp": {"ranks": "2"}, "rule": "sync"})"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->schedule, "ddp,ranks=2");
+  EXPECT_EQ((*plan)->ranks(), 2);
+  EXPECT_EQ(WithSchedule("{", "{}"), "{");
+}
+
 TEST(SpecPlanner, WrongFile_SaysWhere) {
   EXPECT_THAT(std::string(PlanText("{").status().message()), HasSubstr("not JSON"));
   nlohmann::json file = File();

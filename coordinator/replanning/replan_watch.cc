@@ -1,0 +1,94 @@
+#include "coordinator/replanning/replan_watch.h"
+
+#include <cmath>
+#include <utility>
+
+namespace weft {
+namespace {
+
+constexpr int kWindow = 2;       // steps
+constexpr int kWarmUp = 2;       // steps of an attempt that are in no window
+constexpr int kInARow = 2;       // answers
+constexpr double kAlike = 0.03;  // difference of speeds that changes no answer
+
+bool AreAlike(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t r = 0; r < a.size(); ++r) {
+    if (std::abs(a[r] - b[r]) > kAlike) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std::function<bool()>& stop) {
+  WindowAnswer answer;
+  answer.restarts = question.restarts;
+  answer.measured =
+      CostsOfJobs(*question.run, question.jobs, question.before.has_value() ? &*question.before : nullptr);
+  answer.better.schedule = question.run->schedule;
+  if (AreAlike(answer.measured.speeds, question.settled)) return answer;
+  const ReplanQuestion asked{*question.run, answer.measured, std::nullopt};
+  auto better = FindBetterSchedule(asked, stop);
+  if (!better.ok()) return better.status();
+  answer.better = *std::move(better);
+  return answer;
+}
+
+ReplanWatch::ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks)
+    : run_(std::move(run)), jobs_(ranks, run_->stages()) {}
+
+void ReplanWatch::Began(int32_t restarts) {
+  if (restarts == restarts_) return;
+  restarts_ = restarts;
+  if (!std::exchange(keeps_, false)) before_.reset();
+  jobs_ = MeasuredJobs(jobs_.ranks(), jobs_.stages());
+  first_step_ = -1;
+  gains_ = 0;
+  settled_.clear();
+}
+
+void ReplanWatch::Replanned(std::shared_ptr<const RunSpec> run, int32_t step) {
+  run_ = std::move(run);
+  moved_step_ = step;
+  keeps_ = true;
+}
+
+void ReplanWatch::BeginWindow(int32_t first_step) {
+  first_step_ = first_step;
+  jobs_ = MeasuredJobs(jobs_.ranks(), jobs_.stages());
+}
+
+void ReplanWatch::JobEnded(Rank rank, const Job& job, double seconds) {
+  if (first_step_ >= 0 && job.step >= first_step_) jobs_.Add(rank, job, seconds);
+}
+
+std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
+  if (first_step_ < 0) {
+    BeginWindow(step + kWarmUp);
+    return std::nullopt;
+  }
+  if (step + 1 < first_step_ + kWindow) return std::nullopt;
+  MeasuredJobs jobs = std::exchange(jobs_, MeasuredJobs(jobs_.ranks(), jobs_.stages()));
+  BeginWindow(step + 1);
+  if (jobs.empty()) return std::nullopt;
+  if (!before_.has_value()) before_ = jobs;
+  const bool may_move = moved_step_ < 0 || step + 1 >= moved_step_ + run_->replan.steps;
+  if (asked_ || !may_move) return std::nullopt;
+  asked_ = true;
+  return WindowQuestion{run_, std::move(jobs), before_, settled_, restarts_};
+}
+
+bool ReplanWatch::Take(const absl::StatusOr<WindowAnswer>& answer) {
+  asked_ = false;
+  if (answer.ok() && answer->restarts != restarts_) return false;
+  const bool gains = answer.ok() && answer->better.gain() > run_->replan.gain;
+  gains_ = gains ? gains_ + 1 : 0;
+  const bool searched = answer.ok() && answer->better.tried > 0;
+  if (searched && !gains) settled_ = answer->measured.speeds;
+  if (gains_ < kInARow) return false;
+  gains_ = 0;
+  return true;
+}
+
+}  // namespace weft

@@ -1,0 +1,88 @@
+// Watches the speeds of a run's ranks, and says when the run should go on under a better schedule.
+//
+// The jobs of each few steps are a window. Behind each window there is a question (better_schedule.h), which
+// somebody answers on a thread of his own; meanwhile the next window begins. The run moves where the answers
+// to two windows in a row save more than `replan.gain` of a step's time.
+//
+// What keeps it from moving to and fro:
+//   1. A hiccup is in one window; a move takes two in a row.
+//   2. The first steps of an attempt, which are slower, are in no window.
+//   3. From a move to the next there are at least `replan.steps` steps.
+//   4. To move back has to save as much again. A question whose speeds are about those of the last one, which
+//      found no gain, is not asked again.
+// Ranks that nothing else compares are compared with the first window of the run (measured_jobs.h), as long
+// as they stay where they are.
+//
+// Pure; one thread at a time.
+#ifndef WEFT_COORDINATOR_REPLANNING_REPLAN_WATCH_H_
+#define WEFT_COORDINATOR_REPLANNING_REPLAN_WATCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/replanning/better_schedule.h"
+#include "coordinator/replanning/measured_jobs.h"
+#include "run/run_spec.h"
+#include "schedules/job.h"
+
+namespace weft {
+
+// What a window measured, with all that is needed to answer.
+struct WindowQuestion {
+  std::shared_ptr<const RunSpec> run;  // under its present schedule
+  MeasuredJobs jobs;
+  std::optional<MeasuredJobs> before;  // of the run's first window
+  // Speeds at which there was nothing to gain; empty if it is not known of any.
+  std::vector<double> settled;
+  int32_t restarts = 0;  // of the run, as RunInfo counts them
+};
+
+struct WindowAnswer {
+  BetterSchedule better;
+  RankCosts measured;
+  int32_t restarts = 0;
+};
+
+// Answers the question, on any thread.
+absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question,
+                                      const std::function<bool()>& stop = nullptr);
+
+class ReplanWatch {
+ public:
+  // `first_step`: the first that the run makes.
+  ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks);
+
+  // Notes that an attempt has begun, or goes on: the run has begun again so often.
+  void Began(int32_t restarts);
+  // Notes that the run goes on under another schedule, with its ranks where they are.
+  void Replanned(std::shared_ptr<const RunSpec> run, int32_t step);
+  void JobEnded(Rank rank, const Job& job, double seconds);
+  // Notes the end of a step. Returns a question where a window ends with it; none while one is unanswered.
+  std::optional<WindowQuestion> StepEnded(int32_t step);
+  // Takes the answer to the last question; an error if there is none. Returns true if the run should move.
+  bool Take(const absl::StatusOr<WindowAnswer>& answer);
+
+ private:
+  void BeginWindow(int32_t first_step);
+
+  std::shared_ptr<const RunSpec> run_;
+  MeasuredJobs jobs_;                   // of the window
+  std::optional<MeasuredJobs> before_;  // of the first window
+  int32_t restarts_ = -1;
+  int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
+  int32_t moved_step_ =
+      -1;               // with which the run went on under its schedule; -1 for the one that it began with
+  bool keeps_ = false;  // the next attempt has its ranks where they are
+  bool asked_ = false;  // a question is unanswered
+  int gains_ = 0;       // answers in a row that would gain enough
+  std::vector<double> settled_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_REPLANNING_REPLAN_WATCH_H_

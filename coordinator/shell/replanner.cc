@@ -1,0 +1,112 @@
+#include "coordinator/shell/replanner.h"
+
+#include <utility>
+
+#include "base/monotonic_clock.h"
+#include "base/threads.h"
+#include "coordinator/shell/spec_planner.h"
+#include "nlohmann/json.hpp"
+#include "run/run_schedule.h"
+#include "run/schedule_spec.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kMaxSearchNs = 3'000'000'000;
+
+}  // namespace
+
+Replanner::Replanner(Post post, Move move) : post_(std::move(post)), move_(std::move(move)) {}
+
+Replanner::~Replanner() {
+  stopping_ = true;
+  {
+    MutexLock lock(mu_);
+    ends_ = true;
+  }
+  wake_.SignalAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Replanner::Add(uint64_t run, const RunPlan& plan) {
+  if (plan.spec == nullptr || !plan.spec->replan.any() || plan.resumed_spec == nullptr) return;
+  watches_.try_emplace(run, plan.spec, plan.ranks());
+  if (!thread_.joinable()) thread_ = StartThread([this] { Search(); });
+}
+
+void Replanner::Hear(const JobsEnded& jobs) {
+  const auto watch = watches_.find(jobs.run);
+  if (watch == watches_.end()) return;
+  for (const Completion& done : jobs.jobs)
+    watch->second.JobEnded(jobs.rank, done.job, static_cast<double>(done.end_ns - done.start_ns) * 1e-9);
+}
+
+void Replanner::Hear(const StepDone& step) {
+  const auto watch = watches_.find(step.run);
+  if (watch == watches_.end()) return;
+  std::optional<WindowQuestion> question = watch->second.StepEnded(step.step);
+  if (!question.has_value()) return;
+  MutexLock lock(mu_);
+  requests_.push_back({step.run, *std::move(question)});
+  wake_.SignalAll();
+}
+
+void Replanner::Hear(const RunInfo& run) {
+  const auto watch = watches_.find(run.id);
+  if (watch == watches_.end()) return;
+  if (IsFinal(run.state)) {
+    watches_.erase(watch);
+  } else if (run.state == RunState::kRunning) {
+    watch->second.Began(run.restarts);
+  }
+}
+
+void Replanner::Hear(const Replanned& replanned) {
+  const auto watch = watches_.find(replanned.run);
+  if (watch != watches_.end()) watch->second.Replanned(replanned.plan->spec, replanned.step);
+}
+
+void Replanner::Search() {
+  while (true) {
+    Request request;
+    {
+      MutexLock lock(mu_);
+      while (!ends_ && requests_.empty()) wake_.Wait(mu_);
+      if (ends_) return;
+      request = std::move(requests_.front());
+      requests_.pop_front();
+    }
+    const auto found = std::make_shared<Found>(Answer(request));
+    post_([this, run = request.run, found] { Take(run, std::move(*found)); });
+  }
+}
+
+// Makes the plan as well, because that simulates and checks.
+Replanner::Found Replanner::Answer(const Request& request) const {
+  const int64_t end = MonotonicNow() + kMaxSearchNs;
+  Found found{AnswerOf(request.question, [this, end] { return stopping_ || MonotonicNow() >= end; }), {}};
+  if (!found.answer.ok() || found.answer->better.gain() <= request.question.run->replan.gain) return found;
+  RunSpec spec = *request.question.run;
+  spec.schedule = found.answer->better.schedule;
+  absl::StatusOr<RunSchedule> schedule = ScheduleOf(spec);
+  absl::StatusOr<std::shared_ptr<const RunPlan>> plan =
+      schedule.ok() ? PlanRun(spec, *std::move(schedule)) : schedule.status();
+  if (!plan.ok()) {
+    found.answer = plan.status();
+    return found;
+  }
+  found.replan = {request.run,
+                  found.answer->restarts,
+                  *std::move(plan),
+                  ToJson(spec).dump(),
+                  ToJson(spec.schedule).dump(),
+                  Sentence(found.answer->better, found.answer->measured)};
+  return found;
+}
+
+void Replanner::Take(uint64_t run, Found found) {
+  const auto watch = watches_.find(run);
+  if (watch != watches_.end() && watch->second.Take(found.answer)) move_(std::move(found.replan));
+}
+
+}  // namespace weft

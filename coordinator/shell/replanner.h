@@ -1,0 +1,73 @@
+// Lets runs with `replan` go on under better schedules: it hears their jobs and steps, has the answers to the
+// questions of their watches (replan_watch.h) found on a thread of its own, and hands the core a ReplanRun
+// for a run that should move.
+//
+// One search at a time, of at most a few seconds; a run has at most one that waits. A run whose answer comes
+// when it has ended, or has begun again, goes on as it is.
+//
+// Threads: construction, destruction and all methods on the loop's thread; `post` and the searches on the
+// own one. Destruction waits for the search under way, which is told to stop.
+#ifndef WEFT_COORDINATOR_SHELL_REPLANNER_H_
+#define WEFT_COORDINATOR_SHELL_REPLANNER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "coordinator/core/events.h"
+#include "coordinator/replanning/replan_watch.h"
+
+namespace weft {
+
+class Replanner {
+ public:
+  // `post` runs work on the loop's thread, where `move` takes what a run should do.
+  using Post = std::function<void(std::function<void()>)>;
+  using Move = std::function<void(ReplanRun)>;
+  Replanner(Post post, Move move);
+  ~Replanner();
+  Replanner(const Replanner&) = delete;
+  Replanner& operator=(const Replanner&) = delete;
+
+  // Watches the run from now on, if it wants that.
+  void Add(uint64_t run, const RunPlan& plan);
+  void Hear(const JobsEnded& jobs);
+  void Hear(const StepDone& step);
+  void Hear(const RunInfo& run);
+  void Hear(const Replanned& replanned);
+
+ private:
+  struct Request {
+    uint64_t run = 0;
+    WindowQuestion question;
+  };
+  // What a search leaves: the answer, and of a better schedule what the core takes.
+  struct Found {
+    absl::StatusOr<WindowAnswer> answer;
+    ReplanRun replan;
+  };
+  void Search();
+  Found Answer(const Request& request) const;
+  void Take(uint64_t run, Found found);
+
+  const Post post_;
+  const Move move_;
+  std::map<uint64_t, ReplanWatch> watches_;  // by run; of the loop's thread
+  std::atomic<bool> stopping_ = false;
+  Mutex mu_;
+  CondVar wake_;
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
+  bool ends_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;  // begins with the first run that is watched
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_REPLANNER_H_
