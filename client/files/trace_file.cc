@@ -73,8 +73,10 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   const std::optional<EventTime> time = TimeOf(event);
   if (!rank.has_value() || !step.has_value() || !stage.has_value() || !time.has_value()) return std::nullopt;
   if (HasMicrobatch(*kind) && !microbatch.has_value()) return std::nullopt;
+  const auto delay = args->find("delay");
+  const double delay_us = delay != args->end() && delay->is_number() ? delay->get<double>() : 0;
   return DrawnJob{Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind), *rank,
-                  time->start, time->end};
+                  time->start, time->end, std::max(0.0, delay_us) * 1e-6};
 }
 
 std::optional<DrawnIdle> IdleOfEvent(const Json& event) {

@@ -118,7 +118,7 @@ void RunRecorder::OnJobs(const JobsEnded& ended) {
   MutexLock lock(mu_);
   for (const Completion& done : ended.jobs) {
     first_start_ns_ = std::min(first_start_ns_, done.start_ns);
-    jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns});
+    jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns, done.delay_ns});
     if (records_hashes_) {
       hashes_.push_back({done.job, ended.rank, ended.process,
                          done.has_loss ? std::optional(done.loss) : std::nullopt, done.gradient_norm,
@@ -183,7 +183,8 @@ std::vector<DrawnJob> RunRecorder::LastJobs() const {
   for (const Ended& e : jobs_) {
     if (e.job.step <= dropped_step_) continue;
     jobs.push_back({e.job, e.rank, static_cast<double>(e.start_ns - first_start_ns_) * 1e-9,
-                    static_cast<double>(e.end_ns - first_start_ns_) * 1e-9});
+                    static_cast<double>(e.end_ns - first_start_ns_) * 1e-9,
+                    static_cast<double>(e.delay_ns) * 1e-9});
   }
   return jobs;
 }

@@ -97,7 +97,7 @@ class RunRecorder {
   struct Ended {
     Job job;
     Rank rank;
-    int64_t start_ns, end_ns;
+    int64_t start_ns, end_ns, delay_ns;
   };
 
   const size_t max_jobs_;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -143,6 +144,9 @@ void WorkerEncoder::operator()(const Completions& m) const {
     }
     if (!c.hashes.empty()) AddHashes(row, c.hashes, o);
   }
+  const auto has_delay = [](const Completion& c) { return c.delay_ns > 0; };
+  if (!std::any_of(m.jobs.begin(), m.jobs.end(), has_delay)) return;
+  for (const Completion& c : m.jobs) o->add_delay_ns(static_cast<uint64_t>(std::max<int64_t>(0, c.delay_ns)));
 }
 
 absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
@@ -195,6 +199,20 @@ absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* job
   return absl::OkStatus();
 }
 
+absl::Status DecodeDelays(const v1::Completions& in, std::vector<Completion>* jobs) {
+  if (in.delay_ns().empty()) return absl::OkStatus();
+  if (static_cast<size_t>(in.delay_ns_size()) != jobs->size())
+    return absl::InvalidArgumentError("completions: column delay_ns differs in length from the jobs");
+  for (int row = 0; row < in.delay_ns_size(); ++row) {
+    if (in.delay_ns(row) > static_cast<uint64_t>(kMaxWireTime)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("completions: the delay of job ", row, " is out of range"));
+    }
+    (*jobs)[row].delay_ns = static_cast<int64_t>(in.delay_ns(row));
+  }
+  return absl::OkStatus();
+}
+
 // Decodes a column that only some of the jobs have: `rows` says which. Calls `take` with each of those and
 // its value.
 template <typename Rows, typename Values, typename Take>
@@ -242,6 +260,7 @@ absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
   m.jobs.resize(count);
   WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row].job = job; }));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeTimes(in, &m.jobs));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeDelays(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeLosses(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeNorms(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(ReadHashes(in, &m.jobs));

@@ -27,6 +27,7 @@ struct DrawnJob {
   Job job;
   Rank rank = 0;
   double start = 0, end = 0;
+  double delay = 0;  // that its rank spent on jobs in hand besides, since its job before; 0 where not known
 };
 
 // A time in which a rank did nothing. `cause` as in summary.json: "dependency", "transfer", "limit", ..

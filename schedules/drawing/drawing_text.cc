@@ -230,6 +230,7 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
         absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (j.start - begin) * to_us, (j.end - j.start) * to_us),
         ",\"args\":{\"step\":", j.job.step, ",\"stage\":", j.job.stage);
     if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);
+    if (j.delay > 0) absl::StrAppendFormat(&out, ",\"delay\":%.3f", j.delay * to_us);
     absl::StrAppend(&out, ",\"rank\":", j.rank, "}}");
   }
   AddIdle(options, begin, to_us, &out);

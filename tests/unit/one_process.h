@@ -50,8 +50,20 @@ class OneProcess : public ::testing::Test {
     return {7, rank, {3, static_cast<uint64_t>(rank + 1)}, std::move(jobs)};
   }
 
+  // Ends a job. Returns the delay that is reported with it; -1 if the job goes on. Keeps what starts.
+  int64_t DelayReported(int64_t now, const JobDone& done) {
+    WorkerEffects out;
+    core_->OnJobDone(now, done, &out);
+    started_ = Only<StartEffect>(out);
+    for (const SendEffect& sent : Only<SendEffect>(out)) {
+      if (const auto* m = std::get_if<Completions>(&sent.message)) return m->jobs.at(0).delay_ns;
+    }
+    return -1;
+  }
+
   WorkerCore::RunShape shape_;
   std::unique_ptr<WorkerCore> core_;
+  std::vector<StartEffect> started_;  // behind the last DelayReported
 };
 
 }  // namespace weft

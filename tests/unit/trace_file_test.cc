@@ -52,11 +52,12 @@ TEST_F(TraceFile, PlannedJobsAndIdleTimes_AreReadApartFromTheJobs) {
   options.planned = {{Job::Compute(0, 0, 0, JobKind::kForward), 0, 3, 4}};
   options.idle = {{0, 5, 6, "memory"}};
   const std::string path = folder_ + "/trace.json";
-  std::ofstream(path) << DrawTrace({{{Job::Compute(0, 0, 0, JobKind::kForward), 0, 3, 5}}}, options);
+  std::ofstream(path) << DrawTrace({{{Job::Compute(0, 0, 0, JobKind::kForward), 0, 3, 5, 0.25}}}, options);
   const absl::StatusOr<Trace> trace = ReadTrace(path);
   ASSERT_TRUE(trace.ok()) << trace.status();
   ASSERT_EQ(trace->jobs.size(), 1u);
   EXPECT_DOUBLE_EQ(trace->jobs[0].end, 2);
+  EXPECT_DOUBLE_EQ(trace->jobs[0].delay, 0.25);
   ASSERT_EQ(trace->planned.size(), 1u);
   EXPECT_EQ(trace->planned[0].job, trace->jobs[0].job);
   EXPECT_DOUBLE_EQ(trace->planned[0].end, 1);

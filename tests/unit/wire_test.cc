@@ -371,6 +371,7 @@ TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
   m.jobs[5].has_loss = true;
   m.jobs[5].loss = std::numeric_limits<double>::quiet_NaN();
   m.jobs[4].gradient_norm = 0.75;
+  m.jobs[3].delay_ns = 12'345'678;
   const auto back = std::get<Completions>(RoundTrip(FromWorker(m)));
   EXPECT_EQ(back.run, 9u);
   EXPECT_EQ(back.rank, 2);
@@ -382,6 +383,7 @@ TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
     EXPECT_EQ(back.jobs[i].end_ns, m.jobs[i].end_ns);
     EXPECT_EQ(back.jobs[i].has_loss, m.jobs[i].has_loss);
     EXPECT_EQ(back.jobs[i].gradient_norm, m.jobs[i].gradient_norm);
+    EXPECT_EQ(back.jobs[i].delay_ns, m.jobs[i].delay_ns);
   }
   EXPECT_EQ(back.jobs[1].loss, -0.125);
   EXPECT_TRUE(std::isnan(back.jobs[5].loss)) << "a loss that is not a number is news, not an error";
@@ -583,6 +585,13 @@ TEST(SessionCodec, BrokenColumns_AreRefused) {
                 "times of job 1");
   ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_duration_ns(0, UINT64_MAX); }),
                 "times of job 0");
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->add_delay_ns(1); }), "column delay_ns");
+  ExpectInvalid(Refuse(done,
+                       [](auto* p) {
+                         p->mutable_completions()->add_delay_ns(1);
+                         p->mutable_completions()->add_delay_ns(UINT64_MAX);
+                       }),
+                "the delay of job 1");
   ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_loss_row(0, 2); }), "loss_row");
   ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->add_loss(1); }), "loss_row and loss");
   Completions hashed{1, 0, {}, {{kJobs[0], 1, 2, 0, false}}};

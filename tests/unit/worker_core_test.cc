@@ -118,6 +118,36 @@ TEST_F(OneProcess, JobGrantedTwice_StartsOnce) {
   EXPECT_TRUE(Only<StartEffect>(out).empty());
 }
 
+// A process that is stopped loses its time around the jobs, where the times of the computation do not show
+// it.
+TEST_F(OneProcess, JobThatBeginsAndIsSeenLate_IsReportedWithItsDelay) {
+  Begin(Shape("gpipe", 1, 2, 1));
+  WorkerEffects out;
+  const Job first = Job::Compute(0, 0, 0, JobKind::kForward),
+            second = Job::Compute(0, 0, 1, JobKind::kForward);
+  core_->OnMessage(10, GrantOf(0, {first, second}), &out);
+  EXPECT_EQ(DelayReported(45, {0, first, 12, 40, true, {}}), 2 + 5);
+  EXPECT_EQ(DelayReported(70, {0, second, 45, 70, true, {}}), 0) << "it was taken when the first was seen";
+}
+
+TEST_F(OneProcess, RoundsOfASum_AreReportedAsDelayOfTheNextCompletion) {
+  Begin(Shape("ddp", 1, 2, 1));
+  const auto order = ClaimOrder(Graph(shape_.schedule))->front();
+  WorkerEffects out;
+  for (Rank r = 0; r < 2; ++r) core_->OnMessage(2, GrantOf(r, order[r]), &out);
+  const auto job = [](JobKind kind, int microbatch) { return Job::Compute(0, 0, microbatch, kind); };
+  for (Rank r = 0; r < 2; ++r)
+    EXPECT_EQ(DelayReported(10, {r, job(JobKind::kForward, r), 2, 10, true, {}}), 0);
+  EXPECT_EQ(DelayReported(20, {0, job(JobKind::kBackward, 0), 10, 20, true, {}}), 0);
+  ASSERT_EQ(started_.size(), 1u);
+  const Job reduce = started_[0].job;
+  EXPECT_EQ(reduce.kind, JobKind::kReduce);
+  EXPECT_FALSE(started_[0].last);
+  EXPECT_EQ(DelayReported(27, {0, reduce, 20, 26, false, {}}), -1) << "it goes on";
+  EXPECT_EQ(DelayReported(40, {1, job(JobKind::kBackward, 1), 10, 40, true, {}}), 0);
+  EXPECT_EQ(DelayReported(52, {0, reduce, 41, 50, true, {}}), 7 + 1 + 2);
+}
+
 TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForTheLimit) {
   Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
   s.compute = s.weights = [](const Job& j) { return j.stage; };

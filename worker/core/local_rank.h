@@ -46,6 +46,7 @@ struct LocalRank {
   std::deque<TransferSpan> transfers;
   std::deque<JobId> claimed;  // in claim order; ended and launched ones leave from the front
   int64_t jobs_per_step = 0, jobs_remaining = 0;
+  int64_t delay_ns = 0;  // since the last completion (Completion)
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
   bool touched = false;  // set by LocalRanks::Touch
 };

@@ -21,6 +21,12 @@ bool Needs(const Graph& graph, const Job& job, const Job& forward) {
   return std::any_of(edges.begin(), edges.end(), [&](const Edge& e) { return e.from == forward; });
 }
 
+// Returns the delay of a job, or round, that the rank took at `taken` and now knows to be done (Completion).
+int64_t DelayOf(int64_t now, int64_t taken, const JobDone& done) {
+  const int64_t reported = done.last ? done.end_ns - done.start_ns : 0;
+  return std::max<int64_t>(0, now - taken - reported);
+}
+
 }  // namespace
 
 WorkerRun::WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, int launch_ahead)
@@ -226,6 +232,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   ranks_.Touch(rank);
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
                  done.launched ? given : RankClock::Given());
+  if (!done.launched) rank.delay_ns += DelayOf(now, given.at, done);
   if (aborted_ && running_ == 0) {
     out->push_back(ForgetEffect{});
     return;
@@ -245,6 +252,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run_.graph().TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   completion.hashes = done.hashes;
+  completion.delay_ns = std::exchange(rank.delay_ns, 0);
   out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
   pending_.JobEnded(StepOf(id));
   LeaveEndedSteps(out);
