@@ -49,7 +49,7 @@ TracedSteps StepsOfTrace(const Trace& trace) {
 MeasuredJobs JobsOf(const Trace& trace, const std::set<int>& steps, int ranks, int stages) {
   MeasuredJobs jobs(ranks, stages);
   for (const DrawnJob& j : trace.jobs) {
-    if (steps.contains(j.job.step)) jobs.Add(j.rank, j.job, j.end - j.start);
+    if (steps.contains(j.job.step)) jobs.Add(j.rank, j.job, j.end - j.start + j.delay);
   }
   return jobs;
 }

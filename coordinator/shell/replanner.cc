@@ -37,8 +37,10 @@ void Replanner::Add(uint64_t run, const RunPlan& plan) {
 void Replanner::Hear(const JobsEnded& jobs) {
   const auto watch = watches_.find(jobs.run);
   if (watch == watches_.end()) return;
-  for (const Completion& done : jobs.jobs)
-    watch->second.JobEnded(jobs.rank, done.job, static_cast<double>(done.end_ns - done.start_ns) * 1e-9);
+  for (const Completion& done : jobs.jobs) {
+    const int64_t took_ns = done.end_ns - done.start_ns + done.delay_ns;
+    watch->second.JobEnded(jobs.rank, done.job, static_cast<double>(took_ns) * 1e-9);
+  }
 }
 
 void Replanner::Hear(const StepDone& step) {

@@ -32,6 +32,18 @@ inline std::vector<pid_t> Children(pid_t parent) {
   return children;
 }
 
+// Returns the training's worker process of the number; 0 if it has none.
+inline pid_t WorkerProcess(pid_t training, int number) {
+  for (const pid_t child : Children(training)) {
+    std::ifstream file("/proc/" + std::to_string(child) + "/cmdline");
+    std::string before;
+    for (std::string word; std::getline(file, word, '\0'); before = word) {
+      if (before == "--process" && word == std::to_string(number)) return child;
+    }
+  }
+  return 0;
+}
+
 inline bool Exists(pid_t pid) { return kill(pid, 0) == 0; }
 
 }  // namespace weft
