@@ -49,9 +49,10 @@ class ScheduleSearch {
     auto judged = Judge(run_.schedule);
     if (!judged.ok()) return judged.status();
     best_ = now_ = *std::move(judged);
-    if (int64_t{run_.stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
+    // What suits unequal speeds comes first: the families of a large run may take all the time that there is.
     TryDeal();
     TryPlacements();
+    if (int64_t{run_.stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
     BetterSchedule better;
     better.schedule = best_.spec;
     better.present = now_.step;

@@ -1,6 +1,5 @@
 #include "coordinator/replanning/measured_jobs.h"
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -74,8 +73,11 @@ void MeasuredJobs::Add(Rank rank, const Job& job, double seconds) {
   ++sum.count;
 }
 
-bool MeasuredJobs::empty() const {
-  return std::all_of(sums_.begin(), sums_.end(), [](const Sum& sum) { return sum.count == 0; });
+void MeasuredJobs::Add(const MeasuredJobs& others) {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].seconds += others.sums_[i].seconds;
+    sums_[i].count += others.sums_[i].count;
+  }
 }
 
 RankCosts CostsOfJobs(const RunSpec& run, const MeasuredJobs& jobs, const MeasuredJobs* before) {

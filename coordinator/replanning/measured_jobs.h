@@ -31,10 +31,11 @@ class MeasuredJobs {
 
   // Adds a job; one of a rank or stage that is none is left out.
   void Add(Rank rank, const Job& job, double seconds);
+  // Adds the jobs of as many ranks and stages.
+  void Add(const MeasuredJobs& others);
 
   int ranks() const { return ranks_; }
   int stages() const { return stages_; }
-  bool empty() const;
   const Sum& Of(Rank rank, JobKind kind, int stage) const { return sums_[IndexOf(rank, kind, stage)]; }
 
  private:

@@ -1,14 +1,16 @@
 #include "coordinator/replanning/replan_watch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace weft {
 namespace {
 
-constexpr int kWindow = 2;       // steps
+constexpr double kLong = 0.25;   // seconds of jobs in a window, at least: over two periods of a usual quota
 constexpr int kWarmUp = 2;       // steps of an attempt that are in no window
-constexpr int kInARow = 2;       // answers
+constexpr int kFirst = 2;        // windows with which ranks are compared that have nothing in common
+constexpr int kInARow = 3;       // answers
 constexpr double kAlike = 0.03;  // difference of speeds that changes no answer
 
 bool AreAlike(const std::vector<double>& a, const std::vector<double>& b) {
@@ -36,14 +38,16 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
 }
 
 ReplanWatch::ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks)
-    : run_(std::move(run)), jobs_(ranks, run_->stages()) {}
+    : run_(std::move(run)), jobs_(ranks, run_->stages()), seconds_(ranks) {}
 
 void ReplanWatch::Began(int32_t restarts) {
   if (restarts == restarts_) return;
   restarts_ = restarts;
-  if (!std::exchange(keeps_, false)) before_.reset();
-  jobs_ = MeasuredJobs(jobs_.ranks(), jobs_.stages());
-  first_step_ = -1;
+  if (!std::exchange(keeps_, false)) {
+    before_.reset();
+    windows_before_ = 0;
+  }
+  BeginWindow(-1);
   gains_ = 0;
   settled_.clear();
 }
@@ -57,10 +61,13 @@ void ReplanWatch::Replanned(std::shared_ptr<const RunSpec> run, int32_t step) {
 void ReplanWatch::BeginWindow(int32_t first_step) {
   first_step_ = first_step;
   jobs_ = MeasuredJobs(jobs_.ranks(), jobs_.stages());
+  std::fill(seconds_.begin(), seconds_.end(), 0);
 }
 
 void ReplanWatch::JobEnded(Rank rank, const Job& job, double seconds) {
-  if (first_step_ >= 0 && job.step >= first_step_) jobs_.Add(rank, job, seconds);
+  if (first_step_ < 0 || job.step < first_step_ || rank < 0 || rank >= jobs_.ranks()) return;
+  jobs_.Add(rank, job, seconds);
+  seconds_[rank] += seconds;
 }
 
 std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
@@ -68,11 +75,15 @@ std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
     BeginWindow(step + kWarmUp);
     return std::nullopt;
   }
-  if (step + 1 < first_step_ + kWindow) return std::nullopt;
+  const bool is_long = *std::max_element(seconds_.begin(), seconds_.end()) >= kLong;
+  if (step < first_step_ || !is_long) return std::nullopt;
   MeasuredJobs jobs = std::exchange(jobs_, MeasuredJobs(jobs_.ranks(), jobs_.stages()));
   BeginWindow(step + 1);
-  if (jobs.empty()) return std::nullopt;
-  if (!before_.has_value()) before_ = jobs;
+  if (!before_.has_value()) before_.emplace(jobs.ranks(), jobs.stages());
+  if (windows_before_ < kFirst) {
+    before_->Add(jobs);
+    ++windows_before_;
+  }
   const bool may_move = moved_step_ < 0 || step + 1 >= moved_step_ + run_->replan.steps;
   if (asked_ || !may_move) return std::nullopt;
   asked_ = true;

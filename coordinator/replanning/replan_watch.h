@@ -1,16 +1,18 @@
 // Watches the speeds of a run's ranks, and says when the run should go on under a better schedule.
 //
-// The jobs of each few steps are a window. Behind each window there is a question (better_schedule.h), which
-// somebody answers on a thread of his own; meanwhile the next window begins. The run moves where the answers
-// to two windows in a row save more than `replan.gain` of a step's time.
+// The jobs of a step are a window; of short steps, those of as many as make up a few periods of a quota, in
+// which the kernel lets a process run and stops it. The times of jobs come with their delays (Completion),
+// because a process is mostly stopped between its jobs. Behind each window there is a question
+// (better_schedule.h), which somebody answers on a thread of his own; meanwhile the next window begins. The
+// run moves where the answers to three windows in a row save more than `replan.gain` of a step's time.
 //
 // What keeps it from moving to and fro:
-//   1. A hiccup is in one window; a move takes two in a row.
+//   1. A hiccup is in one window or two; a move takes three in a row.
 //   2. The first steps of an attempt, which are slower, are in no window.
 //   3. From a move to the next there are at least `replan.steps` steps.
 //   4. To move back has to save as much again. A question whose speeds are about those of the last one, which
 //      found no gain, is not asked again.
-// Ranks that nothing else compares are compared with the first window of the run (measured_jobs.h), as long
+// Ranks that nothing else compares are compared with the first windows of the run (measured_jobs.h), as long
 // as they stay where they are.
 //
 // Pure; one thread at a time.
@@ -36,7 +38,7 @@ namespace weft {
 struct WindowQuestion {
   std::shared_ptr<const RunSpec> run;  // under its present schedule
   MeasuredJobs jobs;
-  std::optional<MeasuredJobs> before;  // of the run's first window
+  std::optional<MeasuredJobs> before;  // of the run's first windows
   // Speeds at which there was nothing to gain; empty if it is not known of any.
   std::vector<double> settled;
   int32_t restarts = 0;  // of the run, as RunInfo counts them
@@ -72,7 +74,9 @@ class ReplanWatch {
 
   std::shared_ptr<const RunSpec> run_;
   MeasuredJobs jobs_;                   // of the window
-  std::optional<MeasuredJobs> before_;  // of the first window
+  std::vector<double> seconds_;         // of those jobs, by rank
+  std::optional<MeasuredJobs> before_;  // of the first windows
+  int windows_before_ = 0;              // in before_
   int32_t restarts_ = -1;
   int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
   int32_t moved_step_ =
