@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 """Takes half of its processor time from one of two ranks of a training with `replan`, and measures what the run makes of it.
 
-    replanning.py BIN_DIR [--rounds 3] [--steps 60] [--slow-from 20] [--share 0.5] [--width 192] [--schedule ddp|placed]
+    replanning.py BIN_DIR [--rounds 3] [--steps 80] [--slow-from 20] [--share 0.5] [--width 192] [--schedule ddp|placed] [--favoured]
 
 The training is a gpt of 8 stages with 12 micro-batches on 2 ranks, each in a process of its own: `ddp` deals the micro-batches to the ranks,
-`placed` gives each rank half of the stages. Behind step --slow-from one process gets a quota of a control group, --share of one core. Of each
-round, all in one run: the median time of a step before that, and behind the move; how many steps lie between the quota and the first step under
-the other schedule; and whether the weights at the end are those of the plain loop, bit by bit.
+`placed` gives each rank half of the stages. Behind step --slow-from the process of rank 1 gets a quota of a control group, --share of one core.
+Of each round, all in one run: the median time of a step before that, between, and behind the last move; how many steps lie between the quota and
+the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
 
-`allowed` is what the work split allows, from the mean times of the jobs before the quota: the best division of whole micro-batches, or whole
-stages, between ranks of speed 1 and --share, without fill and drain. `reached` is the part of the allowed throughput that the run has behind
-the move, where the schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
+`allowed` is what the linear program of the work allows: the best division of whole micro-batches, or whole stages, between both ranks, from the
+mean times that jobs took before the quota, with what each rank does however it is divided (its sums and updates), without fill and drain. Rank 1
+has the speed that its quota leaves it: --share, over the processor time that its process then used for a second of its jobs, because the quota
+is that of all threads of the process (`threads` in the table). `reached` is the part of the allowed throughput that the run has behind the
+move, where the schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
 
-Prints a markdown table. It asserts only that the bits are equal. Needs root and a control group with a quota of the processor.
+--favoured lets the training go before all other processes of the machine, where somebody else computes there: by a control group of the greatest
+weight. The quota stays what it is.
+
+Prints a markdown table. It asserts that the bits are equal and that the run moves. Needs root and control groups of the processor.
 """
 
 import argparse
@@ -31,25 +36,29 @@ STAGES, MICROBATCHES = 8, 12
 SCHEDULES = {"ddp": "{ddp: {ranks: 2}}", "placed": '{custom: {ranks: 2, compute: "s < 4 ? 0 : 1", order: 1f1b}}'}
 
 
-def workers_of(pid):
-    listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True)
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return [int(row[0]) for row in rows if "weft-worker" in row[1]]
+def worker_of(pid, number):
+    """Returns the worker process of the number, which has the rank of that number."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True)
+    return next(int(row.split()[0]) for row in listed.stdout.splitlines() if f"--process {number} " in row)
 
 
-class Quota:
-    """Leaves the process a share of one core."""
+class Group:
+    """A control group of the greatest weight, with a quota of one core if `share` is given."""
 
-    def __init__(self, pid, share):
-        quota = int(share * PERIOD_US)
+    def __init__(self, pid, share=None):
         old, new = pathlib.Path("/sys/fs/cgroup/cpu"), pathlib.Path("/sys/fs/cgroup")
-        self.above = old if (old / "cgroup.procs").exists() else new
+        is_old = (old / "cpu.shares").exists()
+        if not is_old and not (new / "cgroup.controllers").exists():
+            sys.exit("NO CONTROL GROUPS of the processor here: nothing is measured")
+        self.above = old if is_old else new
         self.pid, self.group = pid, self.above / f"weft_bench_{pid}"
         self.group.mkdir()
-        if self.above == old:
+        quota = int((share or 0) * PERIOD_US)
+        (self.group / ("cpu.shares" if is_old else "cpu.weight")).write_text("262144" if is_old else "10000")
+        if share and is_old:
             (self.group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
             (self.group / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
+        elif share:
             (self.group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
         (self.group / "cgroup.procs").write_text(str(pid))
 
@@ -74,7 +83,7 @@ data: {{text: {{path: text.txt}}}}
 train: {{steps: {args.steps}, batch: {2 * MICROBATCHES}, microbatches: {MICROBATCHES}, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
 stages: {STAGES}
 schedule: {SCHEDULES[args.schedule]}
-replan: {{gain: 5 %, steps: 1000}}
+replan: {{gain: 5 %}}
 """)
 
 
@@ -91,26 +100,41 @@ def weights_of(out):
 
 
 def jobs_of(out):
-    """Returns (kind, rank, step, stage, seconds) of each compute job."""
+    """Returns (kind, rank, step, stage, seconds) of each job, with the time for which its rank had it in hand and did not compute it."""
     trace = json.loads((out / "trace.json").read_text())
-    return [(e["cat"], e["args"]["rank"], e["args"]["step"], e["args"]["stage"], e["dur"] * 1e-6)
-            for e in trace["traceEvents"] if e.get("cat") in ("forward", "backward")]
+    return [(e["cat"], e["args"]["rank"], e["args"]["step"], e["args"]["stage"], (e["dur"] + e["args"].get("delay", 0)) * 1e-6)
+            for e in trace["traceEvents"] if e.get("cat") in ("forward", "backward", "reduce", "update")]
 
 
-def allowed_slowdown(jobs, args):
-    """Returns by how much the slowest rank of the best division takes longer than that of the schedule before."""
+def processor_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def threads_of(jobs, processor, args):
+    """Returns the processor time of rank 1's process over the time of its jobs, both for a step before the quota."""
+    before = [job for job in jobs if 2 < job[2] < args.slow_from]
+    return processor / (sum(job[4] for job in before if job[1] == 1) / len({job[2] for job in before}))
+
+
+def allowed_slowdown(jobs, speed, args):
+    """Returns by how much the rank that takes longest takes longer under the best division than under the schedule before."""
     costs = {}
     for kind, _, step, stage, seconds in jobs:
         if 2 < step < args.slow_from:
             costs.setdefault((stage, kind), []).append(seconds)
-    stage = [sum(statistics.mean(costs[s, kind]) for kind in ("forward", "backward")) for s in range(STAGES)]
-    if args.schedule == "ddp":
-        best = min(max(n, (MICROBATCHES - n) / args.share) for n in range(1, MICROBATCHES))
-        return best / (MICROBATCHES / 2)
-    before = max(sum(stage[:STAGES // 2]), sum(stage[STAGES // 2:]))
-    best = min(max(sum(c for c, r in zip(stage, ranks) if r == 0), sum(c for c, r in zip(stage, ranks) if r == 1) / args.share)
-               for ranks in itertools.product((0, 1), repeat=STAGES))
-    return best / before
+    mean = {key: statistics.mean(values) for key, values in costs.items()}
+    microbatch = [mean[s, "forward"] + mean[s, "backward"] for s in range(STAGES)]
+    rest = [mean.get((s, "reduce"), 0) + mean.get((s, "update"), 0) for s in range(STAGES)]
+    if args.schedule == "ddp":  # each rank sums and updates all stages
+        work = lambda n: n * sum(microbatch) + sum(rest)
+        divisions = [(work(n), work(MICROBATCHES - n)) for n in range(1, MICROBATCHES)]
+        before = work(MICROBATCHES / 2)
+    else:
+        stage = [MICROBATCHES * m + r for m, r in zip(microbatch, rest)]
+        divisions = [tuple(sum(c for c, r in zip(stage, ranks) if r == rank) for rank in (0, 1)) for ranks in itertools.product((0, 1), repeat=STAGES)]
+        before = max(sum(stage[:STAGES // 2]), sum(stage[STAGES // 2:]))
+    return min(max(fast, slow / speed) for fast, slow in divisions) / before
 
 
 def one_round(args, folder, reference):
@@ -118,12 +142,22 @@ def one_round(args, folder, reference):
     subprocess.run(["rm", "-rf", str(out)], check=True)
     train = subprocess.Popen([args.weft, "train", str(folder / "run.yaml"), "--processes", "2", "--out", str(out)],
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    groups, used = [], None
     while len(steps_of(out)) <= args.slow_from and train.poll() is None:
         time.sleep(0.005)
-    quota = Quota(workers_of(train.pid)[0], args.share)
+        if used is None and len(steps_of(out)) > 3:
+            used = (len(steps_of(out)), processor_seconds(worker_of(train.pid, 1)))
+        if args.favoured and not groups and steps_of(out):
+            groups = [Group(train.pid), Group(worker_of(train.pid, 0)), Group(worker_of(train.pid, 1))]
+    slow = worker_of(train.pid, 1)
+    processor = (processor_seconds(slow) - used[1]) / (len(steps_of(out)) - used[0])
+    if groups:
+        groups.pop().end()
+    groups.append(Group(slow, args.share))
     slowed_at = len(steps_of(out))
     _, said = train.communicate()
-    quota.end()
+    for group in groups:
+        group.end()
     if train.returncode != 0:
         sys.exit(said)
     if weights_of(out) != reference:
@@ -132,25 +166,29 @@ def one_round(args, folder, reference):
     seconds = {s["step"]: s["seconds"] for s in steps_of(out) if "seconds" in s}
     if not moves:
         sys.exit("the run did not move:\n" + said)
-    moved = moves[0]["step"]
+    for move in moves:
+        print(f"  step {move['step']}: {move['reason']}", file=sys.stderr)
+    moved, last = moves[0]["step"], moves[-1]["step"]
     before = statistics.median(t for s, t in seconds.items() if 2 < s < args.slow_from)
     slowed = statistics.median(t for s, t in seconds.items() if slowed_at < s < moved)
-    after = statistics.median(t for s, t in seconds.items() if s > moved + 1)
-    allowed = allowed_slowdown(jobs_of(out), args)
-    print(f"  {moves[0]['reason']}", file=sys.stderr)
-    return {"before": before, "slowed": slowed, "after": after, "steps": moved - slowed_at, "move": seconds[moved], "allowed": 1 / allowed,
-            "has": before / after, "reached": before / after * allowed, "schedule": moves[0]["schedule"]}
+    after = statistics.median(t for s, t in seconds.items() if s > last + 1)
+    jobs = jobs_of(out)
+    threads = threads_of(jobs, processor, args)
+    allowed = allowed_slowdown(jobs, args.share / threads, args)
+    return {"before": before, "slowed": slowed, "after": after, "steps": moved - slowed_at, "moves": len(moves), "move": seconds[moved], "threads": threads, "allowed": 1 / allowed,
+            "has": before / after, "reached": before / after * allowed, "schedule": moves[-1]["schedule"]}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("bin")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--slow-from", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--schedule", choices=SCHEDULES, default="ddp")
+    parser.add_argument("--favoured", action="store_true")
     args = parser.parse_args()
     args.weft = os.path.abspath(os.path.join(args.bin, "weft"))
     with tempfile.TemporaryDirectory() as name:
@@ -159,13 +197,13 @@ def main():
         subprocess.run([args.weft, "train", str(folder / "run.yaml"), "--reference", "--out", str(folder / "reference")], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         reference = weights_of(folder / "reference")
-        print("| step before | slowed | behind the move | the move's step | steps until it | allowed | has | reached |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| step before | slowed | behind the move | the move's step | steps until it | moves | threads | allowed | has | reached |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         rounds = []
         for _ in range(args.rounds):
             r = one_round(args, folder, reference)
             rounds.append(r)
-            print(f"| {r['before']:.3f} s | {r['slowed']:.3f} s | {r['after']:.3f} s | {r['move']:.3f} s | {r['steps']} | {r['allowed']:.3f} | "
+            print(f"| {r['before']:.3f} s | {r['slowed']:.3f} s | {r['after']:.3f} s | {r['move']:.3f} s | {r['steps']} | {r['moves']} | {r['threads']:.2f} | {r['allowed']:.3f} | "
                   f"{r['has']:.3f} | {r['reached']:.3f} |", flush=True)
         print(f"\nMedian of `reached`: {statistics.median(r['reached'] for r in rounds):.3f}; most steps until the move: "
               f"{max(r['steps'] for r in rounds)}; the last schedule: `{rounds[-1]['schedule']}`. The bits are those of the plain loop in each round.")
