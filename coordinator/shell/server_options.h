@@ -30,7 +30,7 @@ struct CoordinatorObserver {
   std::function<void(const Report&)> report;
   std::function<void(const SlowJob&)> slow_job;  // that has ended
   std::function<void(const WorkerChange&)> worker;
-  std::function<void(const RunLogLine&)> log;  // lines about runs, of workers and of the coordinator
+  std::function<void(const RunLogLine&)> log;       // lines about runs, of workers and of the coordinator
   std::function<void(const Replanned&)> replanned;  // before the change of state that comes with it
 };
 
