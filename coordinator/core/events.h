@@ -109,8 +109,8 @@ struct Tick {};
 struct RestoreRun {
   StoredRun stored;
   std::shared_ptr<const RunPlan> plan = nullptr;  // of a run that has not ended
-  std::string spec = {};     // of that plan, where it is not the one that was submitted (ReplanRun)
-  std::string failure = {};  // reason why such a run cannot go on; it has no plan then
+  std::string failure = {};                       // reason why such a run cannot go on; it has no plan then
+  std::string spec = {};  // of that plan, where it is not the one that was submitted (ReplanRun)
 };
 
 using Event =

@@ -40,6 +40,7 @@ class MeasuredPlanTest : public DisturbedRun {
     for (Json& event : trace["traceEvents"]) {
       const std::string kind = event.value("cat", "");
       if (kind != "forward" && kind != "backward") continue;
+      event["args"].erase("delay");
       event["dur"] = (kind == "forward" ? 1000 : 2000) * (event["args"]["rank"] == 1 ? 2 : 1);
     }
     std::ofstream(out_ + "/trace.json") << trace.dump();
