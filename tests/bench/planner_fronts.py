@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Prints fronts of memory and period: the least period that weft plan finds under each limit of memory, for ResNets on
+4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too.
+
+    tests/bench/planner_fronts.py build/release/bin --folder DIR [--nets resnet18,resnet34,resnet50] [--size 224]
+
+The profile of a net is measured once and stays in DIR, so that a second call plans the same. A measurement wants the
+machine for itself.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+
+SEARCHES = (("contiguous", "periodic,k=1,contiguous"), ("any placement", "periodic,k=1"),
+            ("any, window of 2", "periodic,k=2"))
+LIMITS = 6  # of memory, in equal ratios from the least that fits to what the fastest plan takes
+
+
+class Weft:
+    def __init__(self, folder):
+        self.program = os.path.join(folder, "weft")
+
+    def run(self, *words):
+        return subprocess.run([self.program, *map(str, words)], capture_output=True, text=True, check=False)
+
+    def result(self, *words):
+        done = self.run(*words)
+        if done.returncode:
+            sys.exit(f"weft {' '.join(map(str, words))}: {done.stderr}")
+        return done.stdout
+
+
+def write_run(folder, net, size, batch):
+    """Writes a run file of random images, whose values do not matter here, and returns its path."""
+    chance, count = random.Random(1), 2 * batch
+    with open(f"{folder}/images.idx", "wb") as file:
+        file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, count, size, size) + chance.randbytes(count * size * size))
+    with open(f"{folder}/labels.idx", "wb") as file:
+        file.write(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(chance.randrange(10) for _ in range(count)))
+    path = f"{folder}/{net}.yaml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"name: {net}\nmodel: {{{net}: {{classes: 10, channels: 1, size: {size}}}}}\n"
+                   f"data: {{idx: {{images: images.idx, labels: labels.idx}}}}\n"
+                   f"train: {{steps: 3, batch: {batch}, microbatches: 1, optimizer: {{sgd: {{lr: 0.01, momentum: 0.9}}}}}}\n"
+                   "stages: 1\nschedule: {lpp: {groups: 1, ranks: 1}}\n")
+    return path
+
+
+def plan(weft, profile, ranks, schedule, limit, seconds):
+    """Returns the plan, or the least bytes that would do."""
+    words = ["plan", profile, "--workers", ranks, "--schedule", schedule, "--time-limit", seconds, "-o", "json"]
+    done = weft.run(*words, *([] if limit is None else ["--memory", int(limit)]))
+    if done.returncode == 0:
+        return json.loads(done.stdout), None
+    least = re.search(r"\((\d+) bytes\) would do", done.stderr)
+    if least is None:
+        sys.exit(f"{' '.join(map(str, words))}: {done.stderr}")
+    return None, int(least[1])
+
+
+def simulated_period(weft, folder, profile, ranks, schedule, limit, seconds):
+    """Returns the time of a micro-batch in steady state when the simulator carries the plan out."""
+    path = f"{folder}/plan.yaml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(weft.result("plan", profile, "--workers", ranks, "--schedule", schedule, "--memory", int(limit),
+                               "--time-limit", seconds, "-o", "yaml"))
+    makespans = [json.loads(weft.result("simulate", path, "--profile", profile, "--microbatches", count, "-o", "json"))
+                 ["makespan"] for count in (400, 800)]
+    return (makespans[1] - makespans[0]) / 400
+
+
+def limits(weft, profile, ranks, seconds):
+    least = min(plan(weft, profile, ranks, schedule, 1, seconds)[1] for _, schedule in SEARCHES)
+    fastest = min((plan(weft, profile, ranks, schedule, None, seconds)[0] for _, schedule in SEARCHES),
+                  key=lambda p: (p["period"], max(p["peak_bytes"])))
+    ratio = (max(fastest["peak_bytes"]) / least) ** (1 / (LIMITS - 1))
+    return [least * ratio**i + 1 for i in range(LIMITS)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin")
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--nets", default="resnet18,resnet34,resnet50")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=20, help="of search for each plan")
+    options = parser.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    weft = Weft(options.bin)
+    for net in options.nets.split(","):
+        profile = f"{options.folder}/{net}.json"
+        if not os.path.exists(profile):
+            run = write_run(options.folder, net, options.size, options.batch)
+            weft.result("profile", run, "--steps", 4, "-o", profile)
+        for ranks in (4, 8):
+            print(f"\n### {net}, {ranks} ranks\n")
+            print("| memory of a rank | " + " | ".join(name for name, _ in SEARCHES) + " | lower bound |")
+            print("| ---: |" + " ---: |" * (len(SEARCHES) + 1))
+            for limit in limits(weft, profile, ranks, options.seconds):
+                cells, bound = [], 0
+                for _, schedule in SEARCHES:
+                    planned, _ = plan(weft, profile, ranks, schedule, limit, options.seconds)
+                    if planned is None:
+                        cells.append("does not fit")
+                        continue
+                    bound = planned["lower_bound"] if "contiguous" not in schedule else bound
+                    simulated = simulated_period(weft, options.folder, profile, ranks, schedule, limit, options.seconds)
+                    same = abs(simulated - planned["period"]) < 1e-3 * planned["period"]
+                    cells.append(f"{planned['period']:.3f}" + ("" if planned["optimal"] else " ?") +
+                                 ("" if same else f" (simulated: {simulated:.3f})"))
+                print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
