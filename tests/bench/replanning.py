@@ -165,9 +165,12 @@ def one_round(args, folder, reference):
     moves = [json.loads(line) for line in (out / "replans.jsonl").read_text().splitlines()] if (out / "replans.jsonl").exists() else []
     seconds = {s["step"]: s["seconds"] for s in steps_of(out) if "seconds" in s}
     if not moves:
-        sys.exit("the run did not move:\n" + said)
+        sys.exit(f"the run did not move:\n{said}")
     for move in moves:
         print(f"  step {move['step']}: {move['reason']}", file=sys.stderr)
+    if moves[0]["step"] <= slowed_at + 1:
+        print("  it moved before the quota: others slowed a rank, and the round is not counted", file=sys.stderr)
+        return None
     moved, last = moves[0]["step"], moves[-1]["step"]
     before = statistics.median(t for s, t in seconds.items() if 2 < s < args.slow_from)
     slowed = statistics.median(t for s, t in seconds.items() if slowed_at < s < moved)
@@ -202,9 +205,13 @@ def main():
         rounds = []
         for _ in range(args.rounds):
             r = one_round(args, folder, reference)
+            if r is None:
+                continue
             rounds.append(r)
             print(f"| {r['before']:.3f} s | {r['slowed']:.3f} s | {r['after']:.3f} s | {r['move']:.3f} s | {r['steps']} | {r['moves']} | {r['threads']:.2f} | {r['allowed']:.3f} | "
                   f"{r['has']:.3f} | {r['reached']:.3f} |", flush=True)
+        if not rounds:
+            sys.exit("no round was undisturbed")
         print(f"\nMedian of `reached`: {statistics.median(r['reached'] for r in rounds):.3f}; most steps until the move: "
               f"{max(r['steps'] for r in rounds)}; the last schedule: `{rounds[-1]['schedule']}`. The bits are those of the plain loop in each round.")
 
