@@ -5,8 +5,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "client/files/text_file.h"
 #include "base/yaml_file.h"
+#include "client/files/text_file.h"
 #include "nlohmann/json.hpp"
 #include "run/byte_size.h"
 #include "run/file_section.h"
