@@ -77,7 +77,7 @@ std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
   }
   const bool is_long = *std::max_element(seconds_.begin(), seconds_.end()) >= kLong;
   if (step < first_step_ || !is_long) return std::nullopt;
-  MeasuredJobs jobs = std::exchange(jobs_, MeasuredJobs(jobs_.ranks(), jobs_.stages()));
+  MeasuredJobs jobs = jobs_;
   BeginWindow(step + 1);
   if (!before_.has_value()) before_.emplace(jobs.ranks(), jobs.stages());
   if (windows_before_ < kFirst) {

@@ -56,7 +56,6 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question,
 
 class ReplanWatch {
  public:
-  // `first_step`: the first that the run makes.
   ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks);
 
   // Notes that an attempt has begun, or goes on: the run has begun again so often.
@@ -79,8 +78,8 @@ class ReplanWatch {
   int windows_before_ = 0;              // in before_
   int32_t restarts_ = -1;
   int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
-  int32_t moved_step_ =
-      -1;               // with which the run went on under its schedule; -1 for the one that it began with
+  // The step with which the run went on under its schedule; -1 for the one that it began with.
+  int32_t moved_step_ = -1;
   bool keeps_ = false;  // the next attempt has its ranks where they are
   bool asked_ = false;  // a question is unanswered
   int gains_ = 0;       // answers in a row that would gain enough

@@ -41,6 +41,17 @@ class Watching : public ::testing::Test {
     run.replan = {0.05, 4};
     return std::make_shared<const RunSpec>(std::move(run));
   }
+  // Moves the run in step 10 to what suits a slow second rank, where it stays for so many steps. Returns the
+  // run as it goes on.
+  RunSpec Move(int stays) {
+    RunSpec moved = *run_;
+    moved.schedule = BetterAt(*run_, {1, 0.5}).schedule;
+    moved.replan.steps = stays;
+    watch_.Replanned(std::make_shared<const RunSpec>(moved), 10);
+    watch_.Began(1);
+    return moved;
+  }
+
   const std::shared_ptr<const RunSpec> run_ = Run();
   ReplanWatch watch_{run_, 2};
 };
@@ -62,11 +73,7 @@ TEST_F(Watching, SmallGain_DoesNotMoveTheRun) {
 
 TEST_F(Watching, MovedRun_StaysForSoManySteps) {
   ASSERT_GE(MovesBehind(&watch_, *run_, {1, 0.5}, 0, 20), 0);
-  RunSpec moved = *run_;
-  moved.schedule = BetterAt(*run_, {1, 0.5}).schedule;
-  moved.replan.steps = 12;
-  watch_.Replanned(std::make_shared<const RunSpec>(moved), 10);
-  watch_.Began(1);
+  const RunSpec moved = Move(/*stays=*/12);
   // The rank is fast again: not before step 22, and then back.
   EXPECT_EQ(MovesBehind(&watch_, moved, {1, 1}, 10, 11), -1);
   EXPECT_GE(MovesBehind(&watch_, moved, {1, 1}, 21, 20), 22);
@@ -75,11 +82,7 @@ TEST_F(Watching, MovedRun_StaysForSoManySteps) {
 // To and fro it does not go: at the speeds for which it has moved there is nothing more to gain.
 TEST_F(Watching, MovedRunAtTheSameSpeeds_NeverMovesAgain) {
   ASSERT_GE(MovesBehind(&watch_, *run_, {1, 0.5}, 0, 20), 0);
-  RunSpec moved = *run_;
-  moved.schedule = BetterAt(*run_, {1, 0.5}).schedule;
-  moved.replan.steps = 1;
-  watch_.Replanned(std::make_shared<const RunSpec>(moved), 10);
-  watch_.Began(1);
+  const RunSpec moved = Move(/*stays=*/1);
   EXPECT_EQ(MovesBehind(&watch_, moved, {1, 0.5}, 10, 100), -1);
 }
 
