@@ -21,13 +21,6 @@ namespace {
 
 constexpr int kRuns = 12;
 
-std::string Letters(int bytes) {
-  std::mt19937 rng(7);
-  std::string text;
-  while (static_cast<int>(text.size()) < bytes) text += static_cast<char>('a' + rng() % 26);
-  return text;
-}
-
 // A run of any model, sizes, precision, optimizer, family and activation policy.
 class RandomRun {
  public:
@@ -119,7 +112,7 @@ std::vector<unsigned> Seeds() {
 
 TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
   TestFolder folder;
-  folder.Write("text.txt", Letters(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   WriteIdx(folder, 256, 8);
   ComparedByClass compared{};
   int trained = 0;

@@ -36,6 +36,14 @@ inline std::string WriteSmallRun(const TestFolder& folder,
   return folder.Write("run.yaml", yaml);
 }
 
+// Returns a text of letters, the same at each call.
+inline std::string RandomLetters(int bytes) {
+  std::mt19937 rng(7);
+  std::string text;
+  while (static_cast<int>(text.size()) < bytes) text += static_cast<char>('a' + rng() % 26);
+  return text;
+}
+
 inline std::string BigEndian(uint32_t v) {
   return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
           static_cast<char>(v)};

@@ -26,13 +26,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string Text(int bytes) {
-  std::mt19937 rng(7);
-  std::string text;
-  while (static_cast<int>(text.size()) < bytes) text += static_cast<char>('a' + rng() % 26);
-  return text;
-}
-
 // Sizes at which every stage's parameters cut into equal slices for two and four replicas.
 std::string GptRun(const TestFolder& folder, const std::string& schedule, int microbatches) {
   return absl::StrCat("name: measured\nmodel: {gpt: {layers: 6, width: 64, heads: 2, context: 32}}\n",
@@ -169,7 +162,7 @@ std::vector<int> ActivationsOfTrace(const std::string& path, size_t ranks) {
 
 TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   WriteIdx(folder, 256, 8);
   ComparedByClass compared{};
   for (const Case& c : kCases) {
@@ -212,7 +205,7 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
 // for the forwards of its four micro-batches, and once for their backwards.
 TEST(MeasuredRun, FslppOnFourProcesses_FetchesEachStageOnceForwardAndOnceBackward) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   const std::string file =
       folder.Write("run.yaml", GptRun(folder, "{fslpp: {groups: 2, ranks: 2}}", /*microbatches=*/8));
   const auto run = ReadRunFile(file);
@@ -240,7 +233,7 @@ TEST(MeasuredRun, FslppOnFourProcesses_FetchesEachStageOnceForwardAndOnceBackwar
 // The order that a greedy run happened to take is run once more job by job, with the same result.
 TEST(MeasuredRun, GreedyRunFromItsActions_RepeatsTheOrderInEveryStep) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   const auto train = [&](const std::string& schedule, const std::string& out) {
     const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 4));
     return Command::Run({"weft", "train", file, "--processes", "2", "--overwrite", "--out", folder / out},
@@ -304,7 +297,7 @@ Json Compared(const std::string& file, int64_t memory, const std::string& schedu
 
 TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   const std::string any = folder.Write("any.yaml", GptRun(folder, "1f1b", 4));
   for (const std::string schedule : kMemorySchedules) {
     SCOPED_TRACE(schedule);
@@ -325,7 +318,7 @@ TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
 
 TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   // Two jobs of a rank run at once under dualpipe_v.
   for (const std::string schedule :
        {"zb_h1", "dualpipe_v", "dualpipe_v,activations=recompute", "dualpipe_v,activations=offload"}) {
@@ -353,7 +346,7 @@ TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused)
 // A user who looks for a schedule that fits has a run that does not.
 TEST(MemoryVerdict, RunThatDoesNotFit_IsComparedWithItsOwnBudget) {
   TestFolder folder;
-  folder.Write("text.txt", Text(20000));
+  folder.Write("text.txt", RandomLetters(20000));
   const int64_t least = LeastMemory(folder, "1f1b");
   ASSERT_LT(least, LeastMemory(folder, "ddp"));
   const std::string file = folder.Write("ddp.yaml", RunWithMemory(folder, "ddp", least));

@@ -23,17 +23,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A daemon with some flags.
-struct Daemon {
-  explicit Daemon(const std::string& default_file = "") {
-    app.add_option("--listen", listen)->take_all()->delimiter(',');
-    app.add_option("--lease", lease)->check(CLI::Range(5, 100));
-    app.add_option("--log-level", log_level)->check(CLI::IsMember({"error", "warning", "info"}));
-    app.add_flag("--insecure", insecure);
-    app.add_option("--backup", backup)->configurable(false);
-    settings.emplace(app, SettingsOptions{default_file, UnknownName});
-  }
-
+// What is parsed.
+struct Parsed {
   // Returns "" or what the settings say of the error; "usage: .." if they blame no file.
   std::string Parse(std::vector<std::string> arguments) {
     try {
@@ -44,6 +35,21 @@ struct Daemon {
     return "";
   }
 
+  CLI::App app;
+  std::optional<Settings> settings;
+};
+
+// A daemon with some flags.
+struct Daemon : Parsed {
+  explicit Daemon(const std::string& default_file = "") {
+    app.add_option("--listen", listen)->take_all()->delimiter(',');
+    app.add_option("--lease", lease)->check(CLI::Range(5, 100));
+    app.add_option("--log-level", log_level)->check(CLI::IsMember({"error", "warning", "info"}));
+    app.add_flag("--insecure", insecure);
+    app.add_option("--backup", backup)->configurable(false);
+    settings.emplace(app, SettingsOptions{default_file, UnknownName});
+  }
+
   // Returns "VALUE ORIGIN PLACE".
   std::string Of(const std::string& name) const {
     for (const Setting& s : settings->List()) {
@@ -52,12 +58,10 @@ struct Daemon {
     return "none";
   }
 
-  CLI::App app;
   std::vector<std::string> listen = {"127.0.0.1:7070"};
   int lease = 15;
   std::string log_level = "info", backup;
   bool insecure = false;
-  std::optional<Settings> settings;
 };
 
 class SettingsTest : public ::testing::Test {
@@ -174,7 +178,7 @@ TEST_F(SettingsTest, EmptyFile_SetsNothing) {
 }
 
 // A program with commands.
-struct Program {
+struct Program : Parsed {
   Program() {
     for (const char* name : {"ls", "train"}) {
       CLI::App* sub = app.add_subcommand(name, "");
@@ -185,19 +189,9 @@ struct Program {
     settings.emplace(
         app, SettingsOptions{"", UnknownName, {"coordinator", "token-file"}, {{"token-file", "WEFT_TOKEN"}}});
   }
-  std::string Parse(std::vector<std::string> arguments) {
-    try {
-      app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-    } catch (const CLI::ParseError& e) {
-      return settings->Blame(e).value_or(absl::StrCat("usage: ", e.what()));
-    }
-    return "";
-  }
 
-  CLI::App app;
   std::string coordinator, token_file;
   std::map<std::string, std::string> device;
-  std::optional<Settings> settings;
 };
 
 TEST_F(SettingsTest, Commands_TakeTheirSectionsAndWhatStandsAbove) {
