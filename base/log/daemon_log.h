@@ -1,5 +1,5 @@
-// Writes the log of a daemon: one line an event on standard error, with the time, a level and the program's
-// name.
+// Writes the log of a daemon: one line an event on standard error, with the time, a severity and the
+// program's name.
 //
 // 2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
 //
@@ -13,48 +13,42 @@
 #include <functional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "base/event_line.h"
 #include "base/mutex.h"
 
 namespace weft {
 
-enum class LogLevel { kError, kWarning, kInfo };
-
-// Returns the names of the levels, and the level of a name; kInfo for any other text.
-std::vector<std::string> LogLevelNames();
-LogLevel LogLevelNamed(absl::string_view name);
-
 class DaemonLog {
  public:
   // Writes events that are at least as grave as `least`.
-  DaemonLog(std::string program, LogLevel least) : program_(std::move(program)), least_(least) {}
+  DaemonLog(std::string program, LogSeverity least) : program_(std::move(program)), least_(least) {}
 
   // Writes events that are at least as grave as `least` from now on.
-  void SetLevel(LogLevel least) { least_ = least; }
+  void SetLevel(LogSeverity least) { least_ = least; }
 
-  // Has each event told to `listener` too, whatever its level, on the thread that writes it; null for nobody
-  // any more, once calls in progress have returned. A listener logs nothing itself.
-  using Listener = std::function<void(LogLevel level, absl::string_view text)>;
+  // Has each event told to `listener` too, whatever its severity, on the thread that writes it; null for
+  // nobody any more, once calls in progress have returned. A listener logs nothing itself.
+  using Listener = std::function<void(LogSeverity severity, absl::string_view text)>;
   void SetListener(Listener listener) ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Info(absl::string_view text) const { Write(LogLevel::kInfo, text); }
-  void Warning(absl::string_view text) const { Write(LogLevel::kWarning, text); }
-  void Error(absl::string_view text) const { Write(LogLevel::kError, text); }
+  void Info(absl::string_view text) const { Write(LogSeverity::kInfo, text); }
+  void Warning(absl::string_view text) const { Write(LogSeverity::kWarning, text); }
+  void Error(absl::string_view text) const { Write(LogSeverity::kError, text); }
+
+  void Write(LogSeverity severity, absl::string_view text) const;
 
  private:
-  void Write(LogLevel level, absl::string_view text) const;
-
   const std::string program_;
-  std::atomic<LogLevel> least_;
+  std::atomic<LogSeverity> least_;
   mutable Mutex mu_;
   Listener listener_ ABSL_GUARDED_BY(mu_);
 };
 
 // Returns the line with its end, for a time since 1970 in milliseconds.
-std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, absl::string_view text);
+std::string LogLine(int64_t unix_ms, LogSeverity severity, absl::string_view program, absl::string_view text);
 
 }  // namespace weft
 

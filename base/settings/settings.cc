@@ -45,8 +45,9 @@ bool IsSet(const std::string& variable) {
   return value != nullptr && *value != '\0';
 }
 
-bool Has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+template <typename T>
+bool Has(const std::vector<T>& all, const T& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
 }
 
 std::string TextOf(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
@@ -84,11 +85,6 @@ class Settings::Reader final : public CLI::Config {
   const std::map<const CLI::Option*, int>& lines() const { return lines_; }
 
  private:
-  template <typename T>
-  static bool Has(const std::vector<T>& all, const T& one) {
-    return std::find(all.begin(), all.end(), one) != all.end();
-  }
-
   // Notes which options the command line gives.
   void NoteFlags() const {
     const auto note = [this](const CLI::App& app) {

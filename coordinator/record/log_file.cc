@@ -36,11 +36,7 @@ std::optional<RunLogLine> ParseRunLogLine(const std::string& text) {
   line.writer = word("writer");
   line.entry.unix_ns = number("unix_ns", 0);
   line.entry.text = word("text");
-  const std::string level = word("level");
-  for (int s = 0; s < kLogSeverities; ++s) {
-    if (LogSeverityName(static_cast<LogSeverity>(s)) == level)
-      line.entry.severity = static_cast<LogSeverity>(s);
-  }
+  line.entry.severity = LogSeverityNamed(word("level")).value_or(LogSeverity::kInfo);
   if (json.contains("ranks") && json["ranks"].is_array()) {
     for (const nlohmann::json& rank : json["ranks"]) {
       if (rank.is_number_integer()) line.ranks.push_back(rank.get<Rank>());

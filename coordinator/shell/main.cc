@@ -2,7 +2,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +28,7 @@
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
+#include "base/settings/reload.h"
 #include "base/settings/settings.h"
 #include "base/threads.h"
 #include "coordinator/record/run_records.h"
@@ -86,25 +86,16 @@ CoreOptions CoreOptionsOf(const Flags& flags) {
   return core;
 }
 
-void Write(const DaemonLog& log, const LogEntry& entry) {
-  switch (entry.severity) {
-    case LogSeverity::kError:
-      return log.Error(entry.text);
-    case LogSeverity::kWarning:
-      return log.Warning(entry.text);
-    case LogSeverity::kInfo:
-      return log.Info(entry.text);
-  }
-}
-
 // Logs one line a change, for an operator who looks at the log. Lines of workers are in their own logs.
 CoordinatorObserver Observe(const DaemonLog* log) {
   CoordinatorObserver observer;
   observer.log = [log](const RunLogLine& line) {
-    if (line.process < 0) Write(*log, line.entry);
+    if (line.process < 0) log->Write(line.entry.severity, line.entry.text);
   };
   observer.worker = [log](const WorkerChange& w) {
-    if (w.run == 0) Write(*log, LineOf(w));  // others are lines of their runs
+    if (w.run != 0) return;  // it is a line of that run
+    const LogEntry entry = LineOf(w);
+    log->Write(entry.severity, entry.text);
   };
   observer.replanned = [log](const Replanned& r) {
     log->Info(absl::StrCat("run ", r.run, " goes on under ", r.plan->schedule, ", and no more under ",
@@ -267,19 +258,15 @@ CoordinatorServerOptions ServerOptionsOf(const Flags& flags, const DaemonLog* lo
   return options;
 }
 
-// Takes what a new configuration may change while it serves. `now` reads it.
-void Reload(const std::function<absl::StatusOr<Configuration>()>& now, const std::vector<Setting>& at_start,
-            DaemonLog* log) {
-  absl::StatusOr<Configuration> configuration = now();
-  if (!configuration.ok())
-    return log->Warning(absl::StrCat("the configuration is not taken: ", configuration.status().message()));
-  log->SetLevel(LogLevelNamed(configuration->flags.log_level));
-  std::vector<std::string> later = Changed(at_start, configuration->settings);
-  later.erase(std::remove(later.begin(), later.end(), "log-level"), later.end());
-  log->Info(absl::StrCat(
-      "reloaded: log level ", configuration->flags.log_level,
-      "; certificates and tokens are taken whenever they change",
-      later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
+// Returns what says that a file of a run could not be written: in the run's log as well, while the server is
+// there.
+std::function<void(uint64_t run, const std::string& sentence)> SayOfRuns(const Serving& serving,
+                                                                         const DaemonLog& log) {
+  return [&serving, &log](uint64_t run, const std::string& sentence) {
+    LogEntry entry = {LogSeverity::kWarning, 0, absl::StrCat("run ", run, ": ", sentence)};
+    CoordinatorServer* const server = serving.server;
+    server == nullptr ? log.Write(entry.severity, entry.text) : server->Log(run, std::move(entry));
+  };
 }
 
 // The signals that the daemon waits for: those that end it; with SIGHUP, which reloads.
@@ -310,7 +297,7 @@ int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
   const AwaitedSignals signals = BlockSignals();  // before any thread starts
-  DaemonLog log("weft-coordinator", LogLevelNamed(flags.log_level));
+  DaemonLog log("weft-coordinator", LogSeverityNamed(flags.log_level).value());
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
@@ -327,14 +314,8 @@ int Serve(const Configuration& configuration,
   StoreWriter* const writer = store->writer.get();
   CoordinatorServerOptions options = ServerOptionsOf(flags, &log);
   // The records exist before the server, which calls them.
-  RunRecords records(
-      std::filesystem::absolute(flags.output_root).lexically_normal().string(),
-      [&](uint64_t run, const std::string& sentence) {
-        LogEntry entry = {LogSeverity::kWarning, 0, absl::StrCat("run ", run, ": ", sentence)};
-        CoordinatorServer* const server = serving.server;
-        server == nullptr ? Write(log, entry) : server->Log(run, std::move(entry));
-      },
-      RecordWritten(writer), store->takes_over);
+  RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
+                     SayOfRuns(serving, log), RecordWritten(writer), store->takes_over);
   options.observer = Both(Observe(&log), &records);
   options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records.Claim(run, request, plan);
@@ -352,7 +333,9 @@ int Serve(const Configuration& configuration,
   notices->Ready(serves);
   const std::string signal = AwaitEnd(signals, [&] {
     notices->Reloading();
-    Reload(read_again, configuration.settings, &log);
+    const auto now = read_again();
+    Reload(now.status(), now.ok() ? now->settings : configuration.settings, configuration.settings,
+           "certificates and tokens", &log);
     notices->Ready(serves);
   });
   log.Info(absl::StrCat("stopping on ", signal));
@@ -449,7 +432,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--log-level", flags.log_level,
                  "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
-      ->check(CLI::IsMember(LogLevelNames()))
+      ->check(CLI::IsMember(LogSeverityNames()))
       ->type_name("LEVEL");
 }
 

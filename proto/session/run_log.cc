@@ -1,25 +1,9 @@
 #include "proto/session/run_log.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-
 namespace weft {
-
-absl::string_view LogSeverityName(LogSeverity severity) {
-  switch (severity) {
-    case LogSeverity::kError:
-      return "error";
-    case LogSeverity::kWarning:
-      return "warning";
-    case LogSeverity::kInfo:
-      return "info";
-  }
-  return "";
-}
 
 bool Concerns(const RunLogLine& line, Rank rank) {
   return rank < 0 || line.process < 0 ||
@@ -27,13 +11,7 @@ bool Concerns(const RunLogLine& line, Rank rank) {
 }
 
 std::string RunLogText(const RunLogLine& line) {
-  const int64_t unix_ms = line.entry.unix_ns / 1'000'000;
-  const std::time_t seconds = unix_ms / 1000;
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %s %s: %s", utc.tm_year + 1900, utc.tm_mon + 1,
-                         utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, unix_ms % 1000,
-                         LogSeverityName(line.entry.severity), line.writer, line.entry.text);
+  return EventLine(line.entry.unix_ns / 1'000'000, line.entry.severity, line.writer, line.entry.text);
 }
 
 const RunLogLine& RunLog::Add(RunLogLine line) {

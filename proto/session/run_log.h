@@ -13,16 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "base/event_line.h"
 #include "schedules/job.h"
 
 namespace weft {
-
-enum class LogSeverity : uint8_t { kError, kWarning, kInfo };
-inline constexpr int kLogSeverities = 3;
-
-// Returns "error", "warning" or "info".
-absl::string_view LogSeverityName(LogSeverity severity);
 
 struct LogEntry {
   LogSeverity severity = LogSeverity::kInfo;

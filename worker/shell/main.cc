@@ -16,12 +16,12 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
+#include "base/settings/reload.h"
 #include "base/settings/settings.h"
 #include "base/threads.h"
 #include "proto/session/access.h"
@@ -135,9 +135,7 @@ int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> bac
   // One that weft train owns is started again by it.
   SessionLink link(
       *std::move(stream), [&log](const std::string& line) { log.Info(line); }, /*renews=*/!flags.owned);
-  log.SetListener([&link](LogLevel level, absl::string_view text) {
-    link.TellLine(static_cast<LogSeverity>(level), text);
-  });
+  log.SetListener([&link](LogSeverity severity, absl::string_view text) { link.TellLine(severity, text); });
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
   options.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
@@ -199,7 +197,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
       ->group("");
   app.add_option("--log-level", flags.log_level,
                  "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
-      ->check(CLI::IsMember(LogLevelNames()))
+      ->check(CLI::IsMember(LogSeverityNames()))
       ->type_name("LEVEL");
   app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")
       ->check(CLI::Range(-1, 1 << 20));
@@ -321,20 +319,6 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
   return configuration;
 }
 
-// Takes what a new configuration may change while the worker serves. `now` reads it.
-void Reload(const std::function<absl::StatusOr<Configuration>()>& now, const std::vector<Setting>& at_start,
-            DaemonLog* log) {
-  absl::StatusOr<Configuration> configuration = now();
-  if (!configuration.ok())
-    return log->Warning(absl::StrCat("the configuration is not taken: ", configuration.status().message()));
-  log->SetLevel(LogLevelNamed(configuration->flags.log_level));
-  std::vector<std::string> later = Changed(at_start, configuration->settings);
-  later.erase(std::remove(later.begin(), later.end(), "log-level"), later.end());
-  log->Info(absl::StrCat(
-      "reloaded: log level ", configuration->flags.log_level, "; certificates are taken whenever they change",
-      later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
-}
-
 int Main(int argc, char** argv) {
   const std::function<absl::StatusOr<Configuration>()> read = [argc, argv] {
     return ReadConfiguration(argc, argv);
@@ -359,9 +343,15 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
-  DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : LogLevelNamed(flags.log_level));
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : LogSeverityNamed(flags.log_level).value());
   std::function<void()> reload;
-  if (!flags.owned) reload = [&] { Reload(read, configuration->settings, &log); };
+  if (!flags.owned) {
+    reload = [&] {
+      const auto now = read();
+      Reload(now.status(), now.ok() ? now->settings : configuration->settings, configuration->settings,
+             "certificates", &log);
+    };
+  }
   if (!flags.coordinator.empty()) signals.emplace(reload);
   if (!flags.check.empty()) return CheckModel(flags.check);
   // The device is loaded before anything uses LibTorch.
