@@ -37,6 +37,14 @@ std::thread StartThread(std::function<void()> work) {
   _exit(kTryAgain);
 }
 
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
 absl::Status CheckThreads(int count) {
   Notification over;
   std::vector<std::thread> threads;

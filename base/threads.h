@@ -3,6 +3,8 @@
 #ifndef WEFT_BASE_THREADS_H_
 #define WEFT_BASE_THREADS_H_
 
+#include <signal.h>
+
 #include <functional>
 #include <thread>
 
@@ -21,6 +23,19 @@ absl::StatusOr<std::thread> TryStartThread(std::function<void()> work);
 // Starts a thread without which the program cannot go on. If there is none, it ends the process: the reason
 // on standard error, exit code 75.
 std::thread StartThread(std::function<void()> work);
+
+// Blocks all signals of the calling thread while it lives. A thread that a library starts meanwhile has them
+// blocked for good, so that a signal for the process reaches the thread that waits for it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 // Returns ResourceExhausted if the process cannot have `count` threads more at this moment. For the start of
 // a program that uses libraries which do not survive the lack of one.

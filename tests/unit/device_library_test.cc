@@ -1,5 +1,8 @@
 #include "worker/shell/compute/device_library.h"
 
+#include <dlfcn.h>
+#include <signal.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -147,6 +150,20 @@ TEST(CudaDriver, WithoutGpu_SaysSo) {
   setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
   EXPECT_THAT(DriverRefusal("hidden"), HasSubstr("may use (CUDA_VISIBLE_DEVICES is \"-1\")"));
   unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+// Otherwise that thread would take a SIGINT which another thread of the program waits for, and die of it.
+TEST(CudaDriver, ThreadThatItStarts_HasEverySignalBlocked) {
+  const DeviceSearch search = TestSearch("serves");
+  ASSERT_TRUE(CheckCudaDriver(search, 0).ok());
+  void* const driver = dlopen(search.cuda_driver.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(driver, nullptr);
+  const auto blocks = reinterpret_cast<int (*)(int)>(dlsym(driver, "DriverThreadBlocks"));
+  ASSERT_NE(blocks, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) EXPECT_EQ(blocks(signal), 1) << signal;
+  sigset_t own;
+  pthread_sigmask(SIG_BLOCK, nullptr, &own);
+  EXPECT_EQ(sigismember(&own, SIGINT), 0);
 }
 
 TEST(CudaDriver, Stub_IsToldFromADriver) { EXPECT_THAT(DriverRefusal("stub"), HasSubstr("is the stub of")); }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/threads.h"
 #include "worker/shell/compute/device_library.h"
 
 namespace weft {
@@ -103,6 +104,7 @@ absl::Status CheckCudaDriver(const DeviceSearch& search, int index) {
   const absl::StatusOr<Driver> driver = OpenDriver(search.cuda_driver);
   if (!driver.ok()) return driver.status();
   int version = 0, count = 0;
+  const SignalsBlocked blocked;  // the driver starts a thread, which must not take the program's signals
   absl::Status status = Check(*driver, driver->version(&version));
   if (status.ok()) status = CheckVersion(version, Release(search.cuda_driver_release));
   if (status.ok()) status = Check(*driver, driver->init(0));
