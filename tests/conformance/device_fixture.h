@@ -36,6 +36,11 @@ inline int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_b
 class DeviceModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
+  static Outcome ReferenceHere(const RunSpec& run) {
+    return Reference(run, ReferenceOf(std::get<0>(GetParam())));
+  }
+  // Returns true where a test that counts bytes does not hold.
+  static bool RoundsUp() { return !TakesBytesAsAsked(std::get<0>(GetParam())); }
   static std::string model() { return std::get<1>(GetParam()); }
   RunSpec Run(int stages) const { return SmallRun(model(), "adamw", stages, folder_.path()); }
   RunSpec RunWithDropout(int stages) const;

@@ -21,6 +21,7 @@ namespace weft::testing {
 namespace {
 
 TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
+  if (RoundsUp()) GTEST_SKIP() << "it counts to the byte";
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
@@ -83,6 +84,7 @@ KeptBytes BytesKeptByForward(Device& device, const RunSpec& run, MemorySource& m
 }
 
 TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
+  if (RoundsUp()) GTEST_SKIP() << "it counts to the byte";
   std::map<std::string, KeptBytes> kept;
   for (const char* activations : {"retain", "recompute", "offload"}) {
     RunSpec run = RunWithDropout(3);
@@ -152,6 +154,7 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
 }
 
 TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
+  if (RoundsUp()) GTEST_SKIP() << "it counts to the byte";
   for (const char* activations : {"retain", "recompute", "offload"}) {
     for (const bool dropout : {false, true}) {
       RunSpec run = dropout ? RunWithDropout(3) : Run(3);

@@ -28,6 +28,9 @@ namespace {
 class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
+  static Outcome ReferenceHere(const RunSpec& run) {
+    return Reference(run, ReferenceOf(std::get<0>(GetParam())));
+  }
   static std::string model() { return std::get<1>(GetParam()); }
   RunSpec Run(int stages) const {
     RunSpec run = SmallRun(model(), "adamw", stages, folder_.path());
@@ -40,7 +43,7 @@ class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string,
 
 TEST_P(BFloat16Training, AnyArrangement_EqualsReference) {
   const RunSpec run = Run(4);
-  const Outcome reference = Reference(run);
+  const Outcome reference = ReferenceHere(run);
   ExpectSame(Train(device(), run, {}), reference);
   ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 2, 1, 0}, /*split_backward=*/true}), reference);
   ExpectSame(Train(device(), run, {Kind::kOneRank, {2, 0, 3, 1}}), reference);
@@ -62,20 +65,20 @@ TEST_P(BFloat16Training, OldWeightsClippedAndStopped_EqualReference) {
     run.schedule.name = "gpipe";
     run.schedule.rule = rule;
     run.train.clip_norm = 0.5;
-    const Outcome reference = Reference(run);
+    const Outcome reference = ReferenceHere(run);
     ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}}), reference);
     ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
     ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
     ExpectSame(Train(device(), run, {Kind::kFetched, {3, 1, 0, 2}, true}), reference);
     run.train.clip_norm = 0;
-    const Outcome unclipped = Reference(run);
+    const Outcome unclipped = ReferenceHere(run);
     ExpectSame(TrainInTwo(device(), run, 3, {Kind::kReplicas}, {Kind::kSlices}), unclipped);
   }
 }
 
 TEST_P(BFloat16Training, EveryActivationPolicy_EqualsReference) {
   RunSpec run = Run(3);
-  const Outcome reference = Reference(run);
+  const Outcome reference = ReferenceHere(run);
   for (const char* activations : {"recompute", "offload", "recompute/retain/offload"}) {
     SCOPED_TRACE(activations);
     run.schedule.activations = activations;

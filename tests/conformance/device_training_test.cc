@@ -23,6 +23,9 @@ using Parameters = std::tuple<std::string, std::string, std::string, int>;
 class DeviceTraining : public ::testing::TestWithParam<Parameters> {
  protected:
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
+  static Outcome ReferenceHere(const RunSpec& run) {
+    return Reference(run, ReferenceOf(std::get<0>(GetParam())));
+  }
   static int stages() { return std::get<3>(GetParam()); }
   RunSpec Run() const {
     return SmallRun(std::get<1>(GetParam()), std::get<2>(GetParam()), stages(), folder_.path());
@@ -30,10 +33,10 @@ class DeviceTraining : public ::testing::TestWithParam<Parameters> {
   // Returns the reference's outcome of Run(). It is computed once for each run that several devices and tests
   // compare with.
   const Outcome& ReferenceOfRun() const {
-    static auto* known = new std::map<std::tuple<std::string, std::string, int>, Outcome>();
+    static auto* known = new std::map<std::tuple<DeviceBackend*, std::string, std::string, int>, Outcome>();
     const auto& [device, model, optimizer, stages] = GetParam();
-    const auto key = std::make_tuple(model, optimizer, stages);
-    if (known->count(key) == 0) (*known)[key] = Reference(Run());
+    const auto key = std::make_tuple(ReferenceOf(device), model, optimizer, stages);
+    if (known->count(key) == 0) (*known)[key] = ReferenceHere(Run());
     return known->at(key);
   }
 
@@ -129,7 +132,7 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
       run.schedule.rule = rule;
       run.schedule.activations = activations;
       if (name == "pipedream") run.train.microbatches = 1;
-      const Outcome reference = Reference(run);
+      const Outcome reference = ReferenceHere(run);
       const bool one = run.train.microbatches == 1;
       const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
       ExpectSame(Train(device(), run, {Kind::kPipeline, order}), reference);
@@ -141,7 +144,7 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
       ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
       run.schedule = {};
       if (synchronous.count(run.train.microbatches) == 0)
-        synchronous[run.train.microbatches] = Reference(run);
+        synchronous[run.train.microbatches] = ReferenceHere(run);
       const bool newest = name == "pipedream" && stages == 1;
       EXPECT_EQ(synchronous[run.train.microbatches].trained == reference.trained, newest)
           << "old weights must show";
@@ -165,10 +168,10 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     if (name == "pipedream") run.train.microbatches = 1;
     run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2, /*min_lr=*/1e-4};
     run.train.clip_norm = 1e9;
-    const Outcome unclipped = Reference(run);
+    const Outcome unclipped = ReferenceHere(run);
     // Up to the first step with a norm as large as the largest it is the same training, and that is clipped.
     run.train.clip_norm = 0.999 * *std::max_element(unclipped.norms.begin(), unclipped.norms.end());
-    const Outcome reference = Reference(run);
+    const Outcome reference = ReferenceHere(run);
     EXPECT_TRUE(reference.trained != unclipped.trained) << "clipping must show";
     const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
                                        [&](double norm) { return norm > run.train.clip_norm; });
@@ -184,7 +187,7 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
     ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
     run.train.lr_schedule = {};
-    EXPECT_TRUE(Reference(run).trained != reference.trained) << "learning rates must show";
+    EXPECT_TRUE(ReferenceHere(run).trained != reference.trained) << "learning rates must show";
   }
 }
 
@@ -201,7 +204,7 @@ TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
     run.schedule.rule = rule;
     if (name == "pipedream") run.train.microbatches = 1;
     run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2};
-    const Outcome reference = Reference(run);
+    const Outcome reference = ReferenceHere(run);
     // The run stops before all old versions are there, and after.
     SCOPED_TRACE(name + ", " + rule);
     ExpectSame(TrainInTwo(device(), run, 1, {Kind::kPipeline}, {Kind::kReplicas}), reference);

@@ -12,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/device_library.h"
 
@@ -203,7 +202,6 @@ class Devices final {
   }
 
   const std::vector<std::string>& own_memory() const { return own_memory_; }
-  const absl::Status& without_cuda() const { return without_cuda_; }
   Device& device(const std::string& name) { return *devices_.at(name); }
   DeviceBackend* backend(const std::string& name) const {
     const auto found = backends_.find(name);
@@ -211,12 +209,14 @@ class Devices final {
   }
 
  private:
+  // LibTorch's autograd orders the work of one kind of accelerator a process, and takes a registered test
+  // device for it. So the test device and a GPU are never loaded together.
   Devices() {
-    if (const absl::Status loaded = Load("testgpu"); !loaded.ok()) {  // it is built with this program
+    const char* const name = std::getenv("WEFT_TEST_DEVICE");
+    if (const absl::Status loaded = Load(name == nullptr ? "testgpu" : name); !loaded.ok()) {
       std::fprintf(stderr, "%s\n", std::string(loaded.message()).c_str());
       std::abort();
     }
-    without_cuda_ = Load("cuda");
     devices_["cpu"] = CreateCpuDevice();
   }
 
@@ -224,7 +224,9 @@ class Devices final {
     DeviceSearch search = DefaultDeviceSearch();
     search.folders.insert(search.folders.begin(),
                           std::filesystem::read_symlink("/proc/self/exe").parent_path().string());
-    absl::StatusOr<LoadedDevice> loaded = LoadDevice({name}, {}, search);
+    DeviceOptions options;
+    options.graphs = false;
+    absl::StatusOr<LoadedDevice> loaded = LoadDevice({name}, options, search);
     if (!loaded.ok()) return loaded.status();
     backends_[name] = loaded->backend.get();
     devices_[name] = std::make_unique<HostedDevice>(CreateTorchDevice(std::move(loaded->backend)));
@@ -235,35 +237,19 @@ class Devices final {
   std::map<std::string, std::unique_ptr<Device>> devices_;
   std::map<std::string, DeviceBackend*> backends_;  // of devices_
   std::vector<std::string> own_memory_;
-  absl::Status without_cuda_;
 };
-
-// Each case of the test device would be one of CUDA too.
-class CudaNotice final : public ::testing::Environment {
- public:
-  void SetUp() override {
-    const absl::Status& without = Devices::Instance().without_cuda();
-    if (without.ok()) return;
-    int cases = 0;
-    const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
-    for (int s = 0; s < all.total_test_suite_count(); ++s) {
-      const ::testing::TestSuite& suite = *all.GetTestSuite(s);
-      for (int i = 0; i < suite.total_test_count(); ++i) {
-        const char* const value = suite.GetTestInfo(i)->value_param();
-        cases += value != nullptr && absl::StrContains(value, "testgpu") ? 1 : 0;
-      }
-    }
-    std::fprintf(stderr, "CUDA: %d CASES NOT RUN: %s\n", cases, std::string(without.message()).c_str());
-  }
-};
-
-[[maybe_unused]] const auto* const notice = ::testing::AddGlobalTestEnvironment(new CudaNotice);
 
 }  // namespace
 
 std::vector<std::string> OwnMemoryDevices() { return Devices::Instance().own_memory(); }
 
 Device& DeviceNamed(const std::string& name) { return Devices::Instance().device(name); }
+
+bool TakesBytesAsAsked(const std::string& name) { return name != "cuda"; }
+
+DeviceBackend* ReferenceOf(const std::string& name) {
+  return name == "testgpu" ? nullptr : BackendNamed(name);
+}
 
 DeviceBackend* BackendNamed(const std::string& name) { return Devices::Instance().backend(name); }
 

@@ -3,8 +3,12 @@
 //
 // cpu      as it is
 // testgpu  a device whose memory the host cannot touch and whose work is late (tests/testgpu)
-// cuda     a GPU, where there is one that works; else its cases are skipped, and how many is said once,
-// loudly
+// cuda     a GPU
+//
+// None captures passes: the suites walk passes in ways that no schedule does, halves of backwards among them.
+//
+// A process has the CPU and one of the others: WEFT_TEST_DEVICE says which, testgpu if it is not set. Where
+// that one cannot be loaded, the process ends and says why.
 #ifndef WEFT_TESTS_CONFORMANCE_DEVICES_H_
 #define WEFT_TESTS_CONFORMANCE_DEVICES_H_
 
@@ -16,13 +20,20 @@
 
 namespace weft::testing {
 
-// Returns the devices with memory of their own that can be used here, to be parameters of tests. Without a
-// GPU that works one line at the program's begin says how many cases that leaves out.
+// Returns the devices with memory of their own of this process, to be parameters of tests.
 std::vector<std::string> OwnMemoryDevices();
 
 // Returns "cpu", or one of those. One a process each.
 Device& DeviceNamed(const std::string& name);
-// Returns the backend of one of those, for loops that take a backend; null where it cannot be used here.
+// Returns false for a GPU, whose allocator rounds each size up to 512 bytes: what is counted to the byte does
+// not hold there.
+bool TakesBytesAsAsked(const std::string& name);
+
+// Returns the backend whose plain loop has the bits of the device; null for the CPU, whose bits the test
+// device has too.
+DeviceBackend* ReferenceOf(const std::string& name);
+// Returns the backend of one of those, for loops that take a backend; null for the CPU and for what this
+// process has not loaded.
 DeviceBackend* BackendNamed(const std::string& name);
 
 }  // namespace weft::testing

@@ -381,15 +381,16 @@ std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& fo
   return tensors;
 }
 
-Outcome Reference(const RunSpec& run) {
+Outcome Reference(const RunSpec& run, DeviceBackend* backend) {
   TemporaryFolder folder;
   Outcome outcome;
-  Require(RunReference(run, folder.path(), [&](const ReferenceStep& step) {
+  const auto add = [&](const ReferenceStep& step) {
     outcome.losses.push_back(Comparable(step.loss));
     if (step.gradient_norm.has_value()) outcome.norms.push_back(Comparable(*step.gradient_norm));
     outcome.skipped += step.skipped;
     return true;
-  }));
+  };
+  Require(RunReference(run, folder.path(), add, backend));
   if (run.first_step() == 0) outcome.initial = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint-0"));
   outcome.trained = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint"));
   return outcome;

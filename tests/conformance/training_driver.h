@@ -16,6 +16,7 @@
 #include "run/run_spec.h"
 #include "tests/conformance/small_runs.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/device_backend.h"
 
 namespace weft::testing {
 
@@ -48,7 +49,8 @@ struct Outcome {
   std::map<std::string, std::vector<uint8_t>> initial, trained;  // checkpoint tensors by name
 };
 
-Outcome Reference(const RunSpec& run);
+// Runs the plain loop, on the CPU or a backend (devices.h).
+Outcome Reference(const RunSpec& run, DeviceBackend* backend = nullptr);
 
 struct Arrangement {
   enum class Kind {

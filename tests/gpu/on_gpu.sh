@@ -30,7 +30,9 @@ tests=$(
   echo 120 gpu_device_test
   echo 180 transport_process_test
   echo 540 device_test WEFT_TEST_DEVICE=cuda
-  for test in "$root"/tests/gpu_*_test; do [[ $test == *gpu_device_test ]] || echo 120 "$(basename "$test")"; done
+  for test in "$root"/tests/gpu_*_test; do [[ $test == *gpu_device_test ]] || echo 120 "$(basename "$test")" WEFT_TEST_DEVICE=cuda; done
+  echo 240 device_conformance_test WEFT_TEST_DEVICE=cuda
+  echo 120 device_precision_test WEFT_TEST_DEVICE=cuda
   echo 120 transport_conformance_test
 )
 while read -r seconds name variables; do

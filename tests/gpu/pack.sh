@@ -9,7 +9,7 @@ set -euo pipefail
 source_folder=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(realpath "${1:?usage: tests/gpu/pack.sh BUILD [OUT]}")
 out=$(realpath "${2:-$source_folder/build}")
-programs=(tests/device_test tests/transport_conformance_test tests/transport_process_test tests/transport_peer tests/libweft_testgpu.so
+programs=(tests/device_test tests/device_conformance_test tests/device_precision_test tests/transport_conformance_test tests/transport_process_test tests/transport_peer tests/libweft_testgpu.so
   bench/transport_bench tests/gpu_device_test)
 for test in "$build"/tests/gpu_*_test; do
   # The first is in the list, so that its absence is noticed; the other needs no GPU.
