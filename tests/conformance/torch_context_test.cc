@@ -97,7 +97,7 @@ TEST(MaxPool, AnySize_HasTheBitsOfLibTorchsOnTheCpu) {
     for (const int own : {0, 1}) {
       at::Tensor x = values.clone();
       x.set_requires_grad(true);
-      made[own] = own == 1 ? MaxPool(x) : at::max_pool2d(x, 3, 2, 1);
+      made[own] = own == 1 ? MaxPool(x, nullptr) : at::max_pool2d(x, 3, 2, 1);
       made[own].backward(scale);
       gradient[own] = x.grad();
     }

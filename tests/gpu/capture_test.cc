@@ -24,6 +24,7 @@
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/batch_norm.h"
+#include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/host_offload.h"
 #include "worker/shell/torch/max_pool.h"
 #include "worker/shell/torch/rank_device.h"
@@ -420,8 +421,9 @@ TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
   for (int i = 0; i < 4; ++i) parameters.push_back(at::empty({4}, floats).set_requires_grad(true));
   const auto run = [&] {
     const at::Tensor scores =
-        MaxPool(BatchNorm(images, parameters.data(), /*epsilon=*/1e-5, /*training=*/true)).mean({2, 3});
-    const at::Tensor loss = Loss(scores, at::zeros({2}, floats.dtype(at::kLong)));
+        MaxPool(BatchNorm(images, parameters.data(), /*epsilon=*/1e-5, /*training=*/true), nullptr)
+            .mean({2, 3});
+    const at::Tensor loss = Loss(scores, at::zeros({2}, floats.dtype(at::kLong)), nullptr);
     std::vector<at::Tensor> leaves = parameters;
     leaves.push_back(images);
     EXPECT_EQ(torch::autograd::grad({loss}, leaves).size(), 5u);

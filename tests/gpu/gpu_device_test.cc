@@ -2,10 +2,12 @@
 // jobs make no call that waits. Label gpu.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
@@ -23,7 +25,10 @@
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
 #include "worker/shell/cuda/flat_formulas.h"
+#include "worker/shell/torch/channels_last.h"
+#include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/dropout.h"
+#include "worker/shell/torch/max_pool.h"
 
 namespace weft {
 namespace {
@@ -247,6 +252,37 @@ TEST_F(GpuDeviceTest, Graph_Replayed_GivesTheBitsOfTheEagerPass) {
   EXPECT_TRUE(eager.loss.equal(captured.loss));
   EXPECT_TRUE(eager.g1.equal(captured.g1));
   EXPECT_TRUE(eager.g2.equal(captured.g2));
+}
+
+TEST_F(GpuDeviceTest, OwnKernelsOfPasses_GiveWhatLibTorchsOperationsGive) {
+  at::Tensor scores, targets, images, given;
+  {
+    const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
+    scores = at::randn({300, 50304}, Options()).to(at::kBFloat16);
+    targets = at::randint(50257, {300}, Options().dtype(at::kLong));
+    images = at::randn({4, 64, 57, 56}, Options()).to(at::kBFloat16);
+    given = at::randn({4, 64, 29, 28}, Options()).to(at::kBFloat16);
+  }
+  const auto of_loss = [&](const FlatMath* math) {
+    const at::Tensor leaf = scores.detach().set_requires_grad(true);
+    const at::Tensor loss = Loss(leaf, targets, math);
+    return std::pair(loss.detach(), torch::autograd::grad({loss}, {leaf})[0].to(at::kFloat));
+  };
+  const auto of_pool = [&](const at::Tensor& pooled, const FlatMath* math) {
+    const at::Tensor leaf = pooled.detach().set_requires_grad(true);
+    return torch::autograd::grad({MaxPool(leaf, math)}, {leaf}, {given})[0].to(at::kFloat);
+  };
+  device_->BeginJob(Forward(0), false);
+  const auto [loss, gradient] = of_loss(&device_->math());
+  const auto [expected_loss, expected_gradient] = of_loss(nullptr);
+  const at::Tensor planes = of_pool(images, &device_->math()), expected = of_pool(images, nullptr);
+  const at::Tensor last = of_pool(LaidOutChannelsLast(images), &device_->math());
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
+  EXPECT_TRUE(at::allclose(loss, expected_loss, 1e-5)) << loss << " " << expected_loss;
+  EXPECT_TRUE(at::allclose(gradient, expected_gradient, 1e-2, 1e-6));
+  // Sums of up to four gradients: one rounding here, up to three there.
+  EXPECT_TRUE(at::allclose(planes, expected, 2e-2, 5e-2));
+  EXPECT_TRUE(last.equal(planes));
 }
 
 TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {

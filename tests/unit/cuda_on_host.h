@@ -78,6 +78,7 @@ inline void Launch(dim3 blocks, unsigned threads, const std::function<void()>& k
 
 }  // namespace cuda_on_host
 
+inline void __syncthreads() { cuda_on_host::meeting->barrier.arrive_and_wait(); }
 inline int __syncthreads_and(int value) {
   cuda_on_host::Meeting& meeting = *cuda_on_host::meeting;
   if (value == 0) meeting.all = false;

@@ -27,9 +27,14 @@ struct FlatPiece {
   DataType type = DataType::kFloat32;
 };
 
+class PassMath;
+
 class FlatMath {
  public:
   virtual ~FlatMath() = default;
+
+  // Returns the device's own operations of passes (pass_math.h); null where LibTorch's serve.
+  virtual const PassMath* pass_math() const { return nullptr; }
 
   virtual void Zero(void* to, size_t bytes) const = 0;
   virtual void Copy(void* to, const void* from, size_t bytes) const = 0;

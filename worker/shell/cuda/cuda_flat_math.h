@@ -12,13 +12,17 @@
 #include <vector>
 
 #include "worker/shell/compute/flat_math.h"
+#include "worker/shell/cuda/cuda_pass_math.h"
 
 namespace weft {
 
 class CudaFlatMath final : public FlatMath {
  public:
   // `stream` returns the calling thread's stream.
-  explicit CudaFlatMath(std::function<c10::cuda::CUDAStream()> stream) : stream_(std::move(stream)) {}
+  explicit CudaFlatMath(std::function<c10::cuda::CUDAStream()> stream)
+      : stream_(std::move(stream)), pass_math_(stream_) {}
+
+  const PassMath* pass_math() const override { return &pass_math_; }
 
   void Zero(void* to, size_t bytes) const override;
   void Copy(void* to, const void* from, size_t bytes) const override;
@@ -41,6 +45,7 @@ class CudaFlatMath final : public FlatMath {
 
  private:
   const std::function<c10::cuda::CUDAStream()> stream_;
+  const CudaPassMath pass_math_;
 };
 
 }  // namespace weft

@@ -3,48 +3,18 @@
 
 #include "worker/shell/cuda/flat_formulas.h"
 #include "worker/shell/cuda/flat_kernels.h"
+#include "worker/shell/cuda/vector_access.h"
 
 // Compiled with weft_exact_arithmetic (flat_formulas.h says what that means).
 //
 // These kernels are bound by memory: each thread moves 16 bytes an access where the pointers allow it, and a
 // grid of a few blocks a processor strides over the buffer.
 
-// Launches a kernel. The unit test of this file runs the kernels on the host, and defines it otherwise.
-#ifndef WEFT_LAUNCH
-#define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
-#endif
-
 namespace weft::kernels {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 2048;
-
-template <int L>
-struct alignas(sizeof(float) * L) Floats {
-  float v[L];
-};
-template <int L>
-__device__ __forceinline__ Floats<L> Load(const float* at) {
-  return *reinterpret_cast<const Floats<L>*>(at);
-}
-template <int L>
-__device__ __forceinline__ void Store(float* at, const Floats<L>& values) {
-  *reinterpret_cast<Floats<L>*>(at) = values;
-}
-
-template <int L>
-struct alignas(sizeof(uint16_t) * L) Halves {
-  uint16_t v[L];
-};
-template <int L>
-__device__ __forceinline__ Halves<L> Load(const uint16_t* at) {
-  return *reinterpret_cast<const Halves<L>*>(at);
-}
-template <int L>
-__device__ __forceinline__ void Store(uint16_t* at, const Halves<L>& values) {
-  *reinterpret_cast<Halves<L>*>(at) = values;
-}
 
 // Runs block `block` of the `blocks` that run op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i)
 // for the rest.
@@ -60,10 +30,6 @@ __device__ void Stride(const Op& op, int64_t n, bool wide, unsigned block, unsig
 template <typename Op>
 __global__ void __launch_bounds__(kThreads) ForEach(const Op op, const int64_t n, const bool wide) {
   Stride(op, n, wide, blockIdx.x, gridDim.x);
-}
-
-bool Aligned(const void* pointer, uintptr_t bytes = 16) {
-  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
 unsigned BlocksFor(int64_t n) {

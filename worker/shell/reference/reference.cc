@@ -38,6 +38,7 @@
 #include "worker/shell/data/data.h"
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/reference/reference_hashes.h"
+#include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/loss_counts.h"
 #include "worker/shell/torch/plain_device.h"
@@ -175,7 +176,7 @@ class PlainModel {
       hashes_.NoteOutput(number, outputs.back());
     }
     // A model with a loss of its own has no targets.
-    return targets.numel() > 0 ? weft::Loss(outputs.back(), targets) : outputs.back();
+    return targets.numel() > 0 ? weft::Loss(outputs.back(), targets, key.math) : outputs.back();
   }
 
   // Adds the gradients of the micro-batch's backward to the sums of its step.

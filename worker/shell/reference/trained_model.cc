@@ -47,7 +47,7 @@ absl::Status TrainedModel::Evaluate(const at::Tensor& inputs, const at::Tensor& 
   absl::Status s = device_.Run(Job::Compute(0, 0, 0, JobKind::kForward), [&] {
     const bool narrow = narrows_ && read->is_floating_point();
     const at::Tensor scores = Scores(narrow ? read->to(c10::kBFloat16) : *read);
-    mean = Loss(scores, *wanted);
+    mean = Loss(scores, *wanted, nullptr);
     hits = scores.argmax(1).eq(*wanted).sum();
     return absl::OkStatus();
   });

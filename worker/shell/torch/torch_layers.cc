@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
@@ -205,10 +204,6 @@ std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model) {
     layers.push_back(std::visit([index](const auto& spec) { return Build(spec, index); }, layer.kind));
   }
   return layers;
-}
-
-at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets) {
-  return at::cross_entropy_loss(scores.to(c10::kFloat), targets);
 }
 
 absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {

@@ -33,9 +33,6 @@ class Layer {
 // Builds one for each layer, in order.
 std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
 
-// Returns the mean cross entropy of the last layer's scores, in float32.
-at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets);
-
 // Fills a parameter with its initial value. `tensor`, on the host, has the parameter's size and needs no
 // gradient. Failure of the file, where the value is in one.
 absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);

@@ -31,7 +31,7 @@ class Stem final : public Layer {
     const at::Tensor x =
         images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side});
     const at::Tensor y = at::relu(ConvolveAndNorm(x, convolution_, p, key.training));
-    return pools_ ? MaxPool(y) : y;
+    return pools_ ? MaxPool(y, key.math) : y;
   }
 
  private:

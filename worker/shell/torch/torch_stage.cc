@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/torch_guard.h"
 
 namespace weft {
@@ -57,7 +58,7 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
     while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
   }
   read.clear();
-  return targets.defined() ? Loss(values.back(), targets) : std::move(values.back());
+  return targets.defined() ? Loss(values.back(), targets, key.math) : std::move(values.back());
 }
 
 PassOutput OutputOf(const at::Tensor& end, const StageLayout& layout) {
