@@ -2,8 +2,9 @@
 // LibTorch.
 //
 // A layer has no state: parameters, running averages among them, come as tensors with each call, so that the
-// same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous. Masks of
-// dropout depend on MaskKey alone. run/model_layers.h describes the layers; each kind has one module here.
+// same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous, or images
+// with channels last (channels_last.h). Masks of dropout depend on MaskKey alone. run/model_layers.h
+// describes the layers; each kind has one module here.
 #ifndef WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 #define WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 
@@ -24,8 +25,9 @@ class Layer {
   virtual ~Layer() = default;
   // Runs the layer. `inputs`: what the layer reads, as LayerCount.inputs lists it, or the data (tokens as
   // int64 [samples, context], or features [samples, inputs]). `parameters` in the order of DescribeLayers.
-  // The output of the last layer is the scores [rows, classes], or, of an exported model, the loss. An
-  // exported layer may read other layers and the data behind them.
+  // The output of the last layer is the scores [rows, classes], or, of an exported model, the loss. In
+  // training there may be columns behind the classes, of minus infinity. An exported layer may read other
+  // layers and the data behind them.
   virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                              const MaskKey& key) const = 0;
 };

@@ -10,6 +10,7 @@
 
 #include "run/resnet.h"
 #include "worker/shell/torch/batch_norm.h"
+#include "worker/shell/torch/channels_last.h"
 #include "worker/shell/torch/max_pool.h"
 
 namespace weft {
@@ -28,10 +29,10 @@ class Stem final : public Layer {
  public:
   explicit Stem(const StemSpec& spec) : convolution_(spec.convolution), pools_(spec.pools) {}
   at::Tensor Forward(const at::Tensor* images, const at::Tensor* p, const MaskKey& key) const override {
-    const at::Tensor x =
-        images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side});
+    const at::Tensor x = ChannelsLast(
+        images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side}));
     const at::Tensor y = at::relu(ConvolveAndNorm(x, convolution_, p, key.training));
-    return pools_ ? MaxPool(y, key.math) : y;
+    return ChannelsLast(pools_ ? MaxPool(y, key.math) : y);
   }
 
  private:
@@ -43,13 +44,13 @@ class ResidualBlock final : public Layer {
  public:
   explicit ResidualBlock(ResNetBlock plan) : plan_(std::move(plan)) {}
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
-    at::Tensor y = *inputs;
+    const at::Tensor x = ChannelsLast(*inputs);
+    at::Tensor y = x;
     for (size_t i = 0; i < plan_.path.size(); ++i, p += kParametersOfConvolution) {
       y = ConvolveAndNorm(i == 0 ? y : at::relu(y), plan_.path[i], p, key.training);
     }
-    return at::relu(y + (plan_.shortcut.has_value()
-                             ? ConvolveAndNorm(*inputs, *plan_.shortcut, p, key.training)
-                             : *inputs));
+    return ChannelsLast(at::relu(
+        y + (plan_.shortcut.has_value() ? ConvolveAndNorm(x, *plan_.shortcut, p, key.training) : x)));
   }
 
  private:
@@ -59,7 +60,7 @@ class ResidualBlock final : public Layer {
 class AveragedScores final : public Layer {
  public:
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
-    return at::linear(inputs->mean({2, 3}), p[0], p[1]);
+    return at::linear(ChannelsLast(*inputs).mean({2, 3}), p[0], p[1]);
   }
 };
 

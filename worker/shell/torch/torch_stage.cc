@@ -58,7 +58,8 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
     while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
   }
   read.clear();
-  return targets.defined() ? Loss(values.back(), targets, key.math) : std::move(values.back());
+  // What leaves the stage is contiguous.
+  return targets.defined() ? Loss(values.back(), targets, key.math) : values.back().contiguous();
 }
 
 PassOutput OutputOf(const at::Tensor& end, const StageLayout& layout) {
