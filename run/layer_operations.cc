@@ -97,8 +97,8 @@ void LayerOperations::Convolution(const NormedConvolution& c) {
   const int64_t places = c.out_side * c.out_side, taps = c.in * c.kernel * c.kernel;
   Product(places, taps, c.out);
   Keep(c.out * places);
-  // These are the batch's mean and variance, each in three forms.
-  for (int i = 0; i < 6; ++i) KeepBytes(0, kFloat * c.out);
+  // These are the batch's mean and variance, each in two forms.
+  for (int i = 0; i < 4; ++i) KeepBytes(0, kFloat * c.out);
   if (c.kernel == 1 && c.stride == 1) return;  // it is a product of matrices
   // A convolution either unfolds the image, one column for each place, or copies images and weights into
   // blocks of channels.

@@ -25,6 +25,7 @@
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
 #include "worker/shell/cuda/flat_formulas.h"
+#include "worker/shell/torch/batch_norm.h"
 #include "worker/shell/torch/channels_last.h"
 #include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/dropout.h"
@@ -283,6 +284,29 @@ TEST_F(GpuDeviceTest, OwnKernelsOfPasses_GiveWhatLibTorchsOperationsGive) {
   // Sums of up to four gradients: one rounding here, up to three there.
   EXPECT_TRUE(at::allclose(planes, expected, 2e-2, 5e-2));
   EXPECT_TRUE(last.equal(planes));
+}
+
+// LibTorch's own backward of a norm sums in another order where the parameters' gradients alone are asked
+// for.
+TEST_F(GpuDeviceTest, GradientsOfANorm_AskedForInHalves_AreThoseOfTheWhole) {
+  at::Tensor x, given, parameters[4];
+  {
+    const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
+    x = at::randn({5, 8, 9, 9}, Options()).requires_grad_();
+    given = at::randn({5, 8, 9, 9}, Options());
+    for (at::Tensor& parameter : parameters) parameter = at::randn({8}, Options()).requires_grad_();
+  }
+  const std::vector<at::Tensor> trained(parameters, parameters + 4);
+  std::vector<at::Tensor> leaves = trained;
+  leaves.push_back(x);
+  device_->BeginJob(Forward(0), false);
+  const auto gradients = [&](const std::vector<at::Tensor>& of) {
+    return torch::autograd::grad({BatchNorm(x, parameters, 1e-5, /*training=*/true)}, of, {given});
+  };
+  const auto whole = gradients(leaves), of_parameters = gradients(trained), of_input = gradients({x});
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
+  for (size_t i = 0; i < trained.size(); ++i) EXPECT_TRUE(of_parameters[i].equal(whole[i])) << i;
+  EXPECT_TRUE(of_input[0].equal(whole.back()));
 }
 
 TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {

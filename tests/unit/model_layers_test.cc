@@ -82,14 +82,14 @@ TEST(KeptTensorBytes, OfEveryKindOfLayer_AreThoseThatRunsHaveMeasured) {
   EXPECT_EQ(Kept(towers, 1, Precision::kBFloat16), (Bytes{576, 256, 576, 256, 192}));
   EXPECT_EQ(Kept(towers, 3, Precision::kBFloat16), (Bytes{1088, 640, 1088, 640, 256}));
   const ResNetSpec resnet{.depth = 18, .width = 6, .channels = 1, .size = 12};
-  EXPECT_EQ(Kept(resnet, 1), (Bytes{7872, 14592, 14592, 9792, 7680, 6784, 5120, 7296, 5376, 384}));
-  EXPECT_EQ(Kept(resnet, 3), (Bytes{22848, 42240, 42240, 27072, 21504, 15424, 12032, 14976, 11520, 832}));
+  EXPECT_EQ(Kept(resnet, 1), (Bytes{7744, 14336, 14336, 9408, 7424, 6016, 4608, 6144, 4608, 384}));
+  EXPECT_EQ(Kept(resnet, 3), (Bytes{22720, 41984, 41984, 26688, 21248, 14656, 11520, 13824, 10752, 832}));
   EXPECT_EQ(Kept(resnet, 3, Precision::kBFloat16),
-            (Bytes{11648, 21504, 21504, 14272, 11264, 9024, 6912, 9216, 6912, 576}));
+            (Bytes{11520, 21248, 21248, 13888, 11008, 8256, 6400, 8064, 6144, 576}));
   const ResNetSpec pooled{
       .depth = 50, .width = 4, .channels = 1, .size = 12, .stem = ResNetSpec::Stem::kImageNet};
-  EXPECT_EQ(Kept(pooled, 3), (Bytes{6912, 8512, 6400, 6400, 9472, 6144, 6144, 6144, 8064, 4608, 4608, 4608,
-                                    4608, 4608, 13824, 9216, 9216, 1792}));
+  EXPECT_EQ(Kept(pooled, 3), (Bytes{6784, 8000, 6016, 6016, 8704, 5632, 5632, 5632, 6784, 3840, 3840, 3840,
+                                    3840, 3840, 11264, 7680, 7680, 1792}));
 }
 
 // Both towers read one sample in place, and keep it once.
