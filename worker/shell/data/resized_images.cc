@@ -1,5 +1,6 @@
 #include "worker/shell/data/resized_images.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -24,9 +25,13 @@ class ResizedImages final : public Dataset {
     if (absl::Status s = images_->ReadInputs(sample, image.data()); !s.ok()) return s;
     auto* to = static_cast<float*>(out);
     for (int64_t c = 0; c < channels_; ++c) {
-      for (int64_t y = 0; y < to_; ++y) {
+      for (int64_t y = 0; y < to_; ++y, to += to_) {
+        if (y > 0 && nearest_[y] == nearest_[y - 1]) {
+          std::copy_n(to - to_, to_, to);
+          continue;
+        }
         const float* row = image.data() + (c * from_ + nearest_[y]) * from_;
-        for (int64_t x = 0; x < to_; ++x) *to++ = row[nearest_[x]];
+        for (int64_t x = 0; x < to_; ++x) to[x] = row[nearest_[x]];
       }
     }
     return absl::OkStatus();
