@@ -174,12 +174,17 @@ class LittleMemory final : public MemorySource {
   absl::StatusOr<void*> Allocate(size_t bytes) override {
     if (bytes > remaining_) return absl::ResourceExhaustedError("the little memory is used up");
     remaining_ -= bytes;
+    taken_ += bytes;
     return memory_.Allocate(bytes);
   }
-  void Free(void* segment, size_t bytes) override { memory_.Free(segment, bytes); }
+  void Free(void* segment, size_t bytes) override {
+    taken_ -= bytes;
+    memory_.Free(segment, bytes);
+  }
+  size_t taken() const { return taken_; }  // bytes that were not given back
 
  private:
-  size_t remaining_;
+  size_t remaining_, taken_ = 0;
   PlainMemory memory_;
 };
 
@@ -213,6 +218,10 @@ TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
     if (result.ok()) kept.push_back(std::move(result->gradient));
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  // Nothing of the failed backward stays on this thread.
+  kept.clear();
+  rank.reset();
+  EXPECT_EQ(memory.taken(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, HostModel,

@@ -80,6 +80,20 @@ class OffloadEngine final : public torch::autograd::Engine {
     if (scope == nullptr) return nullptr;
     return std::make_unique<AwayHooks>(scope);
   }
+
+  // A backward that fails leaves its tasks, and with them the pass's graph and its memory, in the thread's
+  // queue, where they would stay until the thread's next backward.
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    try {
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (...) {
+      init_local_ready_queue(std::make_shared<torch::autograd::ReadyQueue>());
+      throw;
+    }
+  }
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ class HostOffload {
 };
 
 // Makes the engine of this process the one that hands out the hooks; once, before the first graph. Outside of
-// scopes nothing changes.
+// scopes a backward that fails keeps nothing, and nothing else changes.
 void InstallOffloadEngine();
 
 }  // namespace weft
