@@ -1,16 +1,36 @@
 #include "base/log/daemon_log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <climits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/plain_text.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kMaxBytes = 64 << 10;
+constexpr int kPatienceMs = 100;  // for the rest of a line that has begun
+
+// Writes as much as standard error takes at once. Returns the number of bytes. A pipe that is writable has
+// room for PIPE_BUF of them.
+size_t WriteWithoutWaiting(absl::string_view text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    pollfd out{STDERR_FILENO, POLLOUT, 0};
+    if (poll(&out, 1, done == 0 ? 0 : kPatienceMs) != 1 || (out.revents & POLLOUT) == 0) break;
+    const ssize_t n =
+        write(STDERR_FILENO, text.data() + done, std::min<size_t>(text.size() - done, PIPE_BUF));
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
 
 }  // namespace
 
@@ -33,12 +53,20 @@ void DaemonLog::Write(LogSeverity severity, absl::string_view text) const {
   const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count();
-  const std::string line = LogLine(now, severity, program_, text);
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t n = write(STDERR_FILENO, line.data() + done, line.size() - done);
-    if (n <= 0) return;  // nobody reads
-    done += static_cast<size_t>(n);
+  MutexLock lock(out_);
+  if (lost_ > 0) {
+    const std::string words = absl::StrCat(lost_, " lines are lost: nobody read standard error");
+    const std::string told = LogLine(now, LogSeverity::kWarning, program_, words);
+    lost_ = Put(is_cut_ ? "\n" + told : told) ? 0 : lost_ + 1;
+    if (lost_ > 0) return;
   }
+  if (!Put(LogLine(now, severity, program_, text))) ++lost_;
+}
+
+bool DaemonLog::Put(absl::string_view line) const {
+  const size_t done = WriteWithoutWaiting(line);
+  if (done > 0) is_cut_ = done < line.size();
+  return done == line.size();
 }
 
 }  // namespace weft

@@ -4,7 +4,13 @@
 // 2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
 //
 // Control characters are escaped, so that no text of a peer begins a line of its own. A line is written at
-// once and whole. Thread-safe.
+// once and whole.
+//
+// A daemon never waits for the reader of its log, who may have stopped: it may hold locks that all else
+// needs. Lines for which a full pipe has no room are lost, and the next one that is written says how many.
+// Only a line of more than PIPE_BUF bytes may wait, for 100 ms, and is cut then.
+//
+// Thread-safe.
 #ifndef WEFT_BASE_LOG_DAEMON_LOG_H_
 #define WEFT_BASE_LOG_DAEMON_LOG_H_
 
@@ -41,10 +47,16 @@ class DaemonLog {
   void Write(LogSeverity severity, absl::string_view text) const;
 
  private:
+  // Returns false for a line that standard error did not take whole.
+  bool Put(absl::string_view line) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(out_);
+
   const std::string program_;
   std::atomic<LogSeverity> least_;
   mutable Mutex mu_;
   Listener listener_ ABSL_GUARDED_BY(mu_);
+  mutable Mutex out_;
+  mutable int64_t lost_ ABSL_GUARDED_BY(out_) = 0;     // lines since the last one that was written
+  mutable bool is_cut_ ABSL_GUARDED_BY(out_) = false;  // the last one has no end
 };
 
 // Returns the line with its end, for a time since 1970 in milliseconds.
