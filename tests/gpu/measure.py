@@ -2,12 +2,12 @@
 """Measures Weft on one GPU beside PyTorch and UCX, each from one run on the same machine, and prints a markdown page with
 the commands.
 
-    measure.py BIN_DIR [--device cuda] [--only SECTION[,SECTION..]] [--models MODEL[,MODEL..]] [--minutes M] [--small]
-               [--bench PATH] [--perftest PATH] [--out docs/measurements/gpu.md]
+    measure.py BIN_DIR [--device cuda] [--only SECTION[,SECTION..]] [--models MODEL[,MODEL..]] [--peers PEER[,PEER..]]
+               [--rounds N] [--minutes M] [--small] [--bench PATH] [--perftest PATH] [--out docs/measurements/gpu.md]
 
 Sections: training (tokens/s, images/s and model FLOP/s against PyTorch eager and torch.compile, memory peak, time per job
 that is not compute), transfers (between two processes, against ucx_perftest), cyclic (live activations of ddp and of
-ddp,rule=cdp_v2, four ranks on the device). Models: gpt2, resnet50, vit_b16. --small with --device cpu runs every section at
+ddp,rule=cdp_v2, four ranks on the device). Models: gpt2, resnet50, vit_b16. Peers: eager, compile. --small with --device cpu runs every section at
 a size for a CPU, to check this script. PyTorch (python3 -c "import torch") is needed for the peers alone; without it their
 rows say so. Rounds are interleaved: ours, peer, ours, peer; figures are medians.
 
@@ -32,6 +32,9 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SECTIONS = ("training", "transfers", "cyclic")
 MODELS = ("gpt2", "resnet50", "vit_b16")
+# How Weft is run, with the line of the run file, and how the peer is, with its argument.
+WEFT = {"Weft": "", "Weft, kernels: any": "kernels: any\n"}
+PEERS = {"PyTorch eager": "eager", "torch.compile": "compile"}
 # Dense bf16 products of one GPU, FLOP/s, by name: the makers' data sheets. The first that fits counts.
 PEAKS = {"H100 PCIe": 756e12, "H100 NVL": 835e12, "H200 NVL": 835e12, "H100": 989e12, "H200": 989e12, "A100": 312e12}
 LEAST_SECONDS = 5  # nothing is begun for less
@@ -101,7 +104,7 @@ class Case:
     def __init__(self, name, model, data, optimizer, batch, unit, per_sample, flops=None):
         self.name, self.model, self.data, self.optimizer = name, model, data, optimizer
         self.batch, self.unit, self.per_sample, self.flops = batch, unit, per_sample, flops
-        self.ours, self.peers, self.why = [], {"PyTorch eager": [], "torch.compile": []}, {}
+        self.results, self.why, self.shown = {}, {}, None
 
     def run_file(self, steps, precision, microbatches=1, stages=1, schedule="gpipe"):
         return (f"name: {self.name}\nmodel: {self.model}\ndata: {self.data}\n"
@@ -136,9 +139,7 @@ def cases(options, folder):
     return [case for case in known if case.name in options.models]
 
 
-def weft_training(options, folder, case, steps, warmup):
-    # So cuDNN tries kernels and takes the fastest, as it does for the peers.
-    extra = "kernels: any\n" if case.name == "resnet50" and options.device != "cpu" else ""
+def weft_training(options, folder, case, extra, steps, warmup):
     file, out = folder / f"{case.name}.yaml", folder / "out"
     file.write_text(case.run_file(steps + warmup, options.precision) + extra)
     command = [str(options.bin / "weft"), "train", str(file), "--device", options.device, "--processes", "1", "--overwrite", "--out", str(out)]
@@ -172,53 +173,57 @@ def brief(error):
     return lines[-1][:160].replace("|", "/")
 
 
-def training_page(options, chosen, steps, warmup, rounds, peak):
+def training_page(options, chosen, steps, warmup, peak):
     rows, shown = [], ""
     for case in chosen:
         def mfu(rate):
             return f"{case.flops * rate / peak:.1%}" if case.flops and peak and options.precision == "bf16" else "-"
 
-        ours = case.rate(case.ours) if case.ours else None
-        for name, results in {"Weft": case.ours, **case.peers}.items():
+        best = case.results.get("torch.compile")
+        for name in (*WEFT, *PEERS):
+            results = case.results.get(name)
             if not results:
                 if name in case.why:
                     rows.append((case.name, name, f"did not run: {case.why[name]}", "", "", "", "", "0"))
                 continue
             rate = case.rate(results)
             memory = [r["peak_bytes"] for r in results if "peak_bytes" in r]
-            rows.append((case.name, name, f"{rate:,.0f} {case.unit}", mfu(rate), f"{ours / rate:.2f}" if ours else "-",
+            rows.append((case.name, name, f"{rate:,.0f} {case.unit}", mfu(rate), f"{rate / case.rate(best):.2f}" if best else "-",
                          mib(statistics.median(memory)) if memory else "-",
-                         f"{statistics.median(r['gap_microseconds'] for r in results):.1f}" if name == "Weft" else "",
+                         f"{statistics.median(r['gap_microseconds'] for r in results):.1f}" if name in WEFT else "",
                          str(len(results))))
-        if case.ours:
-            shown += f"\n`{shlex.join(case.ours[0]['command'])}` with\n\n```yaml\n{case.ours[0]['file']}```\n"
-    return (f"## Training, one rank, {options.precision}\n\nMedians of up to {rounds} rounds, each the mean of {steps} steps after "
+        if case.shown:
+            shown += f"\n`{shlex.join(case.shown['command'])}` with\n\n```yaml\n{case.shown['file']}```\n"
+    return (f"## Training, one rank, {options.precision}\n\nMedians of up to {options.rounds} rounds, each the mean of {steps} steps after "
             f"{warmup}. MFU: counted model FLOPs over the makers' dense bf16 peak. Weft's memory is the sum of the peaks of its "
-            "classes, which need not be at one time; PyTorch's is its allocator's peak. resnet50 has `kernels: any` here, so that "
-            "cuDNN searches for the fastest kernels as it does for the peers, whose convolutions have channels last; all else of "
-            "Weft's is deterministic, nothing of PyTorch's is asked to be. Goals: Weft not below torch.compile, at most 20 us a job that are not compute.\n\n"
-            + table(["model", "who", "throughput", "MFU", "Weft over it", "memory peak", "us a job not compute", "rounds"], rows)
+            "classes, which need not be at one time; PyTorch's is its allocator's peak. Weft is deterministic, unless the run file says "
+            "`kernels: any`: then it may use what the peers use, of which nothing is asked to be deterministic (cuDNN's search for the "
+            "fastest convolution, cuDNN's attention). Goals: Weft not below torch.compile, at most 20 us a job that are not compute.\n\n"
+            + table(["model", "who", "throughput", "MFU", "of torch.compile", "memory peak", "us a job not compute", "rounds"], rows)
             + shown)
 
 
 def training(options, folder):
     """Tokens/s, images/s, MFU and memory."""
-    steps, warmup, rounds = (3, 1, 1) if options.small else (30, 20, 3)
+    steps, warmup = (3, 1) if options.small else (30, 20)
     name = gpu_name()
     peak = next((value for key, value in PEAKS.items() if key in name), None)
     chosen = cases(options, folder)
-    for _ in range(rounds):
+    peers = [who for who, argument in PEERS.items() if argument in options.peers]
+    for _ in range(options.rounds):
         for case in chosen:
-            for who in ("Weft", *case.peers):
+            for who in (*WEFT, *peers):
                 try:
-                    if who == "Weft":
-                        case.ours.append(weft_training(options, folder, case, steps, warmup))
+                    if who in WEFT:
+                        made = weft_training(options, folder, case, WEFT[who], steps, warmup)
+                        case.shown = case.shown or made
                     else:
-                        case.peers[who].append(peer_training(options, case, steps, warmup, who == "torch.compile"))
+                        made = peer_training(options, case, steps, warmup, who == "torch.compile")
+                    case.results.setdefault(who, []).append(made)
                 except FAILURES as error:
                     case.why[who] = brief(error)
                     print(f"{case.name}, {who}: {error}", file=sys.stderr)
-                yield training_page(options, chosen, steps, warmup, rounds, peak)
+                yield training_page(options, chosen, steps, warmup, peak)
 
 
 def transfers(options, folder):
@@ -271,6 +276,8 @@ def main():
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--peers", default=",".join(PEERS.values()))
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--bench", type=pathlib.Path)
     parser.add_argument("--perftest", type=pathlib.Path)
@@ -279,6 +286,8 @@ def main():
     options.bin = options.bin.resolve()
     options.bench = (options.bench or options.bin.parent / "bench" / "transport_bench").resolve()
     options.models = chosen_of(parser, options.models, MODELS)
+    options.peers = chosen_of(parser, options.peers, tuple(PEERS.values()))
+    options.rounds = 1 if options.small else options.rounds
     chosen = chosen_of(parser, options.only, SECTIONS)
     options.clock = Clock(options.minutes)
     where = gpu_name() if options.device.startswith("cuda") else f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
