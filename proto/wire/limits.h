@@ -28,8 +28,8 @@ inline constexpr uint64_t kMaxJointBytes = uint64_t{1} << 48;
 inline constexpr int kMaxReportKeys = 64;  // keys of one map of a report
 inline constexpr uint32_t kMaxCheckpointsKept = 1'000'000;
 inline constexpr uint32_t kMaxAskedSnapshots = 1 << 12;
-inline constexpr int kMaxLogLines = 1 << 10;         // lines of one message
-inline constexpr size_t kMaxLogBytes = 4 << 10;      // bytes of a line
+inline constexpr int kMaxLogLines = 1 << 10;     // lines of one message
+inline constexpr size_t kMaxLogBytes = 4 << 10;  // bytes of a line
 inline constexpr uint32_t kMaxCredit = 1 << 16;
 
 // Bytes of one packet that a writer aims at, and the most that a reader accepts.

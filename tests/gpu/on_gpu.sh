@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # On a machine with a GPU, in a folder that tests/gpu/pack.sh made:
 #
-#   on_gpu.sh tests [LOGS [NAME..]]   the tests with the label gpu, or those named, each within its time; a line each, and all that
-#                                     it said in LOGS/NAME.log
+#   on_gpu.sh tests [LOGS [NAME..]]   the tests with the label gpu, or those named, in shards of which as many run at once as there
+#                                     are cores; a line a test, and all that its shards said in LOGS/NAME.SHARD.log
 #   on_gpu.sh measure ARGS..          gpu/measure.py ARGS.., as --only training --models gpt2 --minutes 9 --out gpu.md
 #
 # LibTorch is that of WEFT_TORCH or of Python (bin/weft-worker). Exits with 1 if a test failed.
@@ -20,29 +20,47 @@ if [[ "$1" == measure ]]; then
   [[ ! -e "$root/bin/ucx_perftest" ]] || arguments+=(--perftest "$root/bin/ucx_perftest")
   exec python3 "$root/gpu/measure.py" "${arguments[@]}" "$@"
 fi
-logs=${2:-$root/logs}
+logs=$(realpath -m "${2:-$root/logs}")
 shift $(($# < 2 ? $# : 2))
 named=" $* "
 mkdir -p "$logs"
-failed=0
-# Seconds, name, variables: those of most worth first, for whoever has little time.
-tests=$(
-  echo 120 gpu_device_test
-  echo 180 transport_process_test
-  echo 540 device_test WEFT_TEST_DEVICE=cuda
-  for test in "$root"/tests/gpu_*_test; do [[ $test == *gpu_device_test ]] || echo 120 "$(basename "$test")" WEFT_TEST_DEVICE=cuda; done
-  echo 240 device_conformance_test WEFT_TEST_DEVICE=cuda
-  echo 120 device_precision_test WEFT_TEST_DEVICE=cuda
-  echo 120 transport_conformance_test
-)
-while read -r seconds name variables; do
-  [[ $# == 0 || "$named" == *" $name "* ]] || continue
-  began=$SECONDS
-  env $variables LD_LIBRARY_PATH="$torch/lib:$torch/../nvidia/nccl/lib:$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
-    timeout -k 5 "$seconds" "$root/tests/$name" </dev/null >"$logs/$name.log" 2>&1
+rm -f "$logs"/*.log "$logs"/*.code
+export root logs
+export LIBRARIES="$torch/lib:$torch/../nvidia/nccl/lib:$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+
+# One shard: seconds, name, number of shards, its number, filter.
+shard() {
+  local log=$logs/$2.$4.log code
+  env WEFT_TEST_DEVICE=cuda GTEST_TOTAL_SHARDS="$3" GTEST_SHARD_INDEX="$4" LD_LIBRARY_PATH="$LIBRARIES" \
+    timeout -k 5 "$1" "$root/tests/$2" --gtest_filter="$5" </dev/null >"$log" 2>&1
   code=$?
-  echo "$name: exit code $code after $((SECONDS - began)) s; $(grep -c '^\[       OK' "$logs/$name.log") cases passed," \
-    "$(grep -c '^\[  FAILED.*ms)$' "$logs/$name.log") failed, $(grep -c '^\[  SKIPPED.*ms)$' "$logs/$name.log") skipped"
-  ((code == 0)) || failed=1
-done <<<"$tests"
+  echo "$code" >"${log%.log}.code"
+}
+export -f shard
+
+# Seconds of a shard, name, shards, filter: those of most worth first, for whoever has little time.
+tests="
+90 gpu_device_test 2 *
+300 device_test 9 *
+90 transport_process_test 4 *cuda*
+90 gpu_tolerance_test 4 *
+240 device_conformance_test 8 OwnMemory*
+240 device_precision_test 3 OwnMemory*
+120 transport_conformance_test 4 *cuda*"
+chosen=$(while read -r seconds name shards filter; do
+  [[ -n "$name" && ("$named" == "  " || "$named" == *" $name "*) ]] || continue
+  for ((i = 0; i < shards; ++i)); do echo "$seconds $name $shards $i $filter"; done
+done <<<"$tests")
+[[ -n "$chosen" ]] || { echo "on_gpu.sh: no such test:$named" >&2; exit 2; }
+began=$SECONDS
+xargs -P "$(nproc)" -L 1 bash -c 'shard "$@"' shard <<<"$chosen"
+
+failed=0
+while read -r name; do
+  count() { cat "$logs/$name".*.log | grep -c "$1"; }
+  codes=$(cat "$logs/$name".*.code | sort -un | tr '\n' ' ')
+  echo "$name: exit codes $codes; $(count '^\[       OK') cases passed, $(count '^\[  FAILED.*ms)$') failed, $(count '^\[  SKIPPED.*ms)$') skipped"
+  [[ "$codes" == "0 " ]] || failed=1
+done < <(awk '!seen[$2]++ {print $2}' <<<"$chosen")
+echo "after $((SECONDS - began)) s"
 exit $failed
