@@ -73,7 +73,7 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
 // has one; a collective that it started is on its device's line, and it goes on.
 class Model {
  public:
-  Model(const Graph& graph, int steps, uint64_t seed) : graph_(graph), steps_(steps), rng_(seed) {
+  Model(const Graph& graph, int steps, uint64_t seed) : graph_(graph), rng_(seed) {
     lines_.resize(graph.schedule().ranks);
     place_.assign(graph.schedule().ranks, 0);
     for (int step = 0; step < steps; ++step) {
@@ -224,7 +224,6 @@ class Model {
   }
 
   const Graph& graph_;
-  const int steps_;
   std::mt19937_64 rng_;
   std::vector<Job> waiting_;
   std::vector<std::deque<Job>> lines_;  // by rank

@@ -107,7 +107,7 @@ LossAndGradient LossOf(const at::Tensor& scores, const at::Tensor& targets, cons
 }
 
 void ExpectLibTorchs(const at::Tensor& scores, const at::Tensor& targets, double tolerance) {
-  const MathOnHost math;
+  const MathOnHost math{};
   const LossAndGradient ours = LossOf(scores, targets, &math), theirs = LossOf(scores, targets, nullptr);
   EXPECT_TRUE(at::allclose(ours.loss, theirs.loss, 1e-6, 1e-6)) << ours.loss << " " << theirs.loss;
   EXPECT_EQ(ours.gradient.scalar_type(), scores.scalar_type());
@@ -139,7 +139,7 @@ TEST(CrossEntropyKernels, ColumnsOfMinusInfinity_HaveNoPartInIt) {
   const at::Tensor scores = at::randn({5, 70}), targets = TargetsOf(5, 70);
   const at::Tensor wide = at::full({5, 128}, -std::numeric_limits<double>::infinity());
   wide.narrow(1, 0, 70).copy_(scores);
-  const MathOnHost math;
+  const MathOnHost math{};
   for (const FlatMath* own : {static_cast<const FlatMath*>(&math), static_cast<const FlatMath*>(nullptr)}) {
     const LossAndGradient expected = LossOf(scores, targets, own), got = LossOf(wide, targets, own);
     EXPECT_TRUE(at::allclose(got.loss, expected.loss, 1e-6));
@@ -149,7 +149,7 @@ TEST(CrossEntropyKernels, ColumnsOfMinusInfinity_HaveNoPartInIt) {
 }
 
 TEST(CrossEntropyKernels, ScoreThatIsNoNumberAndTargetThatIsNoClass_MakeTheLossNoNumber) {
-  const MathOnHost math;
+  const MathOnHost math{};
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     for (const int64_t column : {0, 1, 130, 255}) {
@@ -172,7 +172,7 @@ at::Tensor PooledGradient(const at::Tensor& images, const at::Tensor& given, con
 }
 
 TEST(MaxPoolKernel, EitherLayoutAnySize_GivesTheGradientOfLibTorchsOperations) {
-  const MathOnHost math;
+  const MathOnHost math{};
   for (const auto& [channels, rows, columns] : {std::tuple{4, 8, 8}, {3, 7, 9}, {8, 1, 5}, {1, 12, 2}}) {
     SCOPED_TRACE(::testing::Message() << channels << " channels of " << rows << " x " << columns);
     // Equal pixels are told apart as LibTorch does it.
