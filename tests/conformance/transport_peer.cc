@@ -7,7 +7,7 @@
 //
 // It prints its address (hex) as one line, reads the consumer's address (hex) from stdin, offers COUNT
 // tensors of BYTES bytes, and waits for the notice kStopStep. Exit code 0 if everything that it offered came
-// back.
+// back. With a COUNT below 0 it sends small messages without end instead.
 #include "tests/conformance/transport_peer.h"
 
 #include <poll.h>
@@ -38,6 +38,12 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string
   if (!std::getline(std::cin, address)) return 1;
   transport.BeginEpoch(kRun, 1);
   if (!transport.Connect(consumer, absl::HexStringToBytes(address), "the test").ok()) return 1;
+  std::vector<TransportEvent> events;
+  for (int i = 0; count < 0; i = (i + 1) % 1000) {
+    transport.Want(consumer, Key(i));
+    transport.Cancel(Key(i));
+    transport.Progress(MonotonicNow(), &events);
+  }
   for (int i = 0; i < count; ++i) {
     Tensor tensor =
         device == nullptr ? MakeTensor(transport.memory(), bytes, i) : MakeDeviceTensor(*device, bytes, i);
@@ -48,7 +54,6 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string
   }
   transport.Want(consumer, Key(kStopStep));
 
-  std::vector<TransportEvent> events;
   while (events.empty()) {
     if (transport.Progress(MonotonicNow(), &events) > 0 || !transport.Arm()) continue;
     pollfd wake{transport.event_fd(), POLLIN, 0};

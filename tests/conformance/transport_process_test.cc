@@ -15,6 +15,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <random>
 #include <set>
 #include <sstream>
 #include <string>
@@ -250,6 +251,33 @@ TEST_F(ProcessPair, LinkCarriesNothingForTooLong_ThePeerIsLostWithTheTensorsName
             absl::StrCat(label_, " is lost: its data link (tcp) has carried nothing for 3 s; awaited: ",
                          Describe(Key(1))));
   EXPECT_EQ(events_[2].kind, Kind::kWantFailed);
+}
+
+// The receive queue of a process is written by all others. What is behind an entry that is never whole is not
+// read by anybody.
+TEST_F(ProcessPair, KillInTheMiddleOfAMessage_IsNoticedByTheOneThatHearsNobodyAnyMore) {
+  Start(Mode{"in_place", true, {}, "", false}, 0, -1);
+  const auto moves = [&] { return transport_->Progress(MonotonicNow(), &events_) > 0 || transport_->Arm(); };
+  std::mt19937 random(1);
+  const int64_t end = MonotonicNow() + 40 * kSecond;
+  bool found = false;
+  while (!found && MonotonicNow() < end) {
+    const int64_t stop = MonotonicNow() + 100'000 + random() % 1'000'000;
+    while (MonotonicNow() < stop) moves();
+    peer_->Signal(SIGSTOP);
+    int vain = 0;  // looks one after the other that found nothing, though there is something
+    for (int i = 0; i < 2000; ++i) vain = moves() ? 0 : vain + 1;
+    found = vain >= 1000;
+    if (!found) peer_->Signal(SIGCONT);
+  }
+  if (!found) GTEST_SKIP() << "the writer was never stopped in the middle of an entry";
+  events_.clear();
+  Want(0);
+  EXPECT_TRUE(transport_->health().ok()) << "a process that is stopped goes on later";
+  peer_->KillOnly();
+  ASSERT_TRUE(PumpUntil([&] { return !transport_->health().ok(); }, 10 * kSecond));
+  EXPECT_THAT(std::string(transport_->health().message()),
+              ::testing::HasSubstr("messages do not arrive here any more"));
 }
 
 TEST(TransportListener, WithinOneMachine_ThereIsNone) {

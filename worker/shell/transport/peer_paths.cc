@@ -1,5 +1,7 @@
 #include "worker/shell/transport/peer_paths.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/transfer_path.h"
@@ -33,6 +35,18 @@ void ChoosePaths(const UcxOptions& options, const DeviceIdentity& own, const Tra
       same_kind ? DevicePath(own.kind, options.rdma_direct, sees_peer, transports) : kPathStaged;
   connection->carries_device = connection->device_path != kPathStaged;
   if (!connection->carries_device) connection->staged_because = WhyStaged(options, own, address, sees_peer);
+}
+
+std::vector<PeerPath> PathsInUse(const TransferTable& table, const PeerConnections& connections) {
+  std::vector<PeerPath> paths;
+  for (const auto& [sender, connection] : connections.all()) {
+    const std::optional<PeerId> peer = table.PeerOf(sender);
+    if (!peer || !connection.used) continue;
+    paths.push_back({*peer, MemoryPlace::kHost, connection.host_path});
+    if (connection.device_path.empty()) continue;
+    paths.push_back({*peer, MemoryPlace::kDevice, connection.device_path});
+  }
+  return paths;
 }
 
 std::string DescribePaths(const std::string& label, const PeerConnection& connection) {

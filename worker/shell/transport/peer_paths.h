@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "worker/shell/transport/peer_connections.h"
+#include "worker/shell/transport/transfer_table.h"
 #include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/ucx_transport.h"
 
@@ -19,6 +20,9 @@ namespace weft {
 // tensors it takes directly; kind "" for none. `transports`: those of the connection.
 void ChoosePaths(const UcxOptions& options, const DeviceIdentity& own, const TransportAddress& address,
                  const std::vector<std::string>& transports, PeerConnection* connection);
+
+// Returns the paths on which tensors have gone to the peers that have a number.
+std::vector<PeerPath> PathsInUse(const TransferTable& table, const PeerConnections& connections);
 
 // Returns a line for the log: "tensors to process 1 (..): host memory by tcp, ..".
 std::string DescribePaths(const std::string& label, const PeerConnection& connection);

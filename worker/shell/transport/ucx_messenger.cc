@@ -16,6 +16,7 @@
 #include "base/monotonic_clock.h"
 #include "worker/shell/transport/listening_sockets.h"
 #include "worker/shell/transport/peer_filter.h"
+#include "worker/shell/transport/receive_watch.h"
 
 namespace weft {
 namespace {
@@ -155,6 +156,8 @@ struct UcxMessenger::Impl {
   std::vector<std::pair<LinkId, absl::Status>> failures;
   std::vector<void*> closing;  // requests of endpoints that are being closed
   std::vector<TcpSocket> listeners;
+  ReceiveWatch receives;
+  bool deaf = false;  // since messages do not arrive any more
 };
 
 absl::Status UcxMessenger::Impl::Configure(const Settings& settings, ucp_config_t** config) {
@@ -419,13 +422,23 @@ std::vector<std::string> UcxMessenger::sources() const {
 
 absl::Status UcxMessenger::AdmitOnly(const std::vector<std::string>& addresses) {
   for (const TcpSocket& socket : impl_->listeners) {
-    if (!Listens(socket)) continue;  // ListenerStatus reports it
+    if (!Listens(socket)) continue;  // Health reports it
     if (absl::Status status = weft::AdmitOnly(socket.fd, addresses); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status UcxMessenger::ListenerStatus() const {
+bool UcxMessenger::hears() const { return !impl_->deaf; }
+
+void UcxMessenger::PeerEnded() { impl_->receives.PeerEnded(MonotonicNow()); }
+
+absl::Status UcxMessenger::Health() const {
+  if (impl_->deaf) {
+    return absl::UnavailableError(
+        "messages do not arrive here any more, as if a process was killed while it wrote one; a new process "
+        "in "
+        "the place of this one has a new queue");
+  }
   for (const TcpSocket& socket : impl_->listeners) {
     if (Listens(socket)) continue;
     return absl::ResourceExhaustedError(
@@ -443,6 +456,7 @@ int UcxMessenger::Progress() {
     if (n == 0) break;
     done += static_cast<int>(n);
   }
+  if (done > 0) impl_->receives.Moves();
   if (!impl_->failures.empty()) {
     done += static_cast<int>(impl_->failures.size());
     impl_->ReportFailedLinks();
@@ -457,7 +471,17 @@ int UcxMessenger::Progress() {
 
 int UcxMessenger::event_fd() const { return impl_->event_fd; }
 
-bool UcxMessenger::Arm() { return impl_->failures.empty() && ucp_worker_arm(impl_->worker) == UCS_OK; }
+bool UcxMessenger::Arm() {
+  if (!impl_->failures.empty()) return false;
+  if (ucp_worker_arm(impl_->worker) == UCS_OK) {
+    impl_->receives.Moves();
+    return true;
+  }
+  const int64_t now = MonotonicNow();
+  impl_->receives.LookedInVain(now);
+  impl_->deaf = impl_->deaf || impl_->receives.IsStuck(now);
+  return false;
+}
 
 void UcxMessenger::Close(int64_t deadline) {
   for (Impl::Link& link : impl_->links) impl_->CloseEndpoint(&link, /*force=*/false);

@@ -86,8 +86,12 @@ class UcxMessenger {
   // Returns true if UCX can recognize memory of this kind ("host", "cuda", "rocm") and move it.
   bool KnowsMemory(absl::string_view kind) const;
 
-  // Returns Unavailable once UCX has given up the socket by which others connect to it.
-  absl::Status ListenerStatus() const;
+  // Returns Unavailable once UCX has given up the socket by which others connect to it, or messages do not
+  // arrive here any more (receive_watch.h): no later message will.
+  absl::Status Health() const;
+  bool hears() const;
+  // Notes that a peer's process on this machine has ended.
+  void PeerEnded();
 
   // Moves messages; returns how much was done.
   int Progress();

@@ -179,17 +179,7 @@ std::string UcxTransport::PathTo(PeerId peer, MemoryPlace place) const {
   return place == MemoryPlace::kHost ? connection->host_path : connection->device_path;
 }
 
-std::vector<PeerPath> UcxTransport::paths() const {
-  std::vector<PeerPath> paths;
-  for (const auto& [sender, connection] : connections_.all()) {
-    const std::optional<PeerId> peer = table_.PeerOf(sender);
-    if (!peer || !connection.used) continue;
-    paths.push_back({*peer, MemoryPlace::kHost, connection.host_path});
-    if (connection.device_path.empty()) continue;
-    paths.push_back({*peer, MemoryPlace::kDevice, connection.device_path});
-  }
-  return paths;
-}
+std::vector<PeerPath> UcxTransport::paths() const { return PathsInUse(table_, connections_); }
 
 void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
   connection->used = true;
@@ -224,7 +214,15 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
       if (connections_.Find(held_.Find(offer)->consumer)->open) SendOffer(offer);
     }
   }
-  for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
+  for (const uint64_t sender : connections_.FindEnded()) {
+    messenger_->PeerEnded();
+    Lose(sender, "its process has ended");
+  }
+  if (messenger_->hears()) return;
+  // This process hears no peer any more, and another one in its place does.
+  for (const auto& [sender, connection] : connections_.all()) {
+    if (connection.open) Lose(sender, messenger_->Health().message());
+  }
 }
 
 void UcxTransport::WatchLinks(Nanos now) {

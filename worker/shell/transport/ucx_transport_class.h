@@ -60,7 +60,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
 
   std::string DescribeSilence(Nanos now) const override { return links_.DescribeSilence(now); }
   absl::Status health() const override {
-    return links_.lost().ok() ? messenger_->ListenerStatus() : links_.lost();
+    return links_.lost().ok() ? messenger_->Health() : links_.lost();
   }
   int silent_links() const override { return links_.silent_links(); }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
