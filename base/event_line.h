@@ -19,6 +19,9 @@ absl::string_view LogSeverityName(LogSeverity severity);
 std::vector<std::string> LogSeverityNames();
 std::optional<LogSeverity> LogSeverityNamed(absl::string_view name);
 
+// Returns "2026-11-22T14:20:11.123Z", for a time since 1970 in milliseconds.
+std::string EventTime(int64_t unix_ms);
+
 // Returns "2026-11-22T14:20:11.123Z warning weft-worker: ..", without an end, for a time since 1970 in
 // milliseconds.
 std::string EventLine(int64_t unix_ms, LogSeverity severity, absl::string_view writer,

@@ -9,12 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/plain_text.h"
 
 namespace weft {
 namespace {
 
-constexpr size_t kMaxBytes = 64 << 10;
 constexpr int kPatienceMs = 100;  // for the rest of a line that has begun
 
 // Writes as much as standard error takes at once. Returns the number of bytes. A pipe that is writable has
@@ -34,11 +32,6 @@ size_t WriteWithoutWaiting(absl::string_view text) {
 
 }  // namespace
 
-std::string LogLine(int64_t unix_ms, LogSeverity severity, absl::string_view program,
-                    absl::string_view text) {
-  return EventLine(unix_ms, severity, program, PlainText(text, kMaxBytes)) + "\n";
-}
-
 void DaemonLog::SetListener(Listener listener) {
   MutexLock lock(mu_);
   listener_ = std::move(listener);
@@ -56,11 +49,11 @@ void DaemonLog::Write(LogSeverity severity, absl::string_view text) const {
   MutexLock lock(out_);
   if (lost_ > 0) {
     const std::string words = absl::StrCat(lost_, " lines are lost: nobody read standard error");
-    const std::string told = LogLine(now, LogSeverity::kWarning, program_, words);
+    const std::string told = LogLine(format_, now, LogSeverity::kWarning, program_, words);
     lost_ = Put(is_cut_ ? "\n" + told : told) ? 0 : lost_ + 1;
     if (lost_ > 0) return;
   }
-  if (!Put(LogLine(now, severity, program_, text))) ++lost_;
+  if (!Put(LogLine(format_, now, severity, program_, text))) ++lost_;
 }
 
 bool DaemonLog::Put(absl::string_view line) const {

@@ -1,10 +1,7 @@
 // Writes the log of a daemon: one line an event on standard error, with the time, a severity and the
-// program's name.
+// program's name (log_format.h).
 //
-// 2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
-//
-// Control characters are escaped, so that no text of a peer begins a line of its own. A line is written at
-// once and whole.
+// A line is written at once and whole.
 //
 // A daemon never waits for the reader of its log, who may have stopped: it may hold locks that all else
 // needs. Lines for which a full pipe has no room are lost, and the next one that is written says how many.
@@ -23,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/event_line.h"
+#include "base/log/log_format.h"
 #include "base/mutex.h"
 
 namespace weft {
@@ -30,7 +28,8 @@ namespace weft {
 class DaemonLog {
  public:
   // Writes events that are at least as grave as `least`.
-  DaemonLog(std::string program, LogSeverity least) : program_(std::move(program)), least_(least) {}
+  DaemonLog(std::string program, LogSeverity least, LogFormat format = LogFormat::kText)
+      : program_(std::move(program)), format_(format), least_(least) {}
 
   // Writes events that are at least as grave as `least` from now on.
   void SetLevel(LogSeverity least) { least_ = least; }
@@ -51,6 +50,7 @@ class DaemonLog {
   bool Put(absl::string_view line) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(out_);
 
   const std::string program_;
+  const LogFormat format_;
   std::atomic<LogSeverity> least_;
   mutable Mutex mu_;
   Listener listener_ ABSL_GUARDED_BY(mu_);
@@ -58,9 +58,6 @@ class DaemonLog {
   mutable int64_t lost_ ABSL_GUARDED_BY(out_) = 0;     // lines since the last one that was written
   mutable bool is_cut_ ABSL_GUARDED_BY(out_) = false;  // the last one has no end
 };
-
-// Returns the line with its end, for a time since 1970 in milliseconds.
-std::string LogLine(int64_t unix_ms, LogSeverity severity, absl::string_view program, absl::string_view text);
 
 }  // namespace weft
 

@@ -58,6 +58,7 @@ struct Flags {
   SecurityFlags security;
   std::string tokens;
   std::string log_level = "info";
+  std::string log_format = "auto";
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
   ConfigQuestion question;
 };
@@ -297,7 +298,8 @@ int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
   const AwaitedSignals signals = BlockSignals();  // before any thread starts
-  DaemonLog log("weft-coordinator", LogSeverityNamed(flags.log_level).value());
+  DaemonLog log("weft-coordinator", LogSeverityNamed(flags.log_level).value(),
+                LogFormatNamed(flags.log_format));
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
@@ -434,6 +436,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
       ->check(CLI::IsMember(LogSeverityNames()))
       ->type_name("LEVEL");
+  app.add_option("--log-format", flags.log_format,
+                 "Form of a line of the log: text, logfmt, json or journald; auto (default): journald where "
+                 "standard error is the journal, else text")
+      ->check(CLI::IsMember(LogFormatNames()))
+      ->type_name("FORMAT");
 }
 
 // Reads the configuration: built-in values, the file, the environment, the command line. Cancelled where the

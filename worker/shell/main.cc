@@ -47,6 +47,7 @@ struct Flags {
   bool graphs = true, nvtx = false;
   bool owned = false;
   std::string log_level = "info";
+  std::string log_format = "auto";
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto";
@@ -199,6 +200,11 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
                  "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
       ->check(CLI::IsMember(LogSeverityNames()))
       ->type_name("LEVEL");
+  app.add_option("--log-format", flags.log_format,
+                 "Form of a line of the log: text, logfmt, json or journald; auto (default): journald where "
+                 "standard error is the journal, else text")
+      ->check(CLI::IsMember(LogFormatNames()))
+      ->type_name("FORMAT");
   app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")
       ->check(CLI::Range(-1, 1 << 20));
   app.add_option("--metrics", flags.metrics, "Serve /metrics here: HOST:PORT; port 0 picks a free one");
@@ -343,7 +349,8 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
-  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : LogSeverityNamed(flags.log_level).value());
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : LogSeverityNamed(flags.log_level).value(),
+                LogFormatNamed(flags.log_format));
   std::function<void()> reload;
   if (!flags.owned) {
     reload = [&] {
