@@ -135,6 +135,7 @@ TEST_F(CoordinatorRestart, KilledTogetherWithAWorker_GoesOnWithTheOther) {
   StartWorkers(2);
   Submit(file);
   ASSERT_TRUE(AwaitSteps(8));
+  ASSERT_TRUE(AwaitCheckpoint());
   KillCoordinator();
   workers_[0]->Signal(SIGKILL);
   StartCoordinator();

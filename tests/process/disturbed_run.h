@@ -68,6 +68,19 @@ class DisturbedRun : public ::testing::Test {
   bool AwaitSteps(size_t steps) const {
     return Eventually([&] { return LossesIn(out_).size() >= steps || HasSummary(); });
   }
+  // Waits until a checkpoint of a later step than the first is whole.
+  bool AwaitCheckpoint() const {
+    namespace fs = std::filesystem;
+    return Eventually([&] {
+      for (const fs::directory_entry& entry : fs::directory_iterator(out_)) {
+        const std::string name = entry.path().filename();
+        const bool sealed = name.rfind("checkpoint-", 0) == 0 && name.find('.') == std::string::npos;
+        if (sealed && name != "checkpoint-0" && fs::exists(entry.path() / "model.safetensors.index.json"))
+          return true;
+      }
+      return false;
+    });
+  }
   // Expects the trained weights and each loss of the undisturbed loop, and each step reported once.
   void ExpectTheReference() const {
     EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
