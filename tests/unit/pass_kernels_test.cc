@@ -50,10 +50,8 @@ class PassMathOnHost final : public PassMath {
                                     log_sums, scale, static_cast<float*>(out));
     }
   }
-  void MaxPoolGradient(const MaxPooling& p, DataType type, const void* gradient, const int64_t* places,
+  void MaxPoolGradient(const MaxPooling& pooling, DataType type, const void* gradient, const int64_t* places,
                        void* out) const override {
-    const kernels::Pooling pooling{p.samples,     p.channels, p.rows,   p.columns, p.out_rows,
-                                   p.out_columns, p.window,   p.stride, p.padding, p.channels_last};
     if (type == DataType::kBFloat16) {
       kernels::MaxPoolGradient(nullptr, pooling, static_cast<const uint16_t*>(gradient), places,
                                static_cast<uint16_t*>(out));

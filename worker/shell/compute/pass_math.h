@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "worker/shell/compute/max_pooling.h"
 #include "worker/shell/memory/tensor.h"
 
 namespace weft {
@@ -22,14 +23,6 @@ struct ScoreRows {
   const void* data = nullptr;
   DataType type = DataType::kFloat32;
   int64_t rows = 0, classes = 0;
-};
-
-// A max pooling of images [samples, channels, rows, columns], and where a pixel's channels lie: one after the
-// other, or each in a plane of its own. It is so for the images and for what was pooled of them.
-struct MaxPooling {
-  int64_t samples = 0, channels = 0, rows = 0, columns = 0, out_rows = 0, out_columns = 0;
-  int window = 0, stride = 0, padding = 0;
-  bool channels_last = false;
 };
 
 class PassMath {

@@ -45,10 +45,8 @@ void CudaPassMath::CrossEntropyGradient(const ScoreRows& scores, const int64_t* 
   });
 }
 
-void CudaPassMath::MaxPoolGradient(const MaxPooling& p, DataType type, const void* gradient,
+void CudaPassMath::MaxPoolGradient(const MaxPooling& pooling, DataType type, const void* gradient,
                                    const int64_t* places, void* out) const {
-  const kernels::Pooling pooling{p.samples,     p.channels, p.rows,   p.columns, p.out_rows,
-                                 p.out_columns, p.window,   p.stride, p.padding, p.channels_last};
   OfType(type, [&](const auto* number) {
     return kernels::MaxPoolGradient(stream_(), pooling, As(number, gradient), places, As(number, out));
   });

@@ -136,7 +136,7 @@ struct Window {
   int64_t first, end;
 };
 // Returns the windows of `out` that have the row, or column, `at`.
-__device__ __forceinline__ Window WindowsOver(const Pooling& p, int64_t at, int64_t out) {
+__device__ __forceinline__ Window WindowsOver(const MaxPooling& p, int64_t at, int64_t out) {
   const int64_t shifted = at + p.padding;
   const int64_t first = shifted < p.window ? 0 : (shifted - p.window) / p.stride + 1;
   const int64_t last = shifted / p.stride;
@@ -145,8 +145,8 @@ __device__ __forceinline__ Window WindowsOver(const Pooling& p, int64_t at, int6
 
 template <int L, typename Number>
 __global__ void __launch_bounds__(kPoolThreads)
-    MaxPoolGradientKernel(const Pooling p, const int64_t count, const Number* gradient, const int64_t* places,
-                          Number* out) {
+    MaxPoolGradientKernel(const MaxPooling p, const int64_t count, const Number* gradient,
+                          const int64_t* places, Number* out) {
   const int64_t number = int64_t{blockIdx.x} * kPoolThreads + threadIdx.x;
   if (number >= count) return;
   // Elements are numbered as they lie in the memory.
@@ -190,7 +190,7 @@ cudaError_t CrossEntropyGradient(cudaStream_t stream, const Number* scores, int6
 }
 
 template <typename Number>
-cudaError_t MaxPoolGradient(cudaStream_t stream, const Pooling& pooling, const Number* gradient,
+cudaError_t MaxPoolGradient(cudaStream_t stream, const MaxPooling& pooling, const Number* gradient,
                             const int64_t* places, Number* out) {
   const int64_t elements = pooling.samples * pooling.channels * pooling.rows * pooling.columns;
   if (elements <= 0) return cudaSuccess;
@@ -216,8 +216,8 @@ template cudaError_t CrossEntropyGradient(cudaStream_t, const float*, int64_t, i
                                           const float*, const float*, float*);
 template cudaError_t CrossEntropyGradient(cudaStream_t, const uint16_t*, int64_t, int64_t, const int64_t*,
                                           const float*, const float*, uint16_t*);
-template cudaError_t MaxPoolGradient(cudaStream_t, const Pooling&, const float*, const int64_t*, float*);
-template cudaError_t MaxPoolGradient(cudaStream_t, const Pooling&, const uint16_t*, const int64_t*,
+template cudaError_t MaxPoolGradient(cudaStream_t, const MaxPooling&, const float*, const int64_t*, float*);
+template cudaError_t MaxPoolGradient(cudaStream_t, const MaxPooling&, const uint16_t*, const int64_t*,
                                      uint16_t*);
 
 }  // namespace weft::kernels

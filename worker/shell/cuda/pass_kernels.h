@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "worker/shell/compute/max_pooling.h"
+
 namespace weft::kernels {
 
 template <typename Number>
@@ -19,14 +21,8 @@ cudaError_t CrossEntropyGradient(cudaStream_t stream, const Number* scores, int6
                                  const int64_t* targets, const float* log_sums, const float* scale,
                                  Number* out);
 
-// As MaxPooling (pass_math.h).
-struct Pooling {
-  int64_t samples, channels, rows, columns, out_rows, out_columns;
-  int window, stride, padding;
-  bool channels_last;
-};
 template <typename Number>
-cudaError_t MaxPoolGradient(cudaStream_t stream, const Pooling& pooling, const Number* gradient,
+cudaError_t MaxPoolGradient(cudaStream_t stream, const MaxPooling& pooling, const Number* gradient,
                             const int64_t* places, Number* out);
 
 }  // namespace weft::kernels

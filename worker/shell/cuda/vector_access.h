@@ -8,37 +8,29 @@
 
 #include <cstdint>
 
-// Launches a kernel. The unit test of this file runs the kernels on the host, and defines it otherwise.
+// Launches a kernel. The unit tests run the kernels on the host, and define it otherwise.
 #ifndef WEFT_LAUNCH
 #define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
 #endif
 
 namespace weft::kernels {
 
-template <int L>
-struct alignas(sizeof(float) * L) Floats {
-  float v[L];
+template <typename Number, int L>
+struct alignas(sizeof(Number) * L) Group {
+  Number v[L];
 };
 template <int L>
-__device__ __forceinline__ Floats<L> Load(const float* at) {
-  return *reinterpret_cast<const Floats<L>*>(at);
-}
+using Floats = Group<float, L>;
 template <int L>
-__device__ __forceinline__ void Store(float* at, const Floats<L>& values) {
-  *reinterpret_cast<Floats<L>*>(at) = values;
-}
+using Halves = Group<uint16_t, L>;  // bfloat16's bits
 
-template <int L>
-struct alignas(sizeof(uint16_t) * L) Halves {
-  uint16_t v[L];
-};
-template <int L>
-__device__ __forceinline__ Halves<L> Load(const uint16_t* at) {
-  return *reinterpret_cast<const Halves<L>*>(at);
+template <int L, typename Number>
+__device__ __forceinline__ Group<Number, L> Load(const Number* at) {
+  return *reinterpret_cast<const Group<Number, L>*>(at);
 }
-template <int L>
-__device__ __forceinline__ void Store(uint16_t* at, const Halves<L>& values) {
-  *reinterpret_cast<Halves<L>*>(at) = values;
+template <int L, typename Number>
+__device__ __forceinline__ void Store(Number* at, const Group<Number, L>& values) {
+  *reinterpret_cast<Group<Number, L>*>(at) = values;
 }
 
 inline bool Aligned(const void* pointer, uintptr_t bytes = 16) {
