@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/log/log_flags.h"
 #include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
@@ -57,8 +58,7 @@ struct Flags {
   bool store_insecure = false;
   SecurityFlags security;
   std::string tokens;
-  std::string log_level = "info";
-  std::string log_format = "auto";
+  LogFlags log;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
   ConfigQuestion question;
 };
@@ -298,8 +298,7 @@ int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
   const AwaitedSignals signals = BlockSignals();  // before any thread starts
-  DaemonLog log("weft-coordinator", LogSeverityNamed(flags.log_level).value(),
-                LogFormatNamed(flags.log_format));
+  DaemonLog log("weft-coordinator", flags.log.least(), flags.log.line_format());
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
@@ -432,15 +431,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--finishing", flags.finishing, "Seconds for workers to save and report after the last job")
       ->check(seconds)
       ->capture_default_str();
-  app.add_option("--log-level", flags.log_level,
-                 "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
-      ->check(CLI::IsMember(LogSeverityNames()))
-      ->type_name("LEVEL");
-  app.add_option("--log-format", flags.log_format,
-                 "Form of a line of the log: text, logfmt, json or journald; auto (default): journald where "
-                 "standard error is the journal, else text")
-      ->check(CLI::IsMember(LogFormatNames()))
-      ->type_name("FORMAT");
+  AddLogFlags(app, flags.log);
 }
 
 // Reads the configuration: built-in values, the file, the environment, the command line. Cancelled where the

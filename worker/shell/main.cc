@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/log/log_flags.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/service/service_notices.h"
@@ -46,8 +47,7 @@ struct Flags {
   SecurityFlags security;
   bool graphs = true, nvtx = false;
   bool owned = false;
-  std::string log_level = "info";
-  std::string log_format = "auto";
+  LogFlags log;
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto";
@@ -196,15 +196,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")
       ->configurable(false)
       ->group("");
-  app.add_option("--log-level", flags.log_level,
-                 "Least grave of what is logged: error, warning or info (default); SIGHUP takes a new one")
-      ->check(CLI::IsMember(LogSeverityNames()))
-      ->type_name("LEVEL");
-  app.add_option("--log-format", flags.log_format,
-                 "Form of a line of the log: text, logfmt, json or journald; auto (default): journald where "
-                 "standard error is the journal, else text")
-      ->check(CLI::IsMember(LogFormatNames()))
-      ->type_name("FORMAT");
+  AddLogFlags(app, flags.log);
   app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")
       ->check(CLI::Range(-1, 1 << 20));
   app.add_option("--metrics", flags.metrics, "Serve /metrics here: HOST:PORT; port 0 picks a free one");
@@ -349,8 +341,8 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
-  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : LogSeverityNamed(flags.log_level).value(),
-                LogFormatNamed(flags.log_format));
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(),
+                flags.log.line_format());
   std::function<void()> reload;
   if (!flags.owned) {
     reload = [&] {

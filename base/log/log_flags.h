@@ -1,0 +1,28 @@
+// Adds the flags of a daemon's log to its command line.
+#ifndef WEFT_BASE_LOG_LOG_FLAGS_H_
+#define WEFT_BASE_LOG_LOG_FLAGS_H_
+
+#include <string>
+
+#include "base/log/log_format.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace weft {
+
+struct LogFlags {
+  std::string level = "info";
+  std::string format = "auto";
+
+  // Return what the flags name, once they have been checked.
+  LogSeverity least() const { return LogSeverityNamed(level).value(); }
+  LogFormat line_format() const { return LogFormatNamed(format); }
+};
+
+void AddLogFlags(CLI::App& app, LogFlags& flags);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_LOG_LOG_FLAGS_H_
