@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/certificates/tls_acceptor.h"
+#include "base/certificates/tls_endpoint.h"
 #include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/net/listener.h"
@@ -138,7 +138,7 @@ class HttpMetricsServer final : public MetricsServer {
       const auto protection = ProtectionAt(address, readers_.security, "serve metrics on");
       if (!protection.ok()) return protection.status();
       if (*protection == Protection::kTls) {
-        auto tls = TlsAcceptor::Start(readers_.security.tls, readers_.certificates);
+        auto tls = TlsEndpoint::Start(readers_.security.tls, {}, readers_.certificates);
         if (!tls.ok()) return tls.status();
         tls_ = *std::move(tls);
       }
@@ -226,7 +226,7 @@ class HttpMetricsServer final : public MetricsServer {
     const ssize_t n = c->Write(c->out.data() + c->written, c->out.size() - c->written);
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     c->written += static_cast<size_t>(n);
-    return c->written < c->out.size();
+    return c->written < c->out.size() || (c->tls != nullptr && c->tls->wants_write());
   }
 
   // Takes the path as it was sent. The library may take another one for the same page, never one of these for
@@ -240,7 +240,7 @@ class HttpMetricsServer final : public MetricsServer {
 
   const int stop_;  // readable when the thread is to end
   const MetricsReaders readers_;
-  std::unique_ptr<TlsAcceptor> tls_;  // null for plain HTTP
+  std::unique_ptr<TlsEndpoint> tls_;  // null for plain HTTP
   Responder http_;
   std::unique_ptr<Listener> listener_;
   std::list<Connection> connections_;  // connections by age; only the thread uses them
