@@ -176,15 +176,21 @@ TEST(TransportMessage, RandomBytes_AreRefusedOrFullyUnderstood) {
 }
 
 TEST(TransportAddress, EncodedAndDecoded_IsTheSame) {
-  TransportAddress in{
-      42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, std::string("\0ucx\0", 5), {"cuda", "GPU-1234"}};
+  TransportAddress in{42,
+                      {"boot/pid:[7]", 123, 456},
+                      {1, 2, 4096, 5},
+                      std::string("\0ucx\0", 5),
+                      {"cuda", "GPU-1234"},
+                      {},
+                      kTlsPlane};
   const absl::StatusOr<TransportAddress> out = DecodeAddress(EncodeAddress(in));
   ASSERT_TRUE(out.ok());
   EXPECT_EQ(out->sender, in.sender);
   EXPECT_EQ(out->process, in.process);
   EXPECT_EQ(out->probe, in.probe);
-  EXPECT_EQ(out->ucx, in.ucx);
+  EXPECT_EQ(out->messenger, in.messenger);
   EXPECT_EQ(out->device, in.device);
+  EXPECT_EQ(out->plane, in.plane);
 }
 
 TEST(TransportAddress, Damaged_IsRefused) {

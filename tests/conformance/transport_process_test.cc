@@ -313,6 +313,29 @@ TEST(TransportListener, IsClosed_HealthSaysSo) {
   EXPECT_TRUE(absl::IsResourceExhausted((*transport)->health())) << (*transport)->health();
 }
 
+TEST(TransportConnect, PeerOfAnotherDataPlane_IsRefused) {
+  UcxOptions tls;
+  tls.tls_network = testing::LoopbackNetworkWith(testing::SharedWorkerCertificates());
+  const auto plain = CreateUcxTransport(UcxOptions{}), secured = CreateUcxTransport(tls);
+  ASSERT_TRUE(plain.ok() && secured.ok());
+  for (const auto& [from, to] :
+       {std::pair(plain->get(), secured->get()), std::pair(secured->get(), plain->get())}) {
+    const absl::Status connected = from->Connect(kPeer, to->address(), "it");
+    EXPECT_TRUE(absl::IsInvalidArgument(connected)) << connected;
+    EXPECT_THAT(std::string(connected.message()), ::testing::HasSubstr("the same --data-plane"));
+  }
+}
+
+// Processes of one machine do not send their tensors through TLS.
+TEST(TransportConnect, PeerOfThisMachineBesideTls_IsReachedByItsMemory) {
+  UcxOptions tls;
+  tls.tls_network = testing::LoopbackNetworkWith(testing::SharedWorkerCertificates());
+  const auto one = CreateUcxTransport(tls), other = CreateUcxTransport(tls);
+  ASSERT_TRUE(one.ok() && other.ok());
+  ASSERT_TRUE((*one)->Connect(kPeer, (*other)->address(), "it").ok());
+  EXPECT_EQ((*one)->PathTo(kPeer, MemoryPlace::kHost), "in_place");
+}
+
 TEST(TransportConnect, AddressOfAnotherFormatOfUcx_IsRefused) {
   const auto transport = CreateUcxTransport(UcxOptions{});
   const auto liar = CreateUcxTransport(UcxOptions{});
@@ -321,7 +344,7 @@ TEST(TransportConnect, AddressOfAnotherFormatOfUcx_IsRefused) {
   ASSERT_TRUE(address.ok());
   for (int bit = 0; bit < 4; ++bit) {
     TransportAddress changed = *address;
-    changed.ucx[0] = static_cast<char>(changed.ucx[0] ^ (1 << bit));
+    changed.messenger[0] = static_cast<char>(changed.messenger[0] ^ (1 << bit));
     const absl::Status connected = (*transport)->Connect(kPeer, EncodeAddress(changed), "the liar");
     EXPECT_TRUE(absl::IsInvalidArgument(connected)) << connected;
     EXPECT_THAT(std::string(connected.message()), ::testing::HasSubstr("the liar"));
@@ -329,7 +352,7 @@ TEST(TransportConnect, AddressOfAnotherFormatOfUcx_IsRefused) {
   EXPECT_TRUE((*transport)->Connect(kPeer, (*liar)->address(), "it").ok());
 }
 
-constexpr int kModesWithoutCuda = 7;
+constexpr int kModesWithoutCuda = 9;
 
 std::vector<Mode> Modes() {
   std::vector<Mode> modes = {
@@ -337,9 +360,14 @@ std::vector<Mode> Modes() {
       {"in_place_posix_messages", true, {{"UCX_TLS", "posix,cma,tcp"}}, ""},
       {"copied", false, {{"WEFT_IN_PLACE", "0"}}, ""},
       {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}, ""},
+      {"tls", false, {{testing::kTlsVariable, testing::SharedWorkerCertificates()}}, ""},
       {"host_device", false, {}, "host", true},
       {"host_device_tcp", false, {{"UCX_TLS", "tcp"}}, "host", true},
       {"hidden_device_staged", true, {}, "hidden"},
+      {"hidden_device_staged_tls",
+       false,
+       {{testing::kTlsVariable, testing::SharedWorkerCertificates()}},
+       "hidden"},
   };
   if (modes.size() != kModesWithoutCuda) std::abort();
   if (testing::HasCuda()) {

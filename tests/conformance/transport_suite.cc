@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/conformance/cuda_notice.h"
+#include "tests/conformance/worker_certificates.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft::testing {
@@ -33,24 +34,29 @@ TransportCase Ucx(const char* name, UcxOptions options, const char* device = "",
           }};
 }
 
-constexpr int kCasesWithoutCuda = 10;
+constexpr int kCasesWithoutCuda = 12;
 
 std::vector<TransportCase> Cases() {
-  UcxOptions copied, tcp, all;
+  UcxOptions copied, tcp, all, tls;
   copied.in_place = false;
   tcp.in_place = false;
   tcp.tls = "tcp";
   all.net_devices = "";
   all.inline_bytes = 0;  // even one byte is read in place
+  tls.in_place = false;
+  tls.shared_memory = false;
+  tls.tls_network = LoopbackNetworkWith(SharedWorkerCertificates());
   std::vector<TransportCase> cases = {
       Loopback("loopback", ""),
       Ucx("ucx_in_place", UcxOptions()),
       Ucx("ucx_all_in_place", all),
       Ucx("ucx_copied", copied),
       Ucx("ucx_tcp", tcp),
+      Ucx("tls", tls),
       Loopback("loopback_hidden_device", "hidden"),
       Ucx("ucx_hidden_device_staged", UcxOptions(), "hidden"),
       Ucx("ucx_hidden_device_staged_tcp", tcp, "hidden"),
+      Ucx("hidden_device_staged_tls", tls, "hidden"),
       Ucx("ucx_host_device", UcxOptions(), "host", /*carried=*/true),
       Ucx("ucx_host_device_tcp", tcp, "host", /*carried=*/true),
   };

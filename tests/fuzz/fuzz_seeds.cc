@@ -48,7 +48,7 @@ void AddFrames(Seeds* seeds) {
   address.sender = 7;
   address.process = {"machine", 42, 1000};
   address.probe = {11, 22, 4096, 9};
-  address.ucx = "ucx";
+  address.messenger = "ucx";
   address.device = {"cuda", "GPU-1"};
   address.sources = {std::string(4, 'a'), std::string(16, 'b')};
   seeds->Add(1, EncodeAddress(address));

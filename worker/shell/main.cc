@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/log/log_flags.h"
@@ -50,7 +53,8 @@ struct Flags {
   LogFlags log;
   int process = -1;
   int spin_us = -1;
-  std::string data_network = "auto";
+  std::string data_network = "auto", data_plane = "auto";
+  PortRange data_ports;
   int connect_timeout = 30, reconnect_timeout = 300, joining = 290, link_timeout = 120, drain = 25;
   std::string check;
   std::string reference, out;
@@ -107,6 +111,37 @@ Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
   return hello;
 }
 
+// Returns true if tensors between machines travel over TLS.
+bool SecuresDataPlane(const Flags& flags) {
+  return flags.data_plane == "tls" || (flags.data_plane == "auto" && !flags.security.tls.empty());
+}
+
+bool IsWorker(const std::vector<std::string>& uris) {
+  const absl::StatusOr<Identity> identity = IdentityOf(uris);
+  return identity.ok() && identity->role == Role::kWorker;
+}
+
+absl::StatusOr<UcxOptions> TransportOptionsOf(const Flags& flags, DaemonLog& log) {
+  UcxOptions options = UcxOptionsFromEnvironment();
+  options.log = [&log](const std::string& line) { log.Info(line); };
+  options.link_timeout_ns = int64_t{flags.link_timeout} * 1'000'000'000;
+  options.ports = flags.data_ports;
+  if (!SecuresDataPlane(flags)) {
+    ChooseNetwork(flags.data_network, flags.coordinator, &options);
+    return options;
+  }
+  if (flags.security.tls.empty()) {
+    return absl::FailedPreconditionError(
+        "--data-plane tls needs certificates: give --tls DIR, with a folder as weft certs init makes it");
+  }
+  TlsNetwork secured;
+  secured.certificates = flags.security.tls;
+  secured.trusts = IsWorker;
+  secured.log = [&log](const std::string& line) { log.Warning(line); };
+  ChooseTlsNetwork(flags.data_network, flags.coordinator, std::move(secured), &options);
+  return options;
+}
+
 MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
   MetricsReaders readers = {flags.security, MayRead, {}};
   readers.certificates.refused = [log](const absl::Status& why) {
@@ -117,17 +152,19 @@ MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
 
 int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
           ServiceNotices::Manager manager) {
-  UcxOptions transport_options = UcxOptionsFromEnvironment();
-  transport_options.log = [&log](const std::string& line) { log.Info(line); };
-  transport_options.link_timeout_ns = int64_t{flags.link_timeout} * 1'000'000'000;
-  ChooseNetwork(flags.data_network, flags.coordinator, &transport_options);
-  if (backend != nullptr) UseDevice(backend->name(), backend->uuid(), &backend->memory(), &transport_options);
+  absl::StatusOr<UcxOptions> transport_options = TransportOptionsOf(flags, log);
+  if (!transport_options.ok()) return Complain(transport_options.status(), kBadConfiguration);
+  if (backend != nullptr)
+    UseDevice(backend->name(), backend->uuid(), &backend->memory(), &*transport_options);
   const std::unique_ptr<GpuMonitor> gpu = backend == nullptr ? nullptr : GpuMonitor::Open(backend->uuid());
   const std::unique_ptr<Device> device =
       backend == nullptr ? CreateCpuDevice() : CreateTorchDevice(std::move(backend));
   device->PrepareThread();
-  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
-  if (!transport.ok()) return Complain(transport.status(), kFailed);
+  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(*transport_options);
+  if (!transport.ok()) {
+    const bool configured = absl::IsFailedPrecondition(transport.status());
+    return Complain(transport.status(), configured ? kBadConfiguration : kFailed);
+  }
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =
       SessionStream::Open({flags.coordinator, flags.security, int64_t{flags.connect_timeout} * 1'000'000'000,
                            int64_t{flags.reconnect_timeout} * 1'000'000'000,
@@ -171,6 +208,18 @@ int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> bac
         kUnreachable);
   }
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
+}
+
+// Reads FIRST-LAST, or one port.
+std::optional<PortRange> ParsePorts(absl::string_view text) {
+  constexpr int kMaxPort = 65535;
+  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  PortRange ports;
+  if (!absl::SimpleAtoi(ends.first, &ports.first)) return std::nullopt;
+  if (!absl::SimpleAtoi(absl::StrContains(text, '-') ? ends.second : ends.first, &ports.last))
+    return std::nullopt;
+  if (ports.first < 1 || ports.last < ports.first || ports.last > kMaxPort) return std::nullopt;
+  return ports;
 }
 
 void AddDeviceFlags(CLI::App& app, Flags& flags) {
@@ -226,6 +275,22 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "as in eth0,eth1. auto, the default: local where the coordinator is reached by a unix socket or "
          "loopback, else the interface by which it is reached")
       ->type_name("NETWORK");
+  app.add_option(
+         "--data-plane", flags.data_plane,
+         "How tensors travel between machines: tls, with the certificates of --tls; ucx, by TCP or RDMA, "
+         "neither encrypted nor authenticated. auto, the default: tls where --tls is given")
+      ->check(CLI::IsMember({"auto", "tls", "ucx"}));
+  app.add_option_function<std::string>(
+         "--data-ports",
+         [&flags](const std::string& text) {
+           const auto ports = ParsePorts(text);
+           if (!ports.has_value())
+             throw CLI::ValidationError("--data-ports", "takes two ports, as 20000-20100");
+           flags.data_ports = *ports;
+         },
+         "Ports on which the data plane may listen, for the rules of a firewall, as in 20000-20100; default: "
+         "any")
+      ->type_name("FIRST-LAST");
   app.add_option("--link-timeout", flags.link_timeout,
                  "Seconds after which a data link is given up on which a tensor is awaited and that carries "
                  "nothing; an outage of up to half of it heals (default 120)")

@@ -37,17 +37,17 @@ PeerConnection* PeerConnections::Find(uint64_t sender) {
   return it == connections_.end() ? nullptr : &it->second;
 }
 
-std::optional<uint64_t> PeerConnections::SenderOf(UcxMessenger::LinkId link) const {
+std::optional<uint64_t> PeerConnections::SenderOf(Messenger::LinkId link) const {
   for (const auto& [sender, connection] : connections_) {
     if (connection.link == link) return sender;
   }
   return std::nullopt;
 }
 
-absl::Status PeerConnections::Open(const TransportAddress& address, UcxMessenger* messenger) {
+absl::Status PeerConnections::Open(const TransportAddress& address, Messenger* messenger) {
   const absl::StatusOr<int> process = OpenProcess(address.process);
   if (absl::IsUnavailable(process.status())) return process.status();
-  const absl::StatusOr<UcxMessenger::LinkId> link = messenger->Connect(address.ucx);
+  const absl::StatusOr<Messenger::LinkId> link = messenger->Connect(address.messenger);
   if (!link.ok()) {
     if (process.ok()) close(*process);
     return link.status();
@@ -64,7 +64,7 @@ absl::Status PeerConnections::Open(const TransportAddress& address, UcxMessenger
   return absl::OkStatus();
 }
 
-void PeerConnections::End(uint64_t sender, UcxMessenger* messenger) {
+void PeerConnections::End(uint64_t sender, Messenger* messenger) {
   PeerConnection* connection = Find(sender);
   if (connection == nullptr) return;
   connection->open = false;

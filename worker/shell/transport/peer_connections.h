@@ -21,14 +21,14 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "worker/shell/transport/messenger.h"
 #include "worker/shell/transport/peer_clock.h"
 #include "worker/shell/transport/transport_address.h"
-#include "worker/shell/transport/ucx_messenger.h"
 
 namespace weft {
 
 struct PeerConnection {
-  UcxMessenger::LinkId link = 0;
+  Messenger::LinkId link = 0;
   int32_t pid = 0;
   int process_fd = -1;    // -1: not of this machine, or ended
   bool in_place = false;  // this process can read the peer's memory
@@ -56,14 +56,14 @@ class PeerConnections {
   int wait_set() const { return wait_set_; }
 
   PeerConnection* Find(uint64_t sender);
-  std::optional<uint64_t> SenderOf(UcxMessenger::LinkId link) const;
+  std::optional<uint64_t> SenderOf(Messenger::LinkId link) const;
   const Map& all() const { return connections_; }
 
   // Opens a connection. Unavailable if the process has ended or cannot be reached.
-  absl::Status Open(const TransportAddress& address, UcxMessenger* messenger);
+  absl::Status Open(const TransportAddress& address, Messenger* messenger);
   // Ends the connection of a peer that has gone: closes link and process descriptor. The entry stays, so that
   // late messages are recognized.
-  void End(uint64_t sender, UcxMessenger* messenger);
+  void End(uint64_t sender, Messenger* messenger);
 
   // Returns the open connections whose process has ended.
   const std::vector<uint64_t>& FindEnded();

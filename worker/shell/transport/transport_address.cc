@@ -10,12 +10,12 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kMagic = 0x03414657;  // "WFA", format 3
-constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 6 * 4;
+constexpr uint32_t kMagic = 0x04414657;  // "WFA", format 4
+constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 7 * 4;
 constexpr size_t kIpv4Bytes = 4, kIpv6Bytes = 16;
 
-// Returns a checksum of the address (FNV-1a). UCX trusts the address that it is given, so one that was cut or
-// changed on its way must not reach it.
+// Returns a checksum of the address (FNV-1a). A messenger trusts the address that it is given, so one that
+// was cut or changed on its way must not reach it.
 uint32_t Checksum(absl::string_view bytes) {
   uint32_t hash = 2166136261u;
   for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
@@ -53,14 +53,15 @@ std::string EncodeAddress(const TransportAddress& address) {
   writer.Put(address.probe.bytes);
   writer.Put(address.probe.descriptor);
   writer.Put(static_cast<uint32_t>(address.process.machine.size()));
-  writer.Put(static_cast<uint32_t>(address.ucx.size()));
+  writer.Put(static_cast<uint32_t>(address.messenger.size()));
   writer.Put(static_cast<uint32_t>(address.device.kind.size()));
   writer.Put(static_cast<uint32_t>(address.device.uuid.size()));
   const std::string ipv4 = JoinSources(address, kIpv4Bytes), ipv6 = JoinSources(address, kIpv6Bytes);
   writer.Put(static_cast<uint32_t>(ipv4.size()));
   writer.Put(static_cast<uint32_t>(ipv6.size()));
-  absl::StrAppend(&out, address.process.machine, address.ucx, address.device.kind, address.device.uuid);
-  absl::StrAppend(&out, ipv4, ipv6);
+  writer.Put(static_cast<uint32_t>(address.plane.size()));
+  absl::StrAppend(&out, address.process.machine, address.messenger, address.device.kind, address.device.uuid);
+  absl::StrAppend(&out, ipv4, ipv6, address.plane);
   const uint32_t checksum = Checksum(out);
   out.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
   return out;
@@ -84,8 +85,13 @@ absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes) {
   address.probe.bytes = in.Get<uint64_t>();
   address.probe.descriptor = in.Get<int32_t>();
   std::string ipv4, ipv6;
-  const std::array<std::string*, 6> texts = {&address.process.machine, &address.ucx, &address.device.kind,
-                                             &address.device.uuid,     &ipv4,        &ipv6};
+  const std::array<std::string*, 7> texts = {&address.process.machine,
+                                             &address.messenger,
+                                             &address.device.kind,
+                                             &address.device.uuid,
+                                             &ipv4,
+                                             &ipv6,
+                                             &address.plane};
   std::array<size_t, texts.size()> sizes;
   for (size_t& size : sizes) size = in.Get<uint32_t>();
   const size_t all = std::accumulate(sizes.begin(), sizes.end(), size_t{0});

@@ -1,5 +1,5 @@
 // Encodes the opaque bytes by which a UCX transport is reached: its identity, its process, its device, and
-// UCX's own address.
+// the address of its messenger.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_ADDRESS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_ADDRESS_H_
 
@@ -21,17 +21,20 @@ struct DeviceIdentity {
   friend bool operator==(const DeviceIdentity&, const DeviceIdentity&) = default;
 };
 
+inline constexpr char kUcxPlane[] = "ucx", kTlsPlane[] = "tls";
+
 struct TransportAddress {
   uint64_t sender =
       // Random number that tells this transport from every other one, also from an earlier one of the
       // process.
       0;
   ProcessIdentity process;
-  SegmentRef probe;  // one page: a process that can map it can read this process's memory in place
-  std::string ucx;
+  SegmentRef probe;       // one page: a process that can map it can read this process's memory in place
+  std::string messenger;  // Messenger::address()
   DeviceIdentity device;
   // Addresses from which its TCP connections come (peer_filter.h); none if it has no TCP.
   std::vector<std::string> sources;
+  std::string plane;  // network to other machines: kUcxPlane or kTlsPlane
 };
 
 // Returns a random number: no two transports have the same.

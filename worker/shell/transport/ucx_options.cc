@@ -21,6 +21,13 @@
 namespace weft {
 namespace {
 
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Returns when the kernel gives a connection up, whether it is idle or bytes wait for their acknowledgement.
+// LinkWatch reports a link that carries nothing, and gives it up a little before: an outage that heals until
+// then costs nothing.
+int64_t TcpTimeout(const UcxOptions& options) { return options.link_timeout_ns + 30 * kSecond; }
+
 // Returns true if a module is loaded by which network adapters read and write memory of GPUs, under its names
 // over the years.
 bool AdaptersReachDevices() {
@@ -91,12 +98,26 @@ void ChooseNetwork(const std::string& network, const std::string& coordinator, U
   }
 }
 
+void ChooseTlsNetwork(const std::string& network, const std::string& coordinator, TlsNetwork secured,
+                      UcxOptions* options) {
+  options->tls = UcxOptions().tls;
+  options->net_devices = UcxOptions().net_devices;
+  ChooseNetwork(network, coordinator, options);
+  if (options->tls == kLocalTls) return;
+  secured.interfaces = options->net_devices;
+  secured.ports = options->ports;
+  secured.timeout_ns = TcpTimeout(*options);
+  options->tls_network = std::move(secured);
+}
+
 UcxOptions UcxOptionsFromEnvironment() {
   UcxOptions options;
   if (std::getenv("UCX_TLS") != nullptr) options.tls.clear();
   if (std::getenv("UCX_NET_DEVICES") != nullptr) options.net_devices.clear();
   const char* in_place = std::getenv("WEFT_IN_PLACE");
   if (in_place != nullptr && std::strcmp(in_place, "0") == 0) options.in_place = false;
+  const char* shared = std::getenv("WEFT_SHARED_MEMORY");
+  if (shared != nullptr && std::strcmp(shared, "0") == 0) options.shared_memory = false;
   const char* direct = std::getenv("WEFT_DEVICE_DIRECT");
   if (direct != nullptr && std::strcmp(direct, "0") == 0) options.device_direct = false;
   const char* rdma = std::getenv("WEFT_DEVICE_RDMA");
@@ -114,19 +135,20 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
   UcxMessenger::Settings settings;
   if (!options.tls.empty()) settings.required.emplace_back("TLS", options.tls);
   if (!options.net_devices.empty()) settings.required.emplace_back("NET_DEVICES", options.net_devices);
+  if (options.ports.first != 0) {
+    settings.required.emplace_back("TCP_PORT_RANGE",
+                                   absl::StrCat(options.ports.first, "-", options.ports.last));
+  }
   std::vector<std::pair<std::string, std::string>> wished = {
       // Shared memory and CMA count as unable to report failures unless told otherwise, and then UCX does not
       // use them with our error handling.
       {"SYSV_ERROR_HANDLING", "y"},
       {"POSIX_ERROR_HANDLING", "y"},
       {"CMA_MEMORY_INVALIDATE", "y"},
-      // LinkWatch reports a link that carries nothing, and gives it up. The kernel gives a connection up a
-      // little later, whether it is idle or bytes wait for their acknowledgement: an outage that heals before
-      // costs nothing.
       {"KEEPALIVE_INTERVAL", "1s"},
       {"TCP_KEEPIDLE", "2s"},
       {"TCP_KEEPINTVL", "1s"},
-      {"TCP_USER_TIMEOUT", absl::StrCat(options.link_timeout_ns / 1'000'000'000 + 30, "s")},
+      {"TCP_USER_TIMEOUT", absl::StrCat(TcpTimeout(options) / kSecond, "s")},
       // UCX waits by default within ucp_ep_create until the peer's kernel has answered, which it does only
       // once the peer has let this process in (peer_filter.h).
       {"TCP_CONN_NB", "y"},

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
+#include "worker/shell/transport/open_messenger.h"
 #include "worker/shell/transport/peer_paths.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
@@ -16,7 +17,7 @@
 namespace weft {
 namespace {
 
-static_assert(TransportMessage::kMaxBytes <= UcxMessenger::kMaxHeaderBytes);
+static_assert(TransportMessage::kMaxBytes <= Messenger::kMaxHeaderBytes);
 
 constexpr Nanos kMillisecond = 1'000'000;
 constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
@@ -57,7 +58,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
 absl::Status UcxTransport::Start() {
   const absl::StatusOr<void*> probe = memory_->Allocate(1);
   if (!probe.ok()) return probe.status();
-  absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger = UcxMessenger::Create(UcxSettings(options_), this);
+  absl::StatusOr<std::unique_ptr<Messenger>> messenger = OpenMessenger(options_, this);
   if (!messenger.ok()) return messenger.status();
   messenger_ = *std::move(messenger);
   admitted_.emplace(messenger_->sources(), [this](const std::vector<std::string>& addresses) {
@@ -68,7 +69,7 @@ absl::Status UcxTransport::Start() {
     device_ = {options_.device_kind, options_.device_uuid};
   }
   address_ = EncodeAddress({sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address(),
-                            device_, messenger_->sources()});
+                            device_, messenger_->sources(), PlaneOf(options_)});
   if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
   if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
   return connections_.AddToWaitSet(receipts_.queue()->event_fd());
@@ -141,9 +142,12 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
 }
 
 absl::Status UcxTransport::Open(const TransportAddress& address, const std::string& label) {
+  if (absl::Status status = CheckPlane(options_, address.plane); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
+  }
   if (absl::Status status = admitted_->Add({address}); !status.ok()) return status;
   if (absl::Status status = connections_.Open(address, messenger_.get()); !status.ok()) {
-    const bool local = options_.tls == kLocalTls;
+    const bool local = ReachesThisMachineOnly(options_);
     // The networks are those that were up when the process began.
     if (absl::IsFailedPrecondition(status) && !local) links_.NoteLost(label);
     const bool stays = absl::IsInvalidArgument(status) || local;
@@ -199,7 +203,7 @@ void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
                   /*report=*/true, &events_);
 }
 
-void UcxTransport::OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) {
+void UcxTransport::OnLinkFailed(Messenger::LinkId link, const absl::Status& cause) {
   const std::optional<uint64_t> sender = connections_.SenderOf(link);
   if (sender) connections_.MarkBroken(*sender, now_ + kGoodbyeGrace, std::string(cause.message()));
 }

@@ -1,11 +1,13 @@
-// Moves tensors between worker processes: by UCX for messages and for bytes between machines, by mapped
-// memory within one.
+// Moves tensors between worker processes: by a messenger for messages and for bytes between machines, by mapped
+// memory within one. The messenger is UCX, or TLS to other machines where there are certificates
+// (open_messenger.h).
 //
 // Size and place decide how a tensor of the host travels:
 //   - at most `inline_bytes`: within the message;
 //   - else, same machine and inside memory(): in place; the message names the place, the consumer maps the
 //     segment once, reads there, and says when it is done;
-//   - else: UCX copies it into memory of the consumer's memory() (eager or rendezvous, as UCX finds best).
+//   - else: the messenger copies it into memory of the consumer's memory() (UCX eager or by rendezvous, as it
+//     finds best).
 //
 // A consumer that cannot map a segment asks for the bytes instead, so in place is never a condition of
 // success.
@@ -32,6 +34,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker/shell/transport/tls_messenger.h"
 #include "worker/shell/transport/transport.h"
 #include "worker/shell/transport/transport_message.h"
 #include "worker/shell/transport/ucx_messenger.h"
@@ -45,6 +48,7 @@ struct UcxOptions {
   std::string tls = "^posix";
   // The value of UCX_NET_DEVICES. "lo": processes of this machine only. Empty: every network that UCX finds.
   std::string net_devices = "lo";
+  PortRange ports;       // ports of its TCP
   bool in_place = true;  // false: always copy
   size_t inline_bytes = 1024;
   size_t receive_pool_idle_limit = size_t{256} << 20;  // unused receive memory that is kept
@@ -58,6 +62,12 @@ struct UcxOptions {
   bool device_direct = true;  // false: CarriesDevice is false for every peer
   bool rdma_direct = false;   // true if network adapters reach the device's memory
 
+  // The network to processes of other machines where UCX's is not trusted; its `interfaces` empty: UCX
+  // reaches them, too.
+  TlsNetwork tls_network;
+  // False: processes of this machine use that network, too.
+  bool shared_memory = true;
+
   // The silence after which a link with an awaited tensor is reported, and is given up (link_watch.h).
   int64_t link_notice_ns = 5'000'000'000, link_timeout_ns = 120'000'000'000;
 
@@ -68,8 +78,9 @@ struct UcxOptions {
   std::function<bool(TransportMessage::Type)> loses = nullptr;
 };
 
-// The transports within one machine: no TCP, and so no socket on which anybody could connect.
-inline constexpr char kLocalTls[] = "^posix,tcp";
+// The transports within one machine: no TCP, and so no socket on which anybody could connect, and no
+// InfiniBand.
+inline constexpr char kLocalTls[] = "^posix,tcp,ib";
 
 // Chooses the networks by which peers reach this process. `network` is `local`: within this machine only, by
 // shared memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`:
@@ -78,8 +89,15 @@ inline constexpr char kLocalTls[] = "^posix,tcp";
 // base/net/address.h.
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options);
 
+// Chooses likewise where UCX is not to be trusted with the network: by `secured` to processes of other
+// machines, on the interfaces of `network`; UCX_TLS and UCX_NET_DEVICES do not count. Does no more than
+// ChooseNetwork where the network is local.
+void ChooseTlsNetwork(const std::string& network, const std::string& coordinator, TlsNetwork secured,
+                      UcxOptions* options);
+
 // Returns the defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
-// WEFT_IN_PLACE=0 turns in-place reading off, WEFT_DEVICE_DIRECT=0 stages device memory always, and
+// WEFT_IN_PLACE=0 turns in-place reading off, WEFT_SHARED_MEMORY=0 has processes of one machine use TLS where
+// those of others do, WEFT_DEVICE_DIRECT=0 stages device memory always, and
 // WEFT_DEVICE_RDMA (0, 1) says whether network adapters reach device memory, which otherwise the presence of
 // the kernel's module for that decides.
 UcxOptions UcxOptionsFromEnvironment();

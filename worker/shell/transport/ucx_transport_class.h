@@ -22,17 +22,17 @@
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
 #include "worker/shell/transport/mapped_memory.h"
+#include "worker/shell/transport/messenger.h"
 #include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/tensor_receipts.h"
 #include "worker/shell/transport/transfer_table.h"
 #include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/transport_message.h"
-#include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {
 
-class UcxTransport final : public Transport, private UcxMessenger::Handler {
+class UcxTransport final : public Transport, private Messenger::Handler {
  public:
   explicit UcxTransport(const UcxOptions& options);
   ~UcxTransport() override;
@@ -59,9 +59,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   std::vector<PeerPath> paths() const override;
 
   std::string DescribeSilence(Nanos now) const override { return links_.DescribeSilence(now); }
-  absl::Status health() const override {
-    return links_.lost().ok() ? messenger_->Health() : links_.lost();
-  }
+  absl::Status health() const override { return links_.lost().ok() ? messenger_->Health() : links_.lost(); }
   int silent_links() const override { return links_.silent_links(); }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
@@ -70,12 +68,12 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
  private:
   using Type = TransportMessage::Type;
 
-  // UcxMessenger::Handler.
+  // Messenger::Handler.
   void OnMessage(absl::string_view header) override;
   Landing OnPayload(absl::string_view header, size_t bytes) override;
   void OnLanded(uint64_t token, const absl::Status& status) override;
   void OnSent(uint64_t token, const absl::Status& status) override;
-  void OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) override;
+  void OnLinkFailed(Messenger::LinkId link, const absl::Status& cause) override;
 
   void HandleWant(const TransportMessage& message);
   void HandleInPlace(const TransportMessage& message);
@@ -121,7 +119,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = 0;
   Nanos last_liveness_ = 0, last_probe_ = 0;
-  std::unique_ptr<UcxMessenger> messenger_;
+  std::unique_ptr<Messenger> messenger_;
 };
 
 }  // namespace weft

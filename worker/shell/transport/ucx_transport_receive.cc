@@ -77,7 +77,7 @@ void UcxTransport::HandleNotice(const TransportMessage& message) {
   }
 }
 
-UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
+Messenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
   TransportMessage message;
   std::optional<PeerId> peer;
   if (Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes) {
