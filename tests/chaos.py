@@ -134,7 +134,7 @@ class Cluster:
 
     def start_worker(self, number):
         # Machines that can be cut off have no memory in common.
-        apart = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "weft0", "WEFT_IN_PLACE": "0"} if self.network.works else {}
+        apart = {"WEFT_SHARED_MEMORY": "0", "WEFT_IN_PLACE": "0"} if self.network.works else {}
         self.workers[number] = self.start(self.network.within(number) + [
             self.bins / "weft-worker", "--coordinator", self.address, "--name", f"w{number}", "--link-timeout", "10",
             *(self.tls("worker") if self.network.works else [])], **apart)

@@ -5,10 +5,10 @@
 //   transport_bench --cuda [--rounds N] [--perftest PATH] [--quick]
 //
 // Cells: this transport in place (the consumer copies every byte once into a buffer that it keeps), copied by
-// UCX, and over TCP; ucx_perftest's active messages over shared memory and over TCP. The cells of a round run
-// one after the other, so that a ratio within a round compares like with like on a machine whose speed
-// changes; what counts is the median of the rounds' ratios. One JSON object a line: every cell, then the
-// ratios.
+// UCX, over TLS, and over TCP; ucx_perftest's active messages over shared memory and over TCP. The cells of a
+// round run one after the other, so that a ratio within a round compares like with like on a machine whose
+// speed changes; what counts is the median of the rounds' ratios. One JSON object a line: every cell, then
+// the ratios.
 //
 // With --cuda: tensors of a GPU's memory, on which both processes compute: as they are (`cuda`) and staged
 // through host memory (`cuda_staged`, with the copies that a worker would make), beside ucx_perftest with
@@ -37,6 +37,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/bench/transport_cell.h"
 #include "tests/conformance/device_memory.h"
+#include "tests/conformance/worker_certificates.h"
 
 namespace weft {
 namespace {
@@ -182,7 +183,8 @@ class Bench {
         for (const std::string& system : Systems()) {
           if (perftest_.empty() && absl::StartsWith(system, "perftest")) continue;
           if (!only_.empty() && absl::StrCat(c.test, "/", c.bytes, "/", system) != only_) continue;
-          RunCell(round, {system, c.test, c.bytes, Iterations(c, absl::EndsWith(system, "tcp"))});
+          RunCell(round,
+                  {system, c.test, c.bytes, Iterations(c, absl::EndsWith(system, "tcp") || system == "tls")});
         }
       }
     }
@@ -192,6 +194,7 @@ class Bench {
         Summarize(c, "in_place", "perftest_shm");
         Summarize(c, "copied", "perftest_shm");
         Summarize(c, "tcp", "perftest_tcp");
+        Summarize(c, "tls", "tcp");
       } else {
         Summarize(c, device_, absl::StrCat("perftest_", device_));
         Summarize(c, device_ + "_staged", absl::StrCat("perftest_", device_));
@@ -201,7 +204,7 @@ class Bench {
 
  private:
   std::vector<std::string> Systems() const {
-    if (device_.empty()) return {"in_place", "perftest_shm", "copied", "tcp", "perftest_tcp"};
+    if (device_.empty()) return {"in_place", "perftest_shm", "copied", "tls", "tcp", "perftest_tcp"};
     std::vector<std::string> systems = {device_, device_ + "_staged"};
     if (device_ == "cuda") systems.insert(systems.begin() + 1, "perftest_cuda");
     return systems;
@@ -274,6 +277,7 @@ int main(int argc, char** argv) {
   if (argc == 6 && std::strcmp(argv[1], "--child") == 0) {
     return weft::RunChild({argv[2], argv[3], std::strtoull(argv[4], nullptr, 10), std::atoll(argv[5])});
   }
+  setenv(weft::kCertificates, weft::testing::SharedWorkerCertificates().c_str(), 1);
   int rounds = 5;
   bool quick = false;
   std::string only, device;

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/device_memory.h"
+#include "tests/conformance/worker_certificates.h"
 
 namespace weft {
 namespace {
@@ -56,6 +57,10 @@ UcxOptions OptionsOf(const std::string& system) {
   options.in_place = system == "in_place" || absl::EndsWith(system, "_staged");
   options.device_direct = !absl::EndsWith(system, "_staged");
   if (system == "tcp") options.tls = "tcp";
+  if (system == "tls") {
+    options.tls_network = testing::LoopbackNetworkWith(std::getenv(kCertificates));
+    options.shared_memory = false;
+  }
   return options;
 }
 

@@ -18,6 +18,8 @@
 namespace weft {
 
 inline constexpr uint64_t kRun = 1;
+// The variable that names the folder of certificates of the cells over TLS.
+inline constexpr char kCertificates[] = "WEFT_BENCH_CERTIFICATES";
 inline constexpr PeerId kOther = 1;
 inline constexpr Nanos kForever = 600'000'000'000;
 

@@ -174,12 +174,21 @@ class DataNetwork : public ::testing::Test {
   Command& StartWorker(const std::string& interface, const std::vector<std::string>& within = {}) {
     setenv("UCX_TLS", "tcp,self", 1);
     setenv("UCX_NET_DEVICES", interface.c_str(), 1);
+    return StartWith({}, within);
+  }
+  // Starts a worker whose tensors go over TLS.
+  Command& StartTlsWorker() {
+    setenv("WEFT_SHARED_MEMORY", "0", 1);
+    return StartWith({"--tls", folder_ / "certs/worker", "--data-network", "lo"}, {});
+  }
+  Command& StartWith(const std::vector<std::string>& flags, const std::vector<std::string>& within) {
     setenv("WEFT_IN_PLACE", "0", 1);
     const std::string name = "w" + std::to_string(workers_.size());
     std::vector<std::string> arguments = within;
     const std::string program = std::string(std::getenv("WEFT_BIN")) + "/weft-worker";
     arguments.insert(arguments.end(), {program, "--coordinator", address_, "--name", name, "--link-timeout",
                                        std::to_string(longest_silence_)});
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
     workers_.push_back(std::make_unique<Command>(arguments));
     EXPECT_TRUE(coordinator_->WaitFor(name + ", pid", 60));
     return *workers_.back();
@@ -276,6 +285,25 @@ TEST_F(DataNetwork, MessageOfAStrangerThatEndsUcx_DoesNotReachAWorker) {
   EXPECT_GT(attack_all("127.0.0.1"), 0);
   const CommandResult end = workers_[0]->Wait(60);
   EXPECT_EQ(end.signal, SIGSEGV) << "else the message of this test ends no worker: " << end.err;
+}
+
+// What ends a worker whose port is UCX's (above) is, over TLS, a handshake that fails.
+TEST_F(DataNetwork, MessageOfAStrangerToAPortOfTls_HarmsNobodyFromAnyAddress) {
+  ASSERT_EQ(Command::Run({"weft", "certs", "init", folder_ / "certs"}).code, 0);
+  StartTlsWorker();
+  StartTlsWorker();
+  StartEndlessRun();
+  EXPECT_TRUE(workers_[0]->WaitFor("host memory by tls", 60));
+  for (const auto& worker : workers_) {
+    const std::vector<sockaddr_in> ports = TcpPorts(worker->pid());
+    EXPECT_FALSE(ports.empty()) << "else this test attacks nothing";
+    for (const sockaddr_in& port : ports) {
+      for (const char* from : {"127.0.0.1", "127.0.0.2"}) EXPECT_TRUE(Attack(port, from)) << from;
+    }
+  }
+  EXPECT_TRUE(workers_[0]->WaitFor("a connection to the data plane from 127.0.0.1 is refused", 60));
+  EXPECT_TRUE(StepsPass());
+  EXPECT_EQ(Restarts(), 0);
 }
 
 TEST_F(DataNetwork, LinkCarriesNothingForSeconds_ItIsReportedAndTheRunGoesOn) {

@@ -523,7 +523,7 @@ TEST_F(Security, FilesOfCerts_HaveKeysForTheirOwnerAlone) {
 }
 
 // Coordinator, workers and client on two hosts, which have no memory in common.
-class SecureHosts : public DisturbedService {
+class SecureHosts : public DisturbedService, public ::testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
     const std::string missing = hosts_.Make();
@@ -533,22 +533,29 @@ class SecureHosts : public DisturbedService {
     coordinator_ = StartOn(0, {"weft-coordinator", "--listen", address_, "--tls",
                                folder_ / "certs/coordinator", "--output-root", folder_.path()});
     ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
-    setenv("UCX_TLS", "tcp,self", 1);
-    setenv("UCX_NET_DEVICES", CabledHosts::kInterface, 1);
+    if (Plane() == "ucx") {
+      setenv("UCX_TLS", "tcp,self", 1);
+      setenv("UCX_NET_DEVICES", CabledHosts::kInterface, 1);
+    }
+    setenv("WEFT_SHARED_MEMORY", "0", 1);
     setenv("WEFT_IN_PLACE", "0", 1);
     for (int host = 0; host < 2; ++host) {
       const std::string name = absl::StrCat("host", host);
-      workers_.push_back(StartOn(host, {"weft-worker", "--coordinator", address_, "--tls",
-                                        folder_ / "certs/worker", "--name", name}));
+      workers_.push_back(
+          StartOn(host, {"weft-worker", "--coordinator", address_, "--tls", folder_ / "certs/worker",
+                         "--name", name, "--data-plane", Plane() == "tls" ? "auto" : Plane()}));
       ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
     }
   }
   void TearDown() override {
     workers_.clear();
     coordinator_.reset();
-    for (const char* name : {"UCX_TLS", "UCX_NET_DEVICES", "WEFT_IN_PLACE"}) unsetenv(name);
+    for (const char* name : {"UCX_TLS", "UCX_NET_DEVICES", "WEFT_SHARED_MEMORY", "WEFT_IN_PLACE"})
+      unsetenv(name);
   }
 
+  // Returns the value of --data-plane; tls is the default where there are certificates.
+  std::string Plane() const { return GetParam(); }
   std::vector<std::string> WordsOn(int host, const std::vector<std::string>& command) const {
     std::vector<std::string> words = hosts_.On(host);
     words.push_back(absl::StrCat(std::getenv("WEFT_BIN"), "/", command.front()));
@@ -569,13 +576,17 @@ class SecureHosts : public DisturbedService {
   std::unique_ptr<Command> coordinator_;
 };
 
-TEST_F(SecureHosts, TrainingWithTheCableOutForAMoment_EndsWithTheBitsOfThePlainLoop) {
+INSTANTIATE_TEST_SUITE_P(DataPlane, SecureHosts, ::testing::Values("tls", "ucx"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(SecureHosts, TrainingWithTheCableOutForAMoment_EndsWithTheBitsOfThePlainLoop) {
   const std::string file = WriteRun("{1f1b: {}}", 200);
   TrainReference(file);
   const CommandResult submitted =
       WeftFar({"submit", file, "--processes", "2", "--out", out_, "--detach"}, "submitter");
   ASSERT_EQ(submitted.code, 0) << submitted.err;
   ASSERT_TRUE(AwaitSteps(5));
+  EXPECT_TRUE(workers_[0]->WaitFor(Plane() == "tls" ? "host memory by tls" : "host memory by tcp", kSeconds));
   ASSERT_FALSE(HasSummary()) << "it was too quick for the cable";
   ASSERT_TRUE(hosts_.SetCable(false));
   usleep(2'000'000);
