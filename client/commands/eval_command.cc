@@ -12,6 +12,7 @@
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
 #include "client/training/worker_task.h"
+#include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
@@ -73,19 +74,29 @@ class BatchCounter {
   bool shown_ = false;
 };
 
+// Returns a number of the result, which JSON has as null where it is none.
+double NumberOf(const Json& value) { return value.is_number() ? value.get<double>() : std::nan(""); }
+
 std::string Table(const Json& result, const std::string& checkpoint) {
-  return absl::StrFormat(
-      "checkpoint  %s (version %s)\nsamples     %d\npredictions %d\nloss        %.6g\naccuracy    %.4f (%d "
-      "correct)\n",
-      checkpoint, result.value("version", std::string("?")), result.value("samples", int64_t{0}),
-      result.value("predictions", int64_t{0}),
-      result["loss"].is_number() ? result["loss"].get<double>() : std::nan(""), result.value("accuracy", 0.0),
-      result.value("correct", int64_t{0}));
+  const bool built_in = result.contains("predictions");
+  std::string table =
+      absl::StrFormat("checkpoint  %s (version %s)\nsamples     %d\n", checkpoint,
+                      result.value("version", std::string("?")), result.value("samples", int64_t{0}));
+  if (built_in) absl::StrAppendFormat(&table, "predictions %d\n", result.value("predictions", int64_t{0}));
+  absl::StrAppendFormat(&table, "%-11s %.6g\n", "loss", NumberOf(result["loss"]));
+  for (const auto& [name, value] : result["metrics"].items()) {
+    absl::StrAppendFormat(&table, "%-11s %s", name, MetricText(NumberOf(value)));
+    if (built_in) absl::StrAppendFormat(&table, " (%d correct)", result.value("correct", int64_t{0}));
+    absl::StrAppend(&table, "\n");
+  }
+  return table;
 }
 
 ExitCode ReportEvaluation(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
   if (!json) return PrintData(Table(result, checkpoint));
   result.erase("all_samples");
+  result.update(Json(result["metrics"]));
+  result.erase("metrics");
   int64_t version = 0;
   if (absl::SimpleAtoi(result.value("version", std::string()), &version)) result["version"] = version;
   result["name"] = spec.name;

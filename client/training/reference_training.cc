@@ -77,8 +77,11 @@ class ReferenceTraining {
     Validation validation;
     validation.step = line["validation"];
     // JSON has null for numbers that are not finite.
-    validation.loss = line["loss"].is_number() ? line["loss"].get<double>() : std::nan("");
-    validation.accuracy = line.value("accuracy", 0.0);
+    const auto number = [](const nlohmann::json& v) {
+      return v.is_number() ? v.get<double>() : std::nan("");
+    };
+    validation.loss = number(line["loss"]);
+    for (const auto& [name, value] : line["metrics"].items()) validation.metrics[name] = number(value);
     validation.samples = validation.all_samples = line.value("samples", int64_t{0});
     Logged(log_.Append(validation));
   }

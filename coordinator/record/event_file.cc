@@ -50,7 +50,7 @@ std::optional<double> NumberAt(const Json& line, const char* key) {
   return found->get<double>();
 }
 
-void AddScalar(const char* tag, std::optional<double> value, tensorflow::Event* event) {
+void AddScalar(const std::string& tag, std::optional<double> value, tensorflow::Event* event) {
   if (!value.has_value()) return;
   tensorflow::Summary::Value* scalar = event->mutable_summary()->add_value();
   scalar->set_tag(tag);
@@ -101,8 +101,10 @@ std::string EventFile::EventOf(absl::string_view line, double now) const {
   event.set_step(static_cast<int64_t>(*step));
   AddScalar("loss", NumberAt(json, "loss"), &event);
   AddScalar("gradient_norm", NumberAt(json, "gradient_norm"), &event);
-  AddScalar("validation/loss", NumberAt(json, "validation_loss"), &event);
-  AddScalar("validation/accuracy", NumberAt(json, "validation_accuracy"), &event);
+  for (const auto& [key, value] : json.items()) {
+    if (absl::string_view name = key; absl::ConsumePrefix(&name, "validation_") && name != "samples")
+      AddScalar(absl::StrCat("validation/", name), NumberAt(json, key.c_str()), &event);
+  }
   const std::optional<double> seconds = NumberAt(json, "seconds");
   AddScalar("seconds_per_step", seconds, &event);
   if (seconds.has_value() && terms_.learning_rate)

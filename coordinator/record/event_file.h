@@ -2,7 +2,7 @@
 //
 // The file is made of the lines of steps.jsonl alone, so that it can be made anew at any time. A line of a
 // step gives the scalars loss, gradient_norm, learning_rate, seconds_per_step, samples_per_second and
-// tokens_per_second, as far as they are known; one of a validation gives validation/loss and
+// tokens_per_second, as far as they are known; one of a validation gives validation/loss and each metric, as
 // validation/accuracy. Form: records of length, masked CRC-32C and protobuf, as TensorFlow's tfrecord has
 // them. Threads: one at a time. Failure: Unavailable; what was written stays, and Begin makes the file whole.
 #ifndef WEFT_COORDINATOR_RECORD_EVENT_FILE_H_

@@ -1,6 +1,7 @@
 #include "coordinator/record/run_view.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -159,8 +160,21 @@ std::string RanksOnProcesses(const RunInfo& run) {
 }
 
 std::string FiguresText(const Validation& validation) {
-  return absl::StrFormat("loss %s, accuracy %.4f after step %d", LossText(validation.loss),
-                         validation.accuracy, validation.step);
+  std::string text = absl::StrCat("loss ", LossText(validation.loss));
+  for (const auto& [name, value] : validation.metrics)
+    absl::StrAppendFormat(&text, ", %s %s", name, MetricText(value));
+  return text;
+}
+
+std::string MetricText(double value) {
+  if (std::isnan(value)) return "nan";  // without the sign that a printed one may have
+  const double size = std::abs(value);
+  return size == 0 || (size >= 1e-3 && size < 1e4) ? absl::StrFormat("%.4f", value)
+                                                   : absl::StrFormat("%.6g", value);
+}
+
+std::string ValidatedText(const Validation& validation) {
+  return absl::StrCat(FiguresText(validation), " after step ", validation.step);
 }
 
 std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style) {
@@ -215,10 +229,10 @@ Json RunJson(const RunInfo& run) {
           1e-9 * static_cast<double>((*run.recovery_ns)[p]);
   }
   if (run.validation.has_value()) {
-    json["validation"] = {{"step", run.validation->step},
-                          {"loss", run.validation->loss},
-                          {"accuracy", run.validation->accuracy},
-                          {"samples", run.validation->samples}};
+    Json& validation = json["validation"];
+    validation = {{"step", run.validation->step}, {"loss", run.validation->loss}};
+    for (const auto& [name, value] : run.validation->metrics) validation[name] = value;
+    validation["samples"] = run.validation->samples;
   }
   json["members"] = Json::array();
   for (const std::string& member : run.members) json["members"].push_back(member);
@@ -304,7 +318,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   }
   absl::StrAppend(&out, MembersText(run));
   absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\n");
-  if (run.validation.has_value()) absl::StrAppend(&out, "validation ", FiguresText(*run.validation), "\n");
+  if (run.validation.has_value()) absl::StrAppend(&out, "validation ", ValidatedText(*run.validation), "\n");
   if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
   if (run.restarts > 0) line("restarts   ", absl::StrCat(run.restarts, "; the last: ", run.restart_reason));
   if (run.non_finite_steps > 0) {

@@ -20,10 +20,12 @@ std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const Te
 std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style = {});
 
 // Return parts of RunText: how long the run has been going on, or went on ("-" before it began); "4 ranks on
-// 2 processes"; "loss 1.25, accuracy 0.5000 after step 8".
+// 2 processes"; "loss 1.25, accuracy 0.5000"; the same " after step 8"; "0.5000".
 std::string DurationText(const RunInfo& run, int64_t now_ns);
 std::string RanksOnProcesses(const RunInfo& run);
 std::string FiguresText(const Validation& validation);
+std::string ValidatedText(const Validation& validation);
+std::string MetricText(double value);
 
 // The cells of a table.
 struct TextCells {

@@ -91,7 +91,7 @@ std::string FiguresOf(const RunInfo& run, int64_t now_ns) {
   figures.Add("why", run.reason);
   figures.Add("schedule", absl::StrCat(run.schedule, ", ", RanksOnProcesses(run)));
   figures.Add("loss", run.has_loss ? LossText(run.loss) : "");
-  if (run.validation.has_value()) figures.Add("validation", FiguresText(*run.validation));
+  if (run.validation.has_value()) figures.Add("validation", ValidatedText(*run.validation));
   if (run.started_ns != 0) figures.Add("time", DurationText(run, now_ns));
   if (run.checkpoint_step >= 0) figures.Add("checkpoint", absl::StrCat("of step ", run.checkpoint_step));
   figures.Add("not saved", run.checkpoint_failure);

@@ -165,6 +165,12 @@ std::string TroubleText(const TrainResults& r) {
   return out;
 }
 
+// Adds the figures under names that differ from those of a training.
+void AddFigures(const Validation& validation, Json* json) {
+  (*json)["validation_loss"] = validation.loss;
+  for (const auto& [name, value] : validation.metrics) (*json)[absl::StrCat("validation_", name)] = value;
+}
+
 }  // namespace
 
 double Percentile(std::vector<double> values, double share) {
@@ -239,10 +245,9 @@ std::string StepLine(const StepRecord& step) {
 }
 
 std::string ValidationLine(const Validation& validation) {
-  const Json line = {{"step", validation.step},
-                     {"validation_loss", validation.loss},
-                     {"validation_accuracy", validation.accuracy},
-                     {"validation_samples", validation.samples}};
+  Json line = {{"step", validation.step}};
+  AddFigures(validation, &line);
+  line["validation_samples"] = validation.samples;
   return line.dump();
 }
 
@@ -255,8 +260,7 @@ Json SummaryJson(const TrainResults& r) {
   if (r.spec.train.non_finite == NonFinite::kSkip) json["skipped_steps"] = r.skipped_steps;
   if (r.validation.has_value()) {
     json["validation_step"] = r.validation->step;
-    json["validation_loss"] = r.validation->loss;
-    json["validation_accuracy"] = r.validation->accuracy;
+    AddFigures(*r.validation, &json);
   }
   json["seconds"] = r.seconds;
   json["step_seconds"] = {{"p50", Percentile(r.step_seconds, 0.5)},
@@ -299,9 +303,8 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
       "\n\n");
   absl::StrAppend(&out, "loss         ", LossText(r.first_loss), " -> ", LossText(r.final_loss), "\n");
   if (r.validation.has_value()) {
-    absl::StrAppendFormat(&out, "validation   loss %s, accuracy %.4f on %d samples, after step %d\n",
-                          LossText(r.validation->loss), r.validation->accuracy, r.validation->samples,
-                          r.validation->step);
+    absl::StrAppendFormat(&out, "validation   %s on %d samples, after step %d\n", FiguresText(*r.validation),
+                          r.validation->samples, r.validation->step);
   }
   absl::StrAppend(&out, TroubleText(r));
   absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),

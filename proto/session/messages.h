@@ -229,7 +229,8 @@ struct Validation {
   uint64_t run = 0;
   int32_t step = 0;
   int64_t samples = 0, all_samples = 0;
-  double loss = 0, accuracy = 0;
+  double loss = 0;
+  std::map<std::string, double> metrics;  // further figures by name: an accuracy
   std::string failure;
 
   bool done() const { return !failure.empty() || samples == all_samples; }
@@ -379,7 +380,7 @@ struct SealCheckpoint {
   bool validate = false, passing = false;
 };
 
-// Compute loss and accuracy of the weights that stay aside since the snapshot of the step, or since the run
+// Compute loss and metrics of the weights that stay aside since the snapshot of the step, or since the run
 // began where it goes on from that step.
 struct Validate {
   uint64_t run = 0;

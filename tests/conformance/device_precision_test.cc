@@ -183,7 +183,7 @@ TEST_P(BFloat16Training, Evaluation_IsNearThatInFloat32) {
   run.precision = Precision::kFloat32;
   const auto wide = Evaluate(run, folder_.path() + "/checkpoint", always);
   ASSERT_TRUE(wide.ok()) << wide.status();
-  EXPECT_NE(narrow->loss_sum, wide->loss_sum);
+  EXPECT_NE(narrow->losses.sum, wide->losses.sum);
   EXPECT_NEAR(narrow->loss(), wide->loss(), 0.05 * wide->loss());
 }
 

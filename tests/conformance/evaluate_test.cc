@@ -59,7 +59,7 @@ TEST(EvaluateTest, SmallMlp_AfterTraining_BeatsChanceFromAnyCut) {
   EXPECT_LT(result->loss(), 0.5 * before->loss());
   RunSpec other_cut = run;
   other_cut.layers_of_stage = {5};
-  EXPECT_EQ(Evaluate(other_cut, checkpoint, Always)->loss_sum, result->loss_sum);
+  EXPECT_EQ(Evaluate(other_cut, checkpoint, Always)->losses.sum, result->losses.sum);
 }
 
 TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
@@ -75,7 +75,7 @@ TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
   EXPECT_GT(result->accuracy(), 0.2);
   // Nothing is dropped: again the same, and the same as of the model without dropout.
   std::get<GptSpec>(run.model).dropout = 0;
-  EXPECT_EQ(Evaluate(run, checkpoint, Always)->loss_sum, result->loss_sum);
+  EXPECT_EQ(Evaluate(run, checkpoint, Always)->losses.sum, result->losses.sum);
 }
 
 // A sample's scores do not depend on its neighbours with running averages, as they do in training.
@@ -94,10 +94,10 @@ TEST(EvaluateTest, ResNet_SamplesAloneAndTogether_ScoreTheSame) {
     const auto alone = Evaluate(OnImages(run, folder.path(), side, i, 1), checkpoint, Always);
     ASSERT_TRUE(alone.ok()) << alone.status();
     EXPECT_EQ(alone->samples, 1);
-    loss_sum += alone->loss_sum;
+    loss_sum += alone->losses.sum;
     correct += alone->correct;
   }
-  EXPECT_NEAR(together->loss_sum, loss_sum, 1e-4);
+  EXPECT_NEAR(together->losses.sum, loss_sum, 1e-4);
   EXPECT_EQ(together->correct, correct);
 }
 

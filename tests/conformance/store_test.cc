@@ -146,7 +146,7 @@ TEST_P(Stores, WhatIsCommitted_IsThereAgainInItsOrder) {
   more.figures.back().epoch = 7;
   more.figures.back().sealed = 299;
   more.attempts = {AttemptOf(1, 6), AttemptOf(1, 7)};
-  more.validations.push_back({1, 200, 10, 10, 0.25, 0.5, ""});
+  more.validations.push_back({1, 200, 10, 10, 0.25, {{"accuracy", 0.5}, {"top5", 0.75}}, ""});
   Commit({more, Stepped(1, 300)});
   ExpectAllIsThere();
   ASSERT_EQ(state_.runs.size(), 2u);

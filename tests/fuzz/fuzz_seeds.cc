@@ -90,7 +90,7 @@ std::vector<FromWorker> WorkerMessages() {
           Stalled{3, "it waits"},
           SnapshotSaved{3, 4, ""},
           CheckpointSealed{3, 4, "no space"},
-          Validation{3, 4, 10, 20, 0.5, 0.25, ""},
+          Validation{3, 4, 10, 20, 0.5, {{"accuracy", 0.25}, {"top5", 0.5}}, ""},
           Leaving{"SIGTERM"},
           CopiesHeld{3, 1, 4, {{0, 0}, {1, 0}}},
           reattach,
@@ -158,7 +158,7 @@ void AddRuns(Seeds* seeds) {
   run.steps_done = 3;
   run.members = {"process 0 (w)"};
   run.member_of_rank = {0};
-  run.validation = Validation{3, 4, 10, 20, 0.5, 0.25, ""};
+  run.validation = Validation{3, 4, 10, 20, 0.5, {{"accuracy", 0.25}, {"top5", 0.5}}, ""};
   run.recovery_ns = RecoveryTimes{1, 2, 3, 4};
   run.reports = {SomeReport()};
   AddOne<v1::Run>(4, run, seeds, int64_t{0});

@@ -256,7 +256,8 @@ void TranscriptCores::CarryOne(Worker& w, const WorkerEffect& effect) {
   } else if (const auto* validate = std::get_if<ValidateEffect>(&effect)) {
     w.tasks.push_back(
         {absl::StrCat("validate ", validate->step), [this, &w, step = validate->step](const End& end) {
-           const Validation v{w.run, step, 8, 8, end.loss.value_or(kUsualLoss), 0.5, end.failure};
+           const Validation v{w.run,      step, 8, 8, end.loss.value_or(kUsualLoss), {{"accuracy", 0.5}},
+                              end.failure};
            Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnValidation(v, out); });
          }});
   }

@@ -117,7 +117,7 @@ class ScriptedWorker {
   }
   void On(TakeSnapshot& m) { stream_->Send(SnapshotSaved{m.run, m.step, ""}); }
   void On(SealCheckpoint& m) { stream_->Send(CheckpointSealed{m.run, m.step, m.drop ? "dropped" : ""}); }
-  void On(Validate& m) { stream_->Send(Validation{m.run, m.step, 1, 1, 0.5, 1, ""}); }
+  void On(Validate& m) { stream_->Send(Validation{m.run, m.step, 1, 1, 0.5, {{"accuracy", 1}}, ""}); }
   void On(Shutdown&) { shut_down_ = true; }
 
   const ScriptedWorkerOptions options_;

@@ -1306,17 +1306,17 @@ TEST_F(CoreTest, RunThatValidates_FinishesWhenTheLastValidationIsDone) {
   EXPECT_TRUE(last.validate && !last.passing);
   Say(1, CheckpointSealed{run, 2, ""});
   EXPECT_FALSE(Heard<Validate>(1).has_value()) << "one after the other";
-  Say(1, Validation{run, 1, 4, 8, 0.5, 0.25});
+  Say(1, Validation{run, 1, 4, 8, 0.5, {{"accuracy", 0.25}}});
   EXPECT_TRUE(validations.empty()) << "it only gets on";
-  Say(2, Validation{run, 1, 8, 8, 0.5, 0.25});
+  Say(2, Validation{run, 1, 8, 8, 0.5, {{"accuracy", 0.25}}});
   EXPECT_EQ(core->probe().fenced, 1u) << "nobody asked that process";
-  Say(1, Validation{run, 1, 8, 8, 0.75, 0.5});
+  Say(1, Validation{run, 1, 8, 8, 0.75, {{"accuracy", 0.5}}});
   ASSERT_EQ(validations.size(), 1u);
   EXPECT_EQ(validations[0].loss, 0.75);
   EXPECT_EQ(run_info.validation->step, 1);
   EXPECT_EQ(Heard<Validate>(1)->step, 2);
   EXPECT_FALSE(Heard<Finish>(1).has_value());
-  Say(1, Validation{run, 2, 0, 0, 0, 0, "the data are gone"});
+  Say(1, Validation{run, 2, 0, 0, 0, {}, "the data are gone"});
   EXPECT_THAT(run_info.validation_failure,
               ::testing::AllOf(HasSubstr("after step 2 were not validated"), HasSubstr("the data are gone")));
   EXPECT_EQ(run_info.failed_validations, 1);

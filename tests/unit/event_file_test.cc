@@ -84,7 +84,7 @@ TEST_F(EventFileTest, StepsAndValidations_HaveTheirScalars) {
   terms.tokens = 64;
   StepLog log(folder_, 0, NonFinite::kStop, terms);
   ASSERT_TRUE(log.Append(StepRecord{0, 3, true, 2, 2, 0.25}).ok());
-  ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.125, 0.75}).ok());
+  ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.125, {{"accuracy", 0.75}, {"top5", 0.875}}}).ok());
   const std::vector<tensorflow::Event> events = Read();
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");
@@ -94,7 +94,8 @@ TEST_F(EventFileTest, StepsAndValidations_HaveTheirScalars) {
                                    Pair("tokens_per_second", 32)));
   EXPECT_EQ(events[2].step(), 1);
   EXPECT_THAT(Scalars(events[2]),
-              UnorderedElementsAre(Pair("validation/loss", 0.125), Pair("validation/accuracy", 0.75)));
+              UnorderedElementsAre(Pair("validation/loss", 0.125), Pair("validation/accuracy", 0.75),
+                                   Pair("validation/top5", 0.875)));
   EXPECT_GT(events[1].wall_time(), 1.7e9);
 }
 

@@ -6,6 +6,11 @@
 namespace weft {
 namespace {
 
+TEST(RunView, FiguresOfAValidation_AreItsLossAndEachMetric) {
+  EXPECT_EQ(ValidatedText(Validation{1, 8, 4, 4, 1.25, {{"accuracy", 0.5}, {"perplexity", 12345.5}}}),
+            "loss 1.2500, accuracy 0.5000, perplexity 12345.5 after step 8");
+}
+
 TEST(GpuText, NothingKnown_IsEmpty) { EXPECT_EQ(GpuText({}), ""); }
 
 TEST(GpuText, Figures_AreSaidAsFarAsTheyAreKnown) {

@@ -293,8 +293,8 @@ TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
     StepLog log(folder_, 0);
     ASSERT_TRUE(log.Append(StepRecord{0, 0.5, true, 1, 1}).ok());
     ASSERT_TRUE(log.Append(StepRecord{1, 0.25, true, 1, 2}).ok());
-    ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.1, 0.75}).ok());
-    ASSERT_TRUE(log.Append(Validation{1, 2, 8, 8, 0.2, 0.5}).ok());
+    ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.1, {{"accuracy", 0.75}}}).ok());
+    ASSERT_TRUE(log.Append(Validation{1, 2, 8, 8, 0.2, {{"accuracy", 0.5}}}).ok());
     EXPECT_EQ(log.seconds().size(), 2u);
     EXPECT_EQ(log.validation()->step, 2);
   }

@@ -45,7 +45,10 @@ class ValidatorTest : public ::testing::Test {
   }};
 };
 
-Evaluation Half(int64_t samples) { return {"4", samples, 10, samples, samples / 2, 0.25 * samples}; }
+Evaluation Half(int64_t samples) {
+  const auto all = static_cast<double>(samples);
+  return {"4", samples, 10, samples, samples / 2, {0.25 * all, all}, {}};
+}
 
 TEST_F(ValidatorTest, OneAfterTheOther_EachIsToldOnceWithItsFigures) {
   for (const int step : {4, 8}) {
@@ -61,7 +64,7 @@ TEST_F(ValidatorTest, OneAfterTheOther_EachIsToldOnceWithItsFigures) {
   EXPECT_EQ(good.step, 4);
   EXPECT_EQ(good.samples, 10);
   EXPECT_DOUBLE_EQ(good.loss, 0.25);
-  EXPECT_DOUBLE_EQ(good.accuracy, 0.5);
+  EXPECT_DOUBLE_EQ(good.metrics.at("accuracy"), 0.5);
   EXPECT_EQ(good.failure, "");
   const Validation failed = Await();
   EXPECT_EQ(failed.step, 8);

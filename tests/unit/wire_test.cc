@@ -16,7 +16,9 @@
 namespace weft {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 FromWorker RoundTrip(const FromWorker& m) {
   v1::WorkerPayload out, in;
@@ -630,13 +632,14 @@ TEST(SessionCodec, MessagesOfValidations_RoundTrip_AreEqual) {
   const auto validate = std::get<Validate>(RoundTrip(FromCoordinator(Validate{9, 40})));
   EXPECT_EQ(validate.run, 9u);
   EXPECT_EQ(validate.step, 40);
-  const auto done = std::get<Validation>(RoundTrip(FromWorker(Validation{9, 40, 7, 8, 0.1, 0.7, "gone"})));
+  const auto done = std::get<Validation>(
+      RoundTrip(FromWorker(Validation{9, 40, 7, 8, 0.1, {{"accuracy", 0.7}, {"top5", 0.9}}, "gone"})));
   EXPECT_EQ(done.run, 9u);
   EXPECT_EQ(done.step, 40);
   EXPECT_EQ(done.samples, 7);
   EXPECT_EQ(done.all_samples, 8);
   EXPECT_EQ(done.loss, 0.1);
-  EXPECT_EQ(done.accuracy, 0.7);
+  EXPECT_THAT(done.metrics, ElementsAre(Pair("accuracy", 0.7), Pair("top5", 0.9)));
   EXPECT_EQ(done.failure, "gone");
   v1::WorkerPayload out;
   wire::Encode(FromWorker(Validation{9, 40, 7, 8}), &out);
@@ -663,7 +666,8 @@ TEST(SessionCodec, RandomBytes_NeverCrash) {
   packet.messages.push_back(std::make_shared<const FromWorker>(Report{1, {SomeReport()}}));
   packet.messages.push_back(std::make_shared<const FromWorker>(SnapshotSaved{1, 7, "full"}));
   packet.messages.push_back(std::make_shared<const FromWorker>(CheckpointSealed{1, 7, ""}));
-  packet.messages.push_back(std::make_shared<const FromWorker>(Validation{1, 7, 8, 8, 0.5, 0.25, ""}));
+  packet.messages.push_back(
+      std::make_shared<const FromWorker>(Validation{1, 7, 8, 8, 0.5, {{"top5", 0.25}}, ""}));
   wire::Encode(packet, &seed);
   const std::string good = seed.SerializeAsString();
   int parsed = 0, decoded = 0;
@@ -724,7 +728,7 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   run.started_ns = 0;
   run.ended_ns = 300;
   run.reports = {SomeReport()};
-  run.validation = Validation{4, 2, 8, 8, 0.75, 0.5};
+  run.validation = Validation{4, 2, 8, 8, 0.75, {{"accuracy", 0.5}}};
   run.validation_failure = "the disk is full";
   run.restarts = 2;
   run.recovery_ns = RecoveryTimes{1, 2, 3, 4};

@@ -122,7 +122,8 @@ class GatedDevice final : public Device {
                                       const EvaluationProgress&) override {
     EXPECT_TRUE(std::filesystem::exists(folder)) << folder;
     const int64_t samples = run.validate.samples;
-    return Evaluation{"1", samples, samples, samples, samples, 2.5 * static_cast<double>(samples)};
+    const auto all = static_cast<double>(samples);
+    return Evaluation{"1", samples, samples, samples, samples, {2.5 * all, all}, {}};
   }
 
   GatedCompute::Gate gate;
@@ -554,7 +555,7 @@ TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
   EXPECT_EQ(validation->step, 1);
   EXPECT_EQ(validation->samples, 3);
   EXPECT_DOUBLE_EQ(validation->loss, 2.5);
-  EXPECT_DOUBLE_EQ(validation->accuracy, 1);
+  EXPECT_DOUBLE_EQ(validation->metrics.at("accuracy"), 1);
   EXPECT_FALSE(std::filesystem::exists(aside));
 }
 

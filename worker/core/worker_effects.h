@@ -161,7 +161,7 @@ struct SealEffect {
   bool drop;
   bool validate = false, passing = false;  // as in SealCheckpoint
 };
-// Compute loss and accuracy of the weights that stay aside from that step; call OnValidation now and then,
+// Compute loss and metrics of the weights that stay aside from that step; call OnValidation now and then,
 // and at the end.
 struct ValidateEffect {
   int step;

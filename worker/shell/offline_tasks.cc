@@ -79,7 +79,7 @@ int TrainReference(const std::string& specification, const std::string& out, Dev
   };
   checkpoints.validated = [](int step, const Evaluation& e) {
     const nlohmann::json line = {
-        {"validation", step}, {"loss", e.loss()}, {"accuracy", e.accuracy()}, {"samples", e.samples}};
+        {"validation", step}, {"loss", e.loss()}, {"metrics", e.metrics()}, {"samples", e.samples}};
     std::cout << line.dump() << std::endl;
   };
   checkpoints.hashed = [](const JobHashes& job) { std::cout << HashLine(job) << "\n"; };
@@ -93,12 +93,13 @@ int EvaluateCheckpoint(const std::string& specification, const std::string& chec
   const absl::StatusOr<RunSpec> spec = ReadSpecification(specification);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const auto print = [](const Evaluation& e) {
-    std::cout << nlohmann::json{{"samples", e.samples}, {"all_samples", e.all_samples},
-                                {"loss", e.loss()},     {"predictions", e.predictions},
-                                {"correct", e.correct}, {"accuracy", e.accuracy()},
-                                {"version", e.version}}
-                     .dump()
-              << std::endl;
+    nlohmann::json line = {{"samples", e.samples},
+                           {"all_samples", e.all_samples},
+                           {"loss", e.loss()},
+                           {"metrics", e.metrics()},
+                           {"version", e.version}};
+    if (e.predictions > 0) line.update({{"predictions", e.predictions}, {"correct", e.correct}});
+    std::cout << line.dump() << std::endl;
     return std::cout.good();
   };
   const absl::StatusOr<Evaluation> result = Evaluate(*spec, checkpoint, print, backend, samples);

@@ -114,7 +114,7 @@ class Device {
   // headers: NotFound or InvalidArgument naming the file.
   virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                                   MemorySource& memory) = 0;
-  // Computes loss and accuracy of the checkpoint in `folder` on the run's held-out data, on the host's CPU
+  // Computes loss and metrics of the checkpoint in `folder` on the run's held-out data, on the host's CPU
   // whatever the device, so that they are the same everywhere. While ranks of the run compute, of whose state
   // it touches nothing; on a thread of its own. Cancelled where `on_progress` ends it.
   virtual absl::StatusOr<Evaluation> Validate(const RunSpec& /*run*/, const std::string& /*folder*/,

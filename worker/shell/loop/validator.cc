@@ -21,8 +21,7 @@ constexpr int64_t kReportInterval = 1'000'000'000;
 constexpr int kNice = 10;  // jobs of ranks go before, about nine to one on a core that both want
 
 Validation ValidationOf(uint64_t run, int step, const Evaluation& evaluation) {
-  return {run, step, evaluation.samples, evaluation.all_samples, evaluation.loss(), evaluation.accuracy(),
-          ""};
+  return {run, step, evaluation.samples, evaluation.all_samples, evaluation.loss(), evaluation.metrics(), ""};
 }
 
 }  // namespace

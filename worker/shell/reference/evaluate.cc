@@ -54,7 +54,7 @@ absl::StatusOr<Evaluation> EvaluateOn(const RunSpec& run, const Dataset& data, c
     int64_t correct = 0;
     if (absl::Status s = model.Evaluate(inputs, targets, &loss, &correct); !s.ok()) return s;
     const int64_t predictions = targets.size(0);
-    result.loss_sum += loss * static_cast<double>(predictions);
+    result.losses.Add(loss * static_cast<double>(predictions), static_cast<double>(predictions));
     result.correct += correct;
     result.predictions += predictions;
     result.samples += batch;
