@@ -5,7 +5,8 @@
 // layers use, is in a layer of its own that reads nothing and hands it out. Values are numbered within the
 // layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and
 // the results of its operations, in order. The last layer's output is the loss: a mean over the micro-batch,
-// or a sum, beside which the model has a count.
+// or a sum, beside which the model has a count. The evaluation is a graph of its own, without cuts, because
+// a module may compute something else in evaluation mode.
 //
 // Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
 // values that stand before it; sizes are positive and their products stay far from overflow; names of layers
@@ -110,6 +111,12 @@ struct ExportedField {
   int64_t begin = 0, bytes = 0;          // within a sample
 };
 
+// What an evaluation makes: a mean over a batch, or a sum, behind which its count stands.
+struct ExportedFigure {
+  std::string name;
+  bool counted = false;
+};
+
 struct ExportedModel {
   std::vector<ExportedField> fields;
   int64_t sample_bytes = 0;
@@ -121,6 +128,12 @@ struct ExportedModel {
   // What counts a micro-batch, where the loss is a sum: a model of one layer that reads data alone, with the
   // fields that it reads. Null for a loss that is a mean by itself.
   std::shared_ptr<const ExportedModel> count;
+  // The module in evaluation mode: a model of one layer that reads data, and parameters and statistics of
+  // these layers by their names. Its output has `figures`, one number of float64 each, or two; the first is
+  // the loss. Null where the model has none: `no_evaluation` says why.
+  std::shared_ptr<const ExportedModel> evaluation;
+  std::string no_evaluation;
+  std::vector<ExportedFigure> figures;
 };
 
 // Returns "F32", ..

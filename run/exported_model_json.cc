@@ -4,10 +4,12 @@
 #include <climits>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -19,8 +21,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3, kOldestFormat = 2;  // format 2 has no evaluation
 constexpr size_t kMaxGraphLayers = 10000, kMaxDimensions = 7, kMaxNameBytes = 512;
+constexpr size_t kMaxFigures = 64, kMaxFigureNameBytes = 64;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 constexpr int kMaxValues = 1 << 20;
 constexpr int64_t kFieldAlignment = 8;
@@ -370,6 +373,71 @@ std::shared_ptr<const ExportedModel> CountOf(const Json& file, const std::vector
   return count;
 }
 
+// Returns true for a name that stands beside those of an evaluation and of a validation.
+bool IsFigureName(const std::string& name) {
+  static const auto* const taken = new std::set<std::string>{
+      "all_samples", "checkpoint", "correct", "name", "predictions", "samples", "step", "version"};
+  return taken->count(name) == 0 && name.size() <= kMaxFigureNameBytes && absl::ascii_isalpha(name[0]) &&
+         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
+// Reads the names of the figures, the loss first.
+std::vector<ExportedFigure> FiguresOf(const Json& list, absl::Status& status) {
+  std::vector<ExportedFigure> figures;
+  std::set<std::string> names;
+  for (const Json& json : list) {
+    Reader reader(json, Numbered("evaluation", "figures", figures.size()), status);
+    ExportedFigure figure{reader.Name("name"), reader.Flag("counted")};
+    if (reader.ok() && !IsFigureName(figure.name))
+      reader.Fail("name", "is no name of letters, digits and _, or is taken");
+    if (reader.ok() && !names.insert(figure.name).second) reader.Fail("name", "stands twice");
+    if (!reader.ok()) return figures;
+    figures.push_back(std::move(figure));
+  }
+  if (status.ok() && (figures.empty() || figures.size() > kMaxFigures || figures[0].name != "loss"))
+    status = Wrong("evaluation.figures", absl::StrCat("are not 1 to ", kMaxFigures, ", the loss first"));
+  return figures;
+}
+
+// Checks that the layers of the model have what the evaluation reads of a checkpoint.
+void CheckReadsOf(const ExportedLayer& evaluation, const ExportedModel& model, absl::Status& status) {
+  std::map<std::string, std::vector<int64_t>> parameters, statistics;
+  for (const ExportedLayer& layer : model.layers) {
+    for (const ExportedTensor& p : layer.parameters) parameters[p.name] = p.sizes;
+    for (const ExportedStatistic& s : layer.statistics) statistics[s.name] = s.sizes;
+  }
+  const auto check = [&status](const auto& held, const auto& reads) {
+    for (const auto& read : reads) {
+      const auto found = held.find(read.name);
+      if (status.ok() && (found == held.end() || found->second != read.sizes))
+        status =
+            Wrong("evaluation", absl::StrCat("reads ", read.name, ", which no layer has in these sizes"));
+    }
+  };
+  check(parameters, evaluation.parameters);
+  check(statistics, evaluation.statistics);
+}
+
+// Reads the graph of the module in evaluation mode, or why there is none.
+void ReadEvaluation(const Json& json, ExportedModel& model, absl::Status& status) {
+  if (!status.ok()) return;
+  if (json.is_string()) {
+    model.no_evaluation = json.get<std::string>();
+    return;
+  }
+  auto evaluation = std::make_shared<ExportedModel>();
+  evaluation->fields = model.fields;
+  evaluation->sample_bytes = model.sample_bytes;
+  ExportedLayer layer = LayerOf(json, "evaluation", *evaluation, /*is_last=*/true, status);
+  Reader reader(json, "evaluation", status);
+  evaluation->figures = FiguresOf(reader.List("figures"), status);
+  CheckReadsOf(layer, model, status);
+  layer.output_sizes = {0};
+  for (const ExportedFigure& figure : evaluation->figures) layer.output_sizes[0] += figure.counted ? 2 : 1;
+  evaluation->layers.push_back(std::move(layer));
+  if (status.ok()) model.evaluation = std::move(evaluation);
+}
+
 // Checks that no name stands twice: parameters and constants are found by name, and checkpoints name layers.
 void CheckNames(const ExportedModel& model, absl::Status& status) {
   std::set<std::string> layers, parameters, fields;
@@ -424,10 +492,10 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
   Reader reader(file, "", status);
   const Json& format = reader.At("format");
   if (!status.ok()) return status;
-  if (format != kFormat) {
-    return absl::InvalidArgumentError(absl::StrCat("has the format ", format.dump(),
-                                                   ", and this version reads ", kFormat,
-                                                   "; export the model again, with this version's weft"));
+  if (format != kFormat && format != kOldestFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has the format ", format.dump(), ", and this version reads ", kOldestFormat, " and ",
+                     kFormat, "; export the model again, with this version's weft"));
   }
   auto model = std::make_shared<ExportedModel>();
   ReadFields(reader.List("fields"), *model, status);
@@ -442,6 +510,11 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
   }
   ReadOtherNames(reader, *model);
   model->count = CountOf(file, model->fields, status);
+  if (format == kFormat) {
+    ReadEvaluation(reader.At("evaluation"), *model, status);
+  } else {
+    model->no_evaluation = "an older version exported it; export it again, with this version's weft";
+  }
   CheckNames(*model, status);
   CheckReaders(*model, status);
   if (!status.ok()) return status;

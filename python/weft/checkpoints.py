@@ -78,7 +78,8 @@ def _completed(state: dict[str, torch.Tensor], exported: Path) -> dict[str, torc
     if set(state) - set(fixed):
         raise BadRun(f"{exported} is not the model of this checkpoint, which has {sorted(set(state) - set(fixed))[0]}")
     from weft.graph_file import TYPE_OF
-    for layer in [*model["layers"], *([model["count"]] if "count" in model else [])]:
+    others = [model.get("count"), model.get("evaluation")]
+    for layer in [*model["layers"], *(other for other in others if isinstance(other, dict))]:
         for constant in layer["constants"]:
             whole[constant["name"]] = whole[constant["name"]].to(TYPE_OF[constant["type"]])
     for name in model["outside_state"]:

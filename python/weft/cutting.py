@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from weft.errors import NotExportable
-from weft.tracing import Operation, Trace, Value, values_of
+from weft.tracing import Operation, Trace, Value, needed_for, values_of
 
 
 @dataclass
@@ -52,14 +52,9 @@ def cut(trace: Trace, other: Trace, model: torch.nn.Module, patterns: list[str])
     return layers
 
 
-def counting_layer(trace: Trace) -> Layer:
-    """Returns a layer that makes the count of the loss from the data alone."""
-    wanted, operations = {trace.count}, []
-    for operation in reversed(trace.operations):
-        if any(r in wanted for r in operation.results):
-            wanted.update(operation.reads)
-            operations.append(operation)
-    return _layer(operations[::-1], trace.count, None, "count")
+def data_layer(trace: Trace, output: Value, name: str) -> Layer:
+    """Returns one layer, of no other one, that makes a value: the count of the loss, or the figures."""
+    return _layer(needed_for([output], trace.operations), output, None, name)
 
 
 def _block_of(operation: Operation, patterns: list[str]) -> str | None:
@@ -142,17 +137,7 @@ def _needed(operations: list[Operation], begin: int, end: int, output: Value) ->
     for i in wanted:
         if operations[i].op == "aten::dropout" and not operations[i].results[0].live:
             raise NotExportable(f"a dropout of what depends on data alone cannot be exported, in {operations[i].place}")
-    return _without_unread([operations[i] for i in sorted(wanted)], output)
-
-
-def _without_unread(operations: list[Operation], output: Value) -> list[Operation]:
-    """Leaves out what nobody reads."""
-    read, kept = {output}, []
-    for operation in reversed(operations):
-        if any(r in read for r in operation.results):
-            kept.append(operation)
-            read.update(operation.reads)
-    return kept[::-1]
+    return needed_for([output], [operations[i] for i in sorted(wanted)])
 
 
 def _layer(operations: list[Operation], output: Value, previous: Value | None, name: str) -> Layer:

@@ -1,19 +1,22 @@
 """`weft.export`: writes a model, its loss and its weights as a folder that `weft train` reads."""
 import contextlib
+import json
 import os
 import shutil
 import tempfile
+import warnings
 from typing import Callable
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from weft.costs import NO_COSTS, costs_of
-from weft.cutting import Layer, block_patterns, counting_layer, cut
+from weft.cutting import Layer, block_patterns, cut, data_layer
 from weft.errors import NotExportable
+from weft.figures import Figures, WrongFigures
 from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder
 from weft.interpreter import Interpreter
-from weft.tracing import Trace, Value, aliases_of, trace
+from weft.tracing import Trace, Value, aliases_of, trace, trace_evaluation
 
 
 def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable | None = None, *,
@@ -24,44 +27,56 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     example: the fields of one micro-batch by name, each with the samples first, at least 2 of them. A run may have
         micro-batches of another size; all other sizes stay.
     loss: `loss(model, fields)`, which returns one number, or two, a sum and its count: then the loss of a step is the
-        sum over all micro-batches, divided by the count over all of them. None for `model(**fields)` that returns it,
-        or an object with it as `loss`.
+        sum over all micro-batches, divided by the count over all of them. Or a dictionary with that as "loss", and
+        further figures by name, each one number or a sum and its count, which evaluations show too. None for
+        `model(**fields)` that returns the loss, or an object with it as `loss`.
     layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
         takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
 
     Raises NotExportable, and writes nothing, if the model cannot be exported. Every export is checked before: on two
-    examples, the loss and all gradients of the folder have the bits of the model's own.
+    examples, the loss and all gradients of the folder have the bits of the model's own, and so have, in evaluation
+    mode, the loss and all figures. A model without further figures that can be trained and not evaluated is exported
+    with a warning.
     """
-    loss = loss or _loss_of_output
+    figures = Figures(loss or _loss_of_output)
     _check_arguments(model, example)
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
         one = dict(sorted(example.items()))
         two = _another(one)
-        first, second = trace(model, one, loss), trace(model, two, loss)
+        first, second = trace(model, one, figures.loss), trace(model, two, figures.loss)
         patterns = block_patterns(model) if layers is None else list(layers)
         parts = list(zip(cut(first, second, model, patterns), cut(second, first, model, patterns)))
-        counting = [(counting_layer(first), counting_layer(second))] if first.count is not None else []
-        tensors = {v.name: first.tensors[v.name] for a, _ in parts + counting
-                   for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
+        counting = [(data_layer(first, first.count, "count"), data_layer(second, second.count, "count"))
+                    ] if first.count is not None else []
+        tensors = _tensors_of(parts + counting, first)
         content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
                    "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
-                   "layers": _layers_json(parts, first, second), **_state_names(model, tensors)}
+                   "layers": _layers_json(parts, first, second)}
         if counting:
             content["count"] = {**_layers_json(counting, first, second)[0], "costs": NO_COSTS}
+        content["evaluation"] = _evaluation_or_reason(model, figures, [one, two], (first, second), tensors)
+        content.update(_state_names(model, tensors))
         state = model.state_dict()
         unread = {n: state[n] for n in content["unread"]}
-        _write_checked(path, content, tensors, unread, model, loss, [one, two])
+        _write_checked(path, content, tensors, unread, model, figures.loss, [one, two])
     finally:
         for module, mode in modes.items():
             module.training = mode
+    if isinstance(content["evaluation"], str):
+        warnings.warn(f"weft can train the model and not evaluate it: {content['evaluation']}", stacklevel=2)
     return [layer["name"] for layer in content["layers"]]
 
 
 def _loss_of_output(model, fields):
     output = model(**fields)
     return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def _tensors_of(parts: list[tuple[Layer, Layer]], traced: Trace) -> dict[str, torch.Tensor]:
+    return {v.name: traced.tensors[v.name] for a, _ in parts
+            for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
 
 
 def _state_names(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> dict:
@@ -158,6 +173,70 @@ def _merge(one, two, first: Trace, second: Trace, place: str):
                         "of the data?")
 
 
+# ---- the evaluation
+
+
+def _evaluation_or_reason(model, figures: Figures, examples, training: tuple[Trace, Trace], tensors) -> dict | str:
+    """Returns the graph of the model in evaluation mode, checked, or why it has none; adds its tensors to `tensors`."""
+    model.eval()
+    try:
+        content, own = _evaluation(model, figures, examples, training)
+        for example in examples:
+            _check_evaluation(Interpreter({"layers": [json.loads(json.dumps(content))]}, own), model, figures, example)
+    except WrongFigures:
+        raise
+    except NotExportable as error:
+        if figures.further:
+            raise
+        return " ".join(str(error).split())[:400]
+    finally:
+        model.train()
+    tensors.update({n: t for n, t in own.items() if n not in tensors})
+    return content
+
+
+def _evaluation(model, figures: Figures, examples, training: tuple[Trace, Trace]) -> tuple[dict, dict]:
+    """Returns the evaluation's graph, and its tensors by name."""
+    traces, forms = [], []
+    with _without_fast_path():
+        for example, trained in zip(examples, training):
+            traces.append(trace_evaluation(model, example, figures.packed, trained))
+            forms.append(figures.forms)
+    if forms[0] != forms[1]:
+        raise NotExportable("the loss function returns other figures for another number of samples")
+    layers = tuple(data_layer(t, t.loss, "evaluation") for t in traces)
+    content = {**_layer_json(*layers, *traces, {}), "costs": NO_COSTS,
+               "figures": [{"name": f.name, "counted": f.counted} for f in forms[0]]}
+    return content, _tensors_of([layers], traces[0])
+
+
+def _check_evaluation(interpreter, model, figures: Figures, example) -> None:
+    """Compares the loss and all further figures, in evaluation mode, with the model's own."""
+    copy = {n: t.clone() for n, t in example.items()}
+    with torch.no_grad(), _as_workers_compute(), _without_fast_path(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with _WithoutDropout():
+            own = figures.packed(model, copy).tolist()
+        torch.manual_seed(0)
+        made = interpreter.run(example).tolist()
+    names = [name for f in figures.forms for name in [f.name, f"{f.name}'s count"][:1 + f.counted]]
+    for name, a, b in zip(names, own, made):
+        if a != b and (a == a or b == b):
+            raise NotExportable(f"in evaluation mode, the folder's {name} is {b!r}, and the model's own is {a!r}; does "
+                                "the model keep state in Python, or take another way while it is traced?")
+
+
+@contextlib.contextmanager
+def _without_fast_path():
+    """Makes torch's transformer layers compute in evaluation mode with the operations of training."""
+    former = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(former)
+
+
 # ---- the check
 
 
@@ -247,8 +326,6 @@ def _check(folder, model, loss, example) -> None:
     if not _same_bits(own, made):
         raise NotExportable(f"the folder's loss is {made.item()!r}, and the model's own is {own.item()!r}; does the "
                             "model keep state in Python?")
-
-
     if (own_count is None) != (count is None) or (count is not None and own_count.item() != count.item()):
         raise NotExportable(f"the folder's count is {count}, and the model's own is {own_count}; is the count computed "
                             "from the data alone?")

@@ -12,7 +12,7 @@ import torch
 
 from weft.errors import NotExportable
 
-FORMAT = 2
+FORMAT = 3
 
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64",
          torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",

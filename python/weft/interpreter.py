@@ -46,7 +46,6 @@ class Interpreter:
             outputs.append(self.run_layer(layer, outputs, fields, samples))
         return outputs[-1]
 
-
     def count(self, fields: dict[str, torch.Tensor]) -> torch.Tensor | None:
         """Returns the count by which the sum of the losses is divided, or None."""
         samples = next(iter(fields.values())).shape[0]

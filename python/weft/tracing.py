@@ -1,8 +1,8 @@
 """Turns a model and its loss into one list of functional ATen operations.
 
-torch.export traces the unchanged module in training mode; its operations are then made functional, so that nothing
-is written in place. A region under torch.no_grad is kept: what it makes is detached. torch alone would forget the
-region, and its gradients would be wrong.
+torch.export traces the unchanged module, in training mode, or in evaluation mode with all figures of the loss function;
+its operations are then made functional, so that nothing is written in place. A region under torch.no_grad is kept:
+what it makes is detached. torch alone would forget the region, and its gradients would be wrong.
 """
 import operator
 import re
@@ -45,7 +45,7 @@ class Operation:
 @dataclass
 class Trace:
     operations: list[Operation]
-    loss: Value
+    loss: Value          # of an evaluation: all figures, in one tensor
     count: Value | None  # by which the sum of the losses is divided; None for a loss that is a mean by itself
     samples: int
     tensors: dict[str, torch.Tensor]  # of parameters, statistics and constants, by name
@@ -54,8 +54,21 @@ class Trace:
 
 def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable) -> Trace:
     """Traces `loss(model, example)`."""
-    whole = _Whole(model, loss)
-    example = dict(sorted(example.items()))
+    program = _exported(model, example, loss)
+    return _Flattening(program, example, aliases_of(model)).run()
+
+
+def trace_evaluation(model: torch.nn.Module, example: dict[str, torch.Tensor], figures: Callable,
+                     training: Trace) -> Trace:
+    """Traces `figures(model, example)`, one tensor, without gradients, of a model whose training was traced."""
+    with torch.no_grad():
+        program = _exported(model, example, figures)
+    return _EvaluationFlattening(program, example, aliases_of(model), training).run()
+
+
+def _exported(model, example, function):
+    """Returns torch's program of `function(model, example)`, in functional operations of ATen."""
+    whole = _Whole(model, function)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -65,12 +78,11 @@ def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callab
                     mock.patch.object(torch.compiler, "is_compiling", lambda: False):
                 program = torch.export.export(whole, (example,), strict=False)
             _keep_regions_without_gradients(program)
-            program = program.run_decompositions({})
+            return program.run_decompositions({})
     except NotExportable:
         raise
     except Exception as error:
         raise NotExportable(f"torch.export cannot trace the model: {error}") from error
-    return _Flattening(program, example, aliases_of(model)).run()
 
 
 def aliases_of(model: torch.nn.Module) -> dict[str, str]:
@@ -113,7 +125,7 @@ class _Flattening:
     def __init__(self, program, example, aliases):
         self._program = program
         self._aliases = aliases
-        self._example = example
+        self._example = dict(sorted(example.items()))
         self._values = {}  # by node: a Value or a list of them
         self._operations = []
         self._tensors = {}
@@ -133,7 +145,7 @@ class _Flattening:
                 returned = node.args[0][len(signature.buffers_to_mutate):]
         loss, count = self._loss_and_count(returned)
         samples = next(iter(self._example.values())).shape[0]
-        return Trace(self._operations, loss, count, samples, self._tensors, self._momenta)
+        return Trace(needed_for([loss, count], self._operations), loss, count, samples, self._tensors, self._momenta)
 
     def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
         if len(returned) not in (1, 2):
@@ -181,13 +193,17 @@ class _Flattening:
                 tensor = state[spec.target]
                 trained = kind == "PARAMETER" and tensor.requires_grad
                 name = spec.target.removeprefix("model.")
-                name = self._aliases.get(name, name)
+                name = self._aliases.get(name, name) if kind != "CONSTANT_TENSOR" else self._constant_name(name)
                 value = Value("parameter" if trained else "constant", name, node.meta["val"], trained, trained,
                               kind == "PARAMETER" and not trained)
                 self._tensors[name] = tensor.detach()
             else:
                 raise NotExportable(f"an input of the kind {kind} cannot be exported")
             self._values[node] = value
+
+    def _constant_name(self, name: str) -> str:
+        """Returns the name in the folder of a tensor that the model has outside of its state."""
+        return name
 
     def _take(self, node) -> None:
         if node.target is operator.getitem:
@@ -250,6 +266,41 @@ class _Flattening:
         modules = [v[0] for v in node.meta.get("nn_module_stack", {}).values()]
         return Operation(f"{name}.{overload}" if overload else name, arguments, results, place,
                          [m.removeprefix("model.") for m in modules if m not in ("", "model")], reads)
+
+
+class _EvaluationFlattening(_Flattening):
+    """Reads the program of an evaluation, whose one output are the figures; running averages are read."""
+
+    def __init__(self, program, example, aliases, training: Trace):
+        super().__init__(program, example, aliases)
+        self._momenta = training.momenta
+
+    def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
+        return self._values[returned[0]], None
+
+    def _take_inputs(self, signature) -> None:
+        super()._take_inputs(signature)
+        for value in self._values.values():
+            if value.name in self._momenta:
+                value.kind = "statistic"
+
+    def _take_writes(self, signature) -> None:
+        for buffer in signature.buffers_to_mutate.values():
+            raise NotExportable(f"the forward writes the buffer {buffer.removeprefix('model.')} in evaluation mode")
+        super()._take_writes(signature)
+
+    def _constant_name(self, name: str) -> str:
+        return f"evaluation.{name}"  # torch numbers them in each program
+
+
+def needed_for(wanted: list[Value | None], operations: list[Operation]) -> list[Operation]:
+    """Returns the operations that the values depend on."""
+    read, kept = set(wanted), []
+    for operation in reversed(operations):
+        if any(r in read for r in operation.results):
+            kept.append(operation)
+            read.update(operation.reads)
+    return kept[::-1]
 
 
 def values_of(arguments):

@@ -28,10 +28,7 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
   const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   if (!header.ok()) return header.status();
   std::set<std::string> wanted;
-  std::vector<const ExportedLayer*> layers;
-  for (const ExportedLayer& layer : exported.model->layers) layers.push_back(&layer);
-  if (exported.model->count != nullptr) layers.push_back(&exported.model->count->layers.front());
-  for (const ExportedLayer* const layer : layers) {
+  for (const ExportedLayer* const layer : AllGraphs(*exported.model)) {
     std::vector<ExportedTensor> tensors = layer->parameters;
     tensors.insert(tensors.end(), layer->constants.begin(), layer->constants.end());
     for (const ExportedStatistic& s : layer->statistics)
@@ -63,6 +60,15 @@ DataType HeldTypeOf(ElementType type) {
     default:
       return DataType::kInt64;
   }
+}
+
+std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model) {
+  std::vector<const ExportedLayer*> graphs;
+  for (const ExportedLayer& layer : model.layers) graphs.push_back(&layer);
+  for (const auto& further : {model.count, model.evaluation}) {
+    if (further != nullptr) graphs.push_back(&further->layers.front());
+  }
+  return graphs;
 }
 
 absl::Status CheckExportedWeights(const ExportedSpec& exported) {

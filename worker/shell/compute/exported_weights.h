@@ -7,6 +7,7 @@
 #define WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "run/model_spec.h"
@@ -16,6 +17,9 @@ namespace weft {
 
 // Returns the type in which the file holds elements.
 DataType HeldTypeOf(ElementType type);
+
+// Returns the graphs that read the weights: the layers, the count and the evaluation, as far as it has them.
+std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model);
 
 // Checks that the file holds all tensors of the model, with their types and sizes, and no others. The message
 // begins with "model.exported: ".

@@ -17,6 +17,7 @@
 #include "run/json_text.h"
 #include "run/model_layers.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
+#include "worker/shell/compute/exported_weights.h"
 
 namespace weft {
 namespace {
@@ -88,8 +89,8 @@ Wanted WantedBy(const ModelSpec& model) {
   const auto* exported = std::get_if<ExportedSpec>(&model);
   if (exported == nullptr) return wanted;
   const ExportedModel& graphs = *exported->model;
-  for (const ExportedLayer& layer : graphs.layers) {
-    for (const ExportedConstant& constant : layer.constants) {
+  for (const ExportedLayer* const layer : AllGraphs(graphs)) {
+    for (const ExportedConstant& constant : layer->constants) {
       if (constant.is_frozen_parameter) {
         wanted.frozen[constant.name] = constant.sizes;
       } else {

@@ -39,7 +39,8 @@ class GraphLayer final : public Layer {
     const size_t layers = spec_.graph().layers.size();
     std::vector<at::Tensor> given(inputs, inputs + layers);
     const at::Tensor data = spec_.reads_data() ? inputs[layers] : at::Tensor();
-    if (c10::GradMode::is_enabled()) return Run(std::move(given), data, parameters, key);
+    const bool evaluates = !spec_.model->figures.empty();
+    if (c10::GradMode::is_enabled() || evaluates) return Run(std::move(given), data, parameters, key);
     at::AutoGradMode with_graph(true);
     for (at::Tensor& input : given) input = input.detach().set_requires_grad(true);
     return Run(std::move(given), data, parameters, key).detach();
@@ -153,12 +154,14 @@ absl::Status CheckGraphs(const RunSpec& run) {
   if (exported == nullptr) return absl::OkStatus();
   at::NoGradGuard without_graph;
   const int64_t samples = run.microbatch_samples();
-  std::vector<at::Tensor> outputs, counts;
+  std::vector<at::Tensor> outputs, counts, figures;
   absl::Status fits;
   for (int layer = 0; layer < static_cast<int>(exported->model->layers.size()) && fits.ok(); ++layer)
     fits = CheckLayer(*exported, exported->model, layer, samples, {c10::kFloat}, &outputs);
   if (fits.ok() && exported->model->count != nullptr)
     fits = CheckLayer(*exported, exported->model->count, 0, samples, {c10::kLong, c10::kFloat}, &counts);
+  if (fits.ok() && exported->model->evaluation != nullptr)
+    fits = CheckLayer(*exported, exported->model->evaluation, 0, samples, {c10::kDouble}, &figures);
   // Where an operation has no form without bytes, the first forward will tell.
   return absl::IsUnimplemented(fits) ? absl::OkStatus() : fits;
 }

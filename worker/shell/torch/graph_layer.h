@@ -5,6 +5,7 @@
 // One that reads no layer gets the data for the number of its samples. Operations that depend on constants
 // and sizes alone run once. A forward without a graph records one too, and drops it layer by layer: kernels
 // may be chosen by whether gradients are recorded, and a forward that is run again must have the same bits.
+// An evaluation, which has no backward, records none.
 // Dropout is Dropout of dropout.h.
 //
 // Private to the adapter of LibTorch. Threads: as Layer. Failure: CheckGraphs says beforehand whether
