@@ -216,6 +216,14 @@ std::string ModelName(const ModelSpec& model) {
 
 bool LearnsFromText(const ModelSpec& model) { return std::holds_alternative<GptSpec>(model); }
 
+absl::Status CheckEvaluable(const ModelSpec& model) {
+  const auto* exported = std::get_if<ExportedSpec>(&model);
+  if (exported == nullptr || exported->model->evaluation != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the exported model ", exported->folder,
+                   " has no graph of its evaluation: ", exported->model->no_evaluation));
+}
+
 ImageInputs ImageInputsOf(const ModelSpec& model) {
   struct Inputs {
     static ImageInputs Square(int channels, int size, int classes) {

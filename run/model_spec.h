@@ -88,6 +88,9 @@ std::string ModelName(const ModelSpec& model);
 // Returns true for a model that learns from text; the other built-in ones learn from labelled images.
 bool LearnsFromText(const ModelSpec& model);
 
+// Returns why the model cannot be evaluated; OK for one that can, as all built-in ones.
+absl::Status CheckEvaluable(const ModelSpec& model);
+
 // The shape of an image that a model reads.
 struct ImageInputs {
   int64_t features = 0;  // numbers of an image

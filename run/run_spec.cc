@@ -162,8 +162,9 @@ void CheckExported(const RunSpec& spec, absl::Status& status) {
   if (!status.ok() || !std::holds_alternative<ExportedSpec>(spec.model)) return;
   if (spec.precision != Precision::kFloat32)
     status = ErrorAt("precision", "an exported model computes in float32; leave the key out");
-  if (spec.validate.any())
-    status = ErrorAt("validate", "an exported model cannot be validated on the way yet; leave the key out");
+  if (!spec.validate.any()) return;
+  const absl::Status can = CheckEvaluable(spec.model);
+  if (!can.ok()) status = ErrorAt("validate", can.message());
 }
 
 void CheckTied(const RunSpec& spec, absl::Status& status) {

@@ -516,7 +516,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
 }
 
 CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
-  CLI::App* sub = app.add_subcommand("eval", "Loss and accuracy of a checkpoint on a data set");
+  CLI::App* sub = app.add_subcommand("eval", "Loss and metrics of a checkpoint on a data set");
   sub->add_option("FILE", o.file, "The run file: its model, and its data unless flags name other data")
       ->required()
       ->type_name("");
@@ -530,6 +530,13 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
   sub->add_option("--data-cifar10", o.cifar10, "A file of CIFAR-10's binary version, as test_batch.bin")
       ->type_name("FILE");
   sub->add_option("--data-text", o.text, "Text to evaluate a language model on")->type_name("FILE");
+  sub->add_option("--data-arrays", o.arrays, "NumPy files to evaluate an exported model on, one a field")
+      ->delimiter(',')
+      ->check([](const std::string& array) {
+        const size_t at = array.find('=');
+        return at == std::string::npos || at == 0 || at + 1 == array.size() ? "takes FIELD=FILE" : "";
+      })
+      ->type_name("FIELD=FILE,..");
   sub->add_flag("--validation", o.validation, "Evaluate on the held-out data of the run file's `validate`");
   sub->add_option("--samples", o.samples,
                   "Evaluate on the first N samples (default: all, or as many as `validate` says)")
@@ -540,8 +547,10 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
   sub->footer(
       Footer({{"weft eval docs/runs/shakespeare.yaml", "on its own data"},
               {"weft eval run.yaml --checkpoint out/run/checkpoint-0", "the initial weights"},
-              {"weft eval run.yaml --data-text other.txt -o json", "on other data"}},
-             "Each sample counts once. Batch norms use their running averages, and nothing is dropped."));
+              {"weft eval run.yaml --data-text other.txt -o json", "on other data"},
+              {"weft eval run.yaml --data-arrays x=x.npy,y=y.npy", "an exported model on other data"}},
+             "Each sample counts once. Batch norms use their running averages, and nothing is dropped.\n"
+             "An exported model is evaluated as its module in evaluation mode, with its metrics."));
   return sub;
 }
 

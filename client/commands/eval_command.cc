@@ -3,11 +3,13 @@
 #include <signal.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
@@ -29,6 +31,12 @@ Json OtherData(const EvalOptions& options) {
   }
   if (!options.cifar10.empty()) return {{"cifar10", {{"path", AbsolutePath(options.cifar10)}}}};
   if (!options.text.empty()) return {{"text", {{"path", AbsolutePath(options.text)}}}};
+  Json arrays;
+  for (const std::string& array : options.arrays) {
+    const std::pair<std::string, std::string> field = absl::StrSplit(array, absl::MaxSplits('=', 1));
+    arrays[field.first] = AbsolutePath(field.second);
+  }
+  if (!arrays.is_null()) return {{"arrays", arrays}};
   return nullptr;
 }
 
@@ -46,13 +54,14 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
 
 // Checks the data of the run file, or of the flags that replace them.
 absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
+  if (absl::Status can = CheckEvaluable(spec.model); !can.ok()) return can;
+  if (absl::Status fits = CheckGraphs(options.file, spec); !fits.ok()) return fits;
   if (!options.images.empty()) return CheckFlaggedData("--data-images, --data-labels", spec);
   if (!options.cifar10.empty()) return CheckFlaggedData("--data-cifar10", spec);
   if (!options.text.empty()) return CheckFlaggedData("--data-text", spec);
+  if (!options.arrays.empty()) return CheckFlaggedData("--data-arrays", spec);
   if (options.validation) return CheckHeldOutData(options.file, spec);
-  RunSpec trained = spec;
-  trained.validate = {};
-  return CheckRunData(options.file, trained);
+  return CheckTrainingData(options.file, spec);
 }
 
 // One line that renews itself, where somebody watches.
@@ -117,9 +126,12 @@ ExitCode RunEval(const EvalOptions& options) {
   if (options.images.empty() != options.labels.empty()) {
     return Fail(kExitUsage, "--data-images and --data-labels go together");
   }
-  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() + options.validation > 1) {
-    return Fail(kExitUsage,
-                "--data-images, --data-cifar10, --data-text and --validation exclude one another");
+  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() + !options.arrays.empty() +
+          options.validation >
+      1) {
+    return Fail(
+        kExitUsage,
+        "--data-images, --data-cifar10, --data-text, --data-arrays and --validation exclude one another");
   }
   const auto spec = ReadRun(options);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());

@@ -129,7 +129,22 @@ std::string AtItsLine(const std::string& file, const std::string& message) {
                       message);
 }
 
-// Checks the graphs of an exported model by a worker process, which has LibTorch.
+// `prefix`: of the keys under which the run file has the data.
+absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use, const std::string& prefix) {
+  const std::string identity = Identity(run, use);
+  const std::string memory = MemoryOf(identity);
+  if (Remembered(memory, identity)) return absl::OkStatus();
+  const auto begun = Clock::now();
+  const auto checked = Check(run, use);
+  const auto at = [&](absl::string_view what) { return AtItsLine(file, absl::StrCat(prefix, what)); };
+  if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
+  for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
+  if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckGraphs(const std::string& file, const RunSpec& run) {
   if (!std::holds_alternative<ExportedSpec>(run.model)) return absl::OkStatus();
   WorkerTask task;
@@ -148,25 +163,13 @@ absl::Status CheckGraphs(const std::string& file, const RunSpec& run) {
   return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(AtItsLine(file, problem));
 }
 
-// `prefix`: of the keys under which the run file has the data.
-absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use, const std::string& prefix) {
-  const std::string identity = Identity(run, use);
-  const std::string memory = MemoryOf(identity);
-  if (Remembered(memory, identity)) return absl::OkStatus();
-  const auto begun = Clock::now();
-  const auto checked = Check(run, use);
-  const auto at = [&](absl::string_view what) { return AtItsLine(file, absl::StrCat(prefix, what)); };
-  if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
-  for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
-  if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
-  return absl::OkStatus();
+absl::Status CheckTrainingData(const std::string& file, const RunSpec& run) {
+  return CheckOneOf(file, run, DataUse::kTraining, "");
 }
-
-}  // namespace
 
 absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
   if (absl::Status fits = CheckGraphs(file, run); !fits.ok()) return fits;
-  const absl::Status trained = CheckOneOf(file, run, DataUse::kTraining, "");
+  const absl::Status trained = CheckTrainingData(file, run);
   return trained.ok() && run.validate.any() ? CheckHeldOutData(file, run) : trained;
 }
 

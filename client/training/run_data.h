@@ -14,8 +14,13 @@
 
 namespace weft {
 
-// Checks the data of `run`, which was read from the run file `file`.
+// Checks the graphs of an exported model by a worker process, which has LibTorch, and the data of `run`,
+// which was read from the run file `file`.
 absl::Status CheckRunData(const std::string& file, const RunSpec& run);
+
+// Check the graphs alone, and the data of the training alone.
+absl::Status CheckGraphs(const std::string& file, const RunSpec& run);
+absl::Status CheckTrainingData(const std::string& file, const RunSpec& run);
 
 // Checks the held-out data of its `validate` alone.
 absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run);

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from weft.data import tokenizer_hash, write_data
     from weft.exporting import export
     from weft.gpt2 import from_gpt2, to_gpt2
-    from weft.runs import compare, plan, simulate
+    from weft.runs import compare, evaluate, plan, simulate
     from weft.training import Training, train
 
-__all__ = ["BadRun", "NotExportable", "RunFailed", "Training", "WeftError", "compare", "export", "export_weights",
-           "from_gpt2", "load_checkpoint", "plan", "simulate", "to_gpt2", "tokenizer_hash", "train", "write_data"]
+__all__ = ["BadRun", "NotExportable", "RunFailed", "Training", "WeftError", "compare", "evaluate", "export",
+           "export_weights", "from_gpt2", "load_checkpoint", "plan", "simulate", "to_gpt2", "tokenizer_hash", "train",
+           "write_data"]
 
 # Where each name comes from; torch and numpy are imported when they are first needed.
-_MODULES = {"compare": "runs", "export": "exporting", "export_weights": "checkpoints", "load_checkpoint": "checkpoints",
+_MODULES = {"compare": "runs", "evaluate": "runs",
+            "export": "exporting", "export_weights": "checkpoints", "load_checkpoint": "checkpoints",
             "from_gpt2": "gpt2", "to_gpt2": "gpt2", "plan": "runs", "simulate": "runs", "tokenizer_hash": "data", "train": "training", "Training": "training",
             "write_data": "data"}
 

@@ -83,6 +83,18 @@ def simulate(schedule: str, **options) -> dict[str, Any]:
     return json_of("simulate", schedule, *flags_of(options))
 
 
+def evaluate(run: Run, *, checkpoint: str | os.PathLike | None = None, options: dict[str, Any] | None = None,
+             **overrides) -> dict[str, Any]:
+    """Returns the loss and the metrics of a checkpoint: `evaluate("run.yaml", checkpoint="out/run")["accuracy"]`.
+
+    checkpoint: a checkpoint, or the folder of a run that has some; without it out/NAME in the current folder.
+    options: flags of `weft eval`, as {"validation": True} or {"samples": 1000}.
+    """
+    flags = flags_of({"checkpoint": checkpoint, **(options or {})})
+    with run_file(run, overrides) as path:
+        return json_of("eval", path, *flags)
+
+
 def compare(run: Run, *, options: dict[str, Any] | None = None, **overrides) -> dict[str, Any] | list:
     """Returns what `weft compare` predicts for each schedule of a run; `options` are its flags."""
     with run_file(run, overrides) as path:

@@ -28,6 +28,11 @@ class Training:
     def losses(self) -> list[float]:
         return [step["loss"] for step in self.steps if "loss" in step]
 
+    @property
+    def validations(self) -> list[dict[str, Any]]:
+        """The validations: step, validation_loss and each metric, as validation_accuracy."""
+        return [step for step in self.steps if "validation_loss" in step]
+
     def state_dict(self) -> dict:
         """Returns the trained weights, as `weft.load_checkpoint`."""
         from weft.checkpoints import load_checkpoint  # torch takes seconds to import

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Trains exported models by real processes, and compares the bits.
 
-    exported.py BIN_DIR           the models of tests/exported/models: every schedule against weft train --reference, and
-                                  what is refused
-    exported.py BIN_DIR --torch   exports the modules of modules.py anew, compares the first step of a training with
-                                  PyTorch's own, and tries what cannot be exported; exits 77, with one line, where python3 has no torch or numpy
+    exported.py BIN_DIR           the models of tests/exported/models: every schedule against weft train --reference, evaluations,
+                                  and what is refused
+    exported.py BIN_DIR --torch   exports the modules of modules.py anew, compares the first step of a training and evaluations
+                                  with PyTorch's own, and tries what cannot be exported; exits 77, with one line, where python3 has no torch or numpy
 
 make_models.py writes tests/exported/models.
 """
@@ -59,7 +59,11 @@ def train(weft, run, out, *flags):
     done = subprocess.run([weft, "train", run, "--out", out, *flags], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"weft train {run.read_text()} {flags} ended with {done.returncode}: {done.stderr}")
-    return tensors_in((out / "checkpoint").glob("*.safetensors")), [json.loads(line)["loss"] for line in (out / "steps.jsonl").read_text().splitlines()]
+    return tensors_in((out / "checkpoint").glob("*.safetensors")), [line["loss"] for line in lines_of(out) if "loss" in line]
+
+
+def lines_of(out):
+    return [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
 
 
 def compare_schedules(weft, folder):
@@ -119,6 +123,97 @@ def compare_tied(weft, folder):
     return failures
 
 
+# ---- evaluation
+
+def with_validation(run, name, every=1):
+    """Adds a validation on the data of the training to the run file."""
+    arrays = run.read_text().split("data: ")[1].splitlines()[0]
+    run.write_text(run.read_text() + f"validate: {{data: {arrays}, every: {every}}}\n")
+    return run
+
+
+def evaluate(weft, run, checkpoint, *flags):
+    """Returns what weft eval prints."""
+    command = [weft, "eval", run, "--checkpoint", checkpoint, "-o", "json", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"weft eval {run.read_text()} {flags} ended with {done.returncode}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def validations(out):
+    return [line for line in lines_of(out) if "validation_loss" in line]
+
+
+def compare_evaluations(weft, folder):
+    """Models with metrics: weft eval has PyTorch's figures, and validations have those of weft eval, under every schedule."""
+    failures = []
+    for name, schedules in (("classifier", ["1f1b", "{fsdp: {shard: width}}"]), ("gpt_scored", ["zb_h1", "ddp"])):
+        wanted = json.loads((folder / f"{name}.figures.json").read_text())
+        run, out = with_validation(run_file(folder, name), name), folder / f"{name}.evaluated"
+        trained = train(weft, run, out, "--reference")
+        own = validations(out)
+        made = evaluate(weft, run, out / "checkpoint-0", "--samples", "20")
+        # Weights and data are those of the repository; the last bits are the machine's.
+        differing = [n for n, value in wanted.items() if abs(made.get(n, -1) - value) > 1e-5]
+        failures += [f"{name}: {made}, and PyTorch has {wanted}"] if differing or made["samples"] != 20 else []
+        arrays = ",".join(f"{p.name.split('.')[1]}={p}" for p in folder.glob(f"{name}.*.npy"))
+        last = {f"validation_{n}": own[-1][f"validation_{n}"] for n in wanted}
+        for flags in (["--validation"], ["--data-arrays", arrays], []):
+            made = evaluate(weft, run, out / "checkpoint", *flags)
+            same = {f"validation_{n}": made[n] for n in wanted} == last
+            failures += [] if same else [f"{name} {flags}: {made}, and {own[-1]} on the way"]
+        if len(own) != 3 or own[0] == own[2]:
+            failures.append(f"{name} was not validated after each step: {own}")
+        for number, schedule in enumerate(schedules):
+            other = folder / f"{name}.validated{number}"
+            run = with_validation(run_file(folder, name, schedule=schedule), name)
+            made = train(weft, run, other, "--processes", "2")
+            summary = json.loads((other / "summary.json").read_text())
+            same = validations(other) == own and made == trained and all(summary[n] == v for n, v in last.items())
+            failures += [] if same else [f"{name}, {schedule}: validations {validations(other)}, and {own} by the plain loop"]
+            print(f"{name}, {schedule}: validations {'equal' if same else 'DIFFERENT'}")
+        table = subprocess.run([weft, "eval", run, "--checkpoint", out], capture_output=True, text=True, check=False).stdout
+        failures += [] if all(f"{n} " in table for n in wanted) and "predictions" not in table else [f"{name}: {table}"]
+    return failures
+
+
+def check_evaluation_refusals(weft, folder):
+    """What cannot be evaluated is refused in one sentence, before anything starts."""
+    failures = []
+
+    def expect(code, words, *command):
+        done = subprocess.run([weft, *command], capture_output=True, text=True, check=False)
+        if done.returncode != code or words not in done.stderr or done.stdout:
+            failures.append(f"{command}: exit {done.returncode}, {done.stderr}")
+
+    run = run_file(folder, "mlp")
+    train(weft, run, folder / "older", "--reference")
+    older = "has no graph of its evaluation: an older version exported it"
+    expect(78, older, "eval", run, "--checkpoint", folder / "older")
+    expect(78, older, "train", with_validation(run, "mlp"), "--out", folder / "none")
+    run = run_file(folder, "classifier")
+    checkpoint = ["--checkpoint", folder / "classifier.evaluated"]
+    expect(78, "the model's field x has no file", "eval", run, *checkpoint, "--data-arrays", f"classes={folder}/classifier.classes.npy")
+    expect(2, "takes FIELD=FILE", "eval", run, *checkpoint, "--data-arrays", "classes.npy")
+    path = folder / "classifier.weft" / "model.json"
+    content = path.read_text()
+    model = json.loads(content)
+    next(o for o in model["evaluation"]["operations"] if o["op"] == "aten::topk")["arguments"][1] = 9
+    path.write_text(json.dumps(model))
+    for command in (["eval", run, *checkpoint], ["eval", run, *checkpoint, "--data-arrays",
+                    f"classes={folder}/classifier.classes.npy,x={folder}/classifier.x.npy"], ["train", run, "--out", folder / "none"]):
+        expect(78, "layer evaluation: ", *command)
+    path.write_text(content)
+    path = folder / "gpt_scored.targets.npy"
+    full = path.read_bytes()
+    path.write_bytes(full[:-24 * 8] + bytes(24 * 8))
+    expect(78, "the loss is a sum over a count of 0", "eval", run_file(folder, "gpt_scored"), "--checkpoint", folder / "gpt_scored.evaluated")
+    path.write_bytes(full)
+    print(f"what cannot be evaluated: {len(failures)} not refused as it should be")
+    return failures
+
+
 # ---- what is refused
 
 def changed_model(folder, change):
@@ -136,7 +231,7 @@ def _operation(model):
 
 
 REFUSED = [
-    ("another version", lambda m: m.update(format=1), "has the format 1, and this version reads 2"),
+    ("another version", lambda m: m.update(format=1), "has the format 1, and this version reads 2 and 3"),
     ("an operation that reads files", lambda m: _operation(m).update(op="aten::from_file"), "aten::from_file"),
     ("an operation that writes", lambda m: _operation(m).update(op="aten::add_.Tensor"), "aten::add_"),
     ("an overload that is not there", lambda m: _operation(m).update(op="aten::linear.none"), "does not have the operation"),
@@ -220,7 +315,7 @@ def compare_with_torch(weft, folder):
     torch.set_num_threads(1)
     failures = []
     for name in make_models.MODULES:
-        if name in ("gpt_dropout", "drawing"):
+        if name in ("gpt_dropout", "drawing", *make_models.SCORED):
             continue  # their masks are Weft's own
         module, loss, data = make_models.make(folder, name)
         with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
@@ -236,6 +331,53 @@ def compare_with_torch(weft, folder):
         print(f"{name}: loss {losses[0]!r}, PyTorch's {wanted_loss!r}; {len(wanted) - len(differing)} of {len(wanted)} tensors equal")
         failures += [] if same else [name]
     return failures
+
+
+def evaluate_with_torch(weft, folder):
+    """Every module in evaluation mode, after a training by Weft: the bits of PyTorch, also of a last batch that is smaller."""
+    import make_models  # only where torch is there
+    import weft as package
+    failures = []
+    for name in make_models.MODULES:
+        if name == "drawing":
+            continue  # it draws in evaluation mode too
+        module, loss, data = make_models.make(folder, name)
+        run, out = with_validation(run_file(folder, name), name, every=3), folder / f"{name}.trained"
+        train(weft, run, out, "--reference")
+        module.load_state_dict(package.load_checkpoint(out), strict=True)
+        for samples in (24, 20):
+            wanted = make_models.figures(module, loss, {n: t[:samples] for n, t in data.items()}, 3)
+            made = evaluate(weft, run, out, "--samples", str(samples))
+            differing = [n for n, value in wanted.items() if made[n] != value]
+            failures += [f"{name}, {samples} samples: {made}, and PyTorch has {wanted}"] if differing else []
+        print(f"{name}: {', '.join(wanted)} evaluated, {len(differing)} not as by PyTorch")
+        (line,) = validations(out)
+        whole = evaluate(weft, run, out)
+        failures += [] if all(line[f"validation_{n}"] == whole[n] for n in wanted) else [f"{name}: validated {line}"]
+    return failures
+
+
+def check_without_evaluation(weft, folder):
+    """A module that has no loss in evaluation mode is exported with a warning; it trains, and evaluations say why not."""
+    import modules  # only where torch is there
+    import numpy
+    import torch
+    import warnings
+    import weft as package
+    torch.manual_seed(1)
+    fields = {"x": torch.randn(12, 6), "y": torch.randn(12, 6)}
+    for name, values in fields.items():
+        numpy.save(folder / f"training_only.{name}.npy", values.numpy())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        package.export(modules.Chain(), fields, modules.loss_in_training_only, path=str(folder / "training_only.weft"))
+    run = run_file(folder, "training_only", stages=1)
+    train(weft, run, folder / "training_only", "--reference")
+    done = subprocess.run([weft, "eval", run, "--checkpoint", folder / "training_only"], capture_output=True, text=True, check=False)
+    warned = any("weft can train the model and not evaluate it: " in str(w.message) for w in caught)
+    good = warned and done.returncode == 78 and "has no graph of its evaluation: torch.export cannot trace the model" in done.stderr
+    print(f"a loss in training mode only: {'exported and not evaluated' if good else 'WRONG'}")
+    return [] if good else [f"a loss in training mode only: {[str(w.message) for w in caught]}, exit {done.returncode}, {done.stderr}"]
 
 
 def compare_adamw(weft, folder):
@@ -296,10 +438,13 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if options.torch:
-            failures = compare_with_torch(weft, folder) + compare_adamw(weft, folder) + check_exporter(folder)
+            checks = (compare_with_torch, evaluate_with_torch, check_without_evaluation, compare_adamw,
+                      lambda _, folder: check_exporter(folder))
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            failures = compare_schedules(weft, folder) + compare_groups(weft, folder) + compare_tied(weft, folder) + check_refusals(weft, folder) + check_empty_count(weft, folder)
+            checks = (compare_schedules, compare_groups, compare_tied, compare_evaluations, check_evaluation_refusals,
+                      check_refusals, check_empty_count)
+        failures = [failure for check in checks for failure in check(weft, folder)]
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes the exported models and data of the tests into a folder, with a Python that has torch and numpy.
 
-    make_models.py FOLDER       tests/exported/models is the folder of the repository
+    make_models.py FOLDER [NAME ..]     all models, or those that are named; tests/exported/models is the repository's
+                                        folder, whose older models stay as an older version wrote them
 """
+import json
 import pathlib
 import sys
 
@@ -15,7 +17,8 @@ import weft  # noqa: E402
 from modules import MODULES  # noqa: E402
 
 SAMPLES = 24  # of the data
-KEPT = ("mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "lstm")  # in the repository
+SCORED = ("classifier", "gpt_scored")  # with metrics
+KEPT = (*SCORED, "mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "lstm")  # in the repository
 
 
 def make(folder, name):
@@ -31,11 +34,33 @@ def make(folder, name):
     return module, loss, data
 
 
+def figures(module, loss, data, batch):
+    """Returns the loss and the metrics of the module in evaluation mode over the data, by PyTorch, in batches."""
+    sums, samples = {}, len(next(iter(data.values())))
+    torch.set_num_threads(1)
+    module.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    with torch.no_grad(), torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        for begin in range(0, samples, batch):
+            part = {n: t[begin:begin + batch].clone() for n, t in data.items()}
+            many = min(batch, samples - begin)
+            returned = loss(module, part)
+            for name, figure in (returned if isinstance(returned, dict) else {"loss": returned}).items():
+                total, count = figure if isinstance(figure, tuple) else (float(figure) * many, many)
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = before[0] + float(total), before[1] + float(count)
+    module.train()
+    return {name: total / count for name, (total, count) in sums.items()}
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in KEPT:
-        make(folder, name)
+    for name in sys.argv[2:] or KEPT:
+        module, loss, data = make(folder, name)
+        if name in SCORED:
+            some = {n: t[:20] for n, t in data.items()}
+            (folder / f"{name}.figures.json").write_text(json.dumps(figures(module, loss, some, 3)) + "\n")
     return 0
 
 

@@ -53,11 +53,11 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Attends to what stands before and is no padding: every block reads the data too."""
 
-    def __init__(self, dropout=0.0):
+    def __init__(self, dropout=0.0, blocks=3):
         super().__init__()
         self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(8, 16)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(3)])
+        self.blocks = nn.ModuleList([Block(16, 2, dropout) for _ in range(blocks)])
         self.norm, self.scores = nn.LayerNorm(16), nn.Linear(16, 32, bias=False)
         self.register_buffer("causal", torch.ones(8, 8, dtype=torch.bool).tril())
 
@@ -89,6 +89,26 @@ class NormedCnn(nn.Module):
     def forward(self, images):
         x = F.relu(self.conv1(images))
         return self.scores(F.relu(self.conv2(x)).mean((2, 3)))
+
+
+class Classifier(nn.Module):
+    """Computes something else in evaluation mode: batch norms, dropout, dropout within attention, noise, and a scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12, momentum=0.3), nn.GELU(),
+                                                   nn.Dropout(0.2)) for _ in range(2)])
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)
+        self.scores = nn.Linear(12, 4)
+
+    def forward(self, x):
+        if self.training:
+            x = x * torch.tensor([0.5, 1.5]).repeat(6) + 0.1 * torch.randn_like(x)
+        else:
+            x = x * torch.tensor([1.0, 1.25, 0.75]).repeat(4)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.scores(self.attention(x.view(-1, 3, 4)).flatten(1))
 
 
 class Drawing(nn.Module):
@@ -142,6 +162,24 @@ def sum_and_count(model, fields):
     return F.cross_entropy(scores, targets, ignore_index=0, reduction="sum"), (targets != 0).sum()
 
 
+def classified(model, fields):
+    """The loss, and the shares of the samples whose class has the highest score, and one of the two highest."""
+    scores, classes = model(fields["x"]), fields["classes"]
+    figures = {"loss": F.cross_entropy(scores, classes)}
+    if not model.training:
+        figures["top2"] = (scores.topk(2)[1] == classes[:, None]).any(1).float().mean()
+        figures["accuracy"] = (scores.argmax(1) == classes).sum(), len(classes)
+    return figures
+
+
+def sum_and_count_scored(model, fields):
+    """sum_and_count, and the share of the targets that are no padding whose score is the highest."""
+    scores, targets = model(fields["tokens"]), fields["targets"]
+    counts, right = targets != 0, scores.argmax(-1) == targets
+    return {"loss": (F.cross_entropy(scores.flatten(0, 1), targets.flatten(), ignore_index=0, reduction="sum"), counts.sum()),
+            "accuracy": ((right & counts).sum(), counts.sum())}
+
+
 def _tokens(samples):
     text = torch.randint(1, 32, (samples, 9))
     text[::3, 6:] = 0  # padding
@@ -170,6 +208,8 @@ MODULES = {
                   lambda n: {"images": torch.rand(n, 1, 8, 8), "labels": torch.randint(0, 4, (n,))}),
     "drawing": (Drawing, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                 lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
+    "classifier": (Classifier, classified, lambda n: {"x": torch.randn(n, 12), "classes": torch.randint(0, 4, (n,))}),
+    "gpt_scored": (lambda: Gpt(0.1, blocks=1), sum_and_count_scored, _uneven),
     "lstm": (Lstm, next_token_loss, _tokens),
     "contrast": (Contrast, lambda m, f: F.cross_entropy(m(f["x"]), torch.arange(len(f["x"]))),
                  lambda n: {"x": torch.randn(n, 12)}),
@@ -246,6 +286,20 @@ def _without_gradients(x):
     return x * scale
 
 
+def loss_in_training_only(model, fields):
+    if not model.training:
+        raise ValueError("no loss in evaluation mode")
+    return F.mse_loss(model(fields["x"]), fields["y"])
+
+
+def _figures(**more):
+    """A loss function that returns further figures, each made of the model's output."""
+    def loss(model, fields):
+        made = model(fields["x"])
+        return {"loss": made.square().mean(), **{name: figure(made) for name, figure in more.items()}}
+    return loss
+
+
 # By title: the module, words of the refusal, None for a module that is fine, and a loss of its own.
 REFUSED = {
     "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
@@ -262,6 +316,15 @@ REFUSED = {
     "a model that asks whether it is compiled": (lambda: Chain(lambda x: x * 2 if torch.compiler.is_compiling() else x), None),
     "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
     "a sum and a count": (Chain, None, lambda m, f: (m(f["x"]).square().sum(), (f["y"] > 0).sum())),
+    "figures": (Chain, None, _figures(most=lambda y: y.max(), many=lambda y: (y.sum(), y.numel()), three=lambda y: 3)),
+    "a figure of many numbers": (Chain, "the figure each is a tensor of the size [4, 6]", _figures(each=lambda y: y)),
+    "a figure that is none": (Chain, "the figure none is a NoneType", _figures(none=lambda y: None)),
+    "a figure of three numbers": (Chain, "the figure much has 3 numbers", _figures(much=lambda y: (y.sum(), y.sum(), y.sum()))),
+    "a figure with a wrong name": (Chain, "must have a name of letters", _figures(**{"top 5": lambda y: y.max()})),
+    "a figure with a name that is taken": (Chain, "the figure samples must have another name", _figures(samples=lambda y: y.max())),
+    "figures without the loss": (Chain, 'a dictionary without "loss"', lambda m, f: {"error": m(f["x"]).square().mean()}),
+    "figures in training mode only": (Chain, "torch.export cannot trace",
+                                      lambda m, f: {"loss": loss_in_training_only(m, f), "most": f["x"].max()}),
     "a count of what the model makes": (Chain, "computed from the data alone",
                                         lambda m, f: (m(f["x"]).square().sum(), (m(f["x"]) > 0).sum())),
     "a count that is none": (Chain, "computed from the data alone", lambda m, f: (m(f["x"]).square().sum(), 24)),

@@ -119,6 +119,73 @@ TEST(ExportedModel, Count_IsAModelOfTheFieldsThatItReads) {
   EXPECT_EQ(ParseExportedModel(TwoLayers()).value()->count, nullptr);
 }
 
+// The same model in evaluation mode: the loss, and the sum of the targets with their number.
+Json WithEvaluation() {
+  Json graphs = TwoLayers();
+  graphs["format"] = 3;
+  graphs["evaluation"] = Json::parse(R"({
+    "name": "evaluation", "reads": {"layers": [], "fields": ["odd", "target"]},
+    "parameters": [{"name": "b.weight", "sizes": [2]}], "statistics": [], "constants": [], "values": 4,
+    "operations": [{"op": "aten::stack", "arguments": [{"values": [2, 1, 1]}, 0], "results": [3]}],
+    "output": {"value": 3}, "figures": [{"name": "loss", "counted": false}, {"name": "top5", "counted": true}],
+    "costs": {"flops": 0, "activation_bytes": 0, "fixed_activation_bytes": 0, "work_bytes": 0}})");
+  return graphs;
+}
+
+TEST(ExportedModel, Evaluation_IsAModelOfAllFieldsWhoseOutputAreItsFigures) {
+  const auto model = ParseExportedModel(WithEvaluation());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ExportedModel& evaluation = *(*model)->evaluation;
+  EXPECT_EQ(evaluation.sample_bytes, (*model)->sample_bytes);
+  EXPECT_EQ(evaluation.fields[1].begin, (*model)->fields[1].begin);
+  ASSERT_EQ(evaluation.figures.size(), 2u);
+  EXPECT_EQ(evaluation.figures[1].name, "top5");
+  EXPECT_TRUE(evaluation.figures[1].counted);
+  EXPECT_THAT(evaluation.layers[0].output_sizes, ElementsAre(3)) << "one number, and two";
+  EXPECT_EQ((*model)->figures.size(), 0u);
+}
+
+TEST(ExportedModel, WrongEvaluation_IsRefusedWithItsPlace) {
+  const auto expect = [](const std::function<void(Json&)>& change, const std::string& words) {
+    Json graphs = WithEvaluation();
+    change(graphs["evaluation"]);
+    ExpectRefused(RunOf(graphs), words);
+  };
+  expect([](Json& e) { e["parameters"][0]["name"] = "c.weight"; },
+         "evaluation: reads c.weight, which no layer has");
+  expect([](Json& e) { e["parameters"][0]["sizes"] = {3}; },
+         "evaluation: reads b.weight, which no layer has");
+  expect([](Json& e) { e["figures"][1]["name"] = "top 5"; },
+         "evaluation.figures[1].name: is no name of letters");
+  expect([](Json& e) { e["figures"][1]["name"] = "samples"; }, "or is taken");
+  expect([](Json& e) { e["figures"][1]["name"] = "loss"; }, "evaluation.figures[1].name: stands twice");
+  expect([](Json& e) { e["figures"].erase(0); }, "evaluation.figures: are not 1 to 64, the loss first");
+  expect([](Json& e) { e["figures"][0].erase("counted"); },
+         "evaluation.figures[0]: the field \"counted\" is missing");
+  expect([](Json& e) { e = 3; }, "evaluation: is not an object");
+  expect([](Json& e) { e["reads"]["layers"].push_back(0); },
+         "evaluation.reads.layers: is not a whole number");
+}
+
+TEST(ExportedModel, ValidationWithoutAnEvaluation_IsRefusedWithTheReason) {
+  Json without = WithEvaluation();
+  without["evaluation"] = "its forward has no loss";
+  Json run = RunOf(without);
+  EXPECT_TRUE(ParseRunSpec(run).ok()) << "it can be trained";
+  run["validate"] = {{"data", run["data"]}};
+  ExpectRefused(
+      run, "validate: the exported model /m.weft has no graph of its evaluation: its forward has no loss");
+  run["model"]["exported"]["graphs"] = TwoLayers();
+  ExpectRefused(run, "an older version exported it; export it again");
+  run["model"]["exported"]["graphs"] = WithEvaluation();
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(CheckEvaluable(spec->model).ok());
+  const absl::StatusOr<RunSpec> again = ParseRunSpec(ToJson(*spec));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(ToJson(*again), ToJson(*spec));
+}
+
 // Models have constants without elements, as an empty cache of keys.
 TEST(ExportedModel, ConstantWithoutElements_IsOne) {
   Json graphs = TwoLayers();

@@ -1,7 +1,9 @@
-// Computes the loss and accuracy of a checkpoint over the samples of a data set, each once.
+// Computes the loss of a checkpoint, and its accuracy or the figures of an exported model, over the samples
+// of a data set, each once.
 //
-// All layers in one process, without a graph: batch norms by their running averages, nothing dropped. Which
-// cut into stages wrote the checkpoint does not matter, nor do the run's schedule and training.
+// All layers in one process, without a graph: batch norms by their running averages, nothing dropped; an
+// exported model as its module in evaluation mode, in batches of the size of a micro-batch. Which cut into
+// stages wrote the checkpoint does not matter, nor do the run's schedule and training.
 #ifndef WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 #define WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 
@@ -19,7 +21,8 @@ class DeviceBackend;
 
 // Evaluates the checkpoint in `folder` on the run's data, or the first `samples` of them, in the run's
 // precision, on the backend's device or, without one, on the CPU. Cancelled where `on_progress` ends it.
-// Failure: as data.h says of the data and checkpoint_reader.h of the checkpoint, Internal for LibTorch.
+// Failure: as data.h says of the data and checkpoint_reader.h of the checkpoint, Internal for LibTorch;
+// InvalidArgument for an exported model without an evaluation, or whose loss counts nothing.
 absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folder,
                                     const EvaluationProgress& on_progress, DeviceBackend* backend = nullptr,
                                     int64_t samples = 0);
