@@ -140,6 +140,12 @@ CommandResult Command::Wait(int seconds) {
   return result_;
 }
 
+bool HasEnded(pid_t pid) {
+  const std::string status = ReadWholeFile("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = status.rfind(')');
+  return name_end == std::string::npos || status.substr(name_end, 3) == ") Z";
+}
+
 TestFolder::TestFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "weft_test_XXXXXX").string();
   Check(mkdtemp(name.data()) != nullptr, "mkdtemp");

@@ -48,6 +48,9 @@ class Command {
   CommandResult result_;
 };
 
+// Returns true if the process has ended, whether somebody has waited for it or not.
+bool HasEnded(pid_t pid);
+
 // A folder of its own, removed with all that is in it.
 class TestFolder {
  public:

@@ -122,7 +122,7 @@ TEST_F(CoordinatorRestart, StoppedAndStarted_GoesOn) {
   EXPECT_EQ(coordinator_->Wait(kSeconds).code, 0);
   EXPECT_THAT(ReadWholeFile(out_ + "/run.json"), HasSubstr("\"running\""));
   StartCoordinator();
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   ExpectTheReference();
   ExpectOneAttempt(1);
 }
@@ -139,7 +139,7 @@ TEST_F(CoordinatorRestart, KilledTogetherWithAWorker_GoesOnWithTheOther) {
   KillCoordinator();
   workers_[0]->Signal(SIGKILL);
   StartCoordinator();
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   EXPECT_THAT(
       Describe()["restart_reason"].get<std::string>(),
       AllOf(HasSubstr("process 0 (w0"), HasSubstr("did not come back"), HasSubstr("checkpoint of step ")));
@@ -163,7 +163,7 @@ TEST_F(CoordinatorRestart, KilledTogetherWithAWorkerOfARunWithRedundancy_GoesOnF
   // Its supervisor starts it again.
   workers_[0] = std::make_unique<Command>(
       std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", "w0"});
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   EXPECT_THAT(Describe()["restart_reason"].get<std::string>(),
               AllOf(HasSubstr("came back without it"), HasSubstr("from the copies of step ")));
   ExpectTheReference();
@@ -222,7 +222,7 @@ TEST_F(CoordinatorRestart, ADamagedStore_IsRefusedAndItsBackupIsNot) {
   fs::copy_file(folder_ / "backup.db", folder_ / "store/store.db");
   StartCoordinator();
   StartWorkers(2);
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
 }
 
 }  // namespace

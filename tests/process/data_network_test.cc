@@ -244,12 +244,6 @@ class DataNetwork : public ::testing::Test {
       return;  // workers_ has grown
     }
   }
-  static bool HasEnded(pid_t pid) {
-    const std::string status = ReadWholeFile("/proc/" + std::to_string(pid) + "/stat");
-    const size_t name_end = status.rfind(')');
-    return name_end == std::string::npos || status.substr(name_end, 3) == ") Z";
-  }
-
   // Returns true once the run has made steps that it had not made when this was called.
   bool StepsPass() const {
     const int64_t before = Steps();

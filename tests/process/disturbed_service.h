@@ -4,6 +4,7 @@
 #define WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -22,12 +23,15 @@ class DisturbedService : public DisturbedRun {
   // Starts workers w0, w1, .., one after the other. `coordinator` logs that each has joined.
   void StartWorkers(Command& coordinator, int count) {
     for (int i = 0; i < count; ++i) {
-      const std::string name = absl::StrCat("w", i);
-      std::vector<std::string> arguments = {"weft-worker", "--coordinator", address_, "--name", name};
-      arguments.insert(arguments.end(), worker_flags_.begin(), worker_flags_.end());
-      workers_.push_back(std::make_unique<Command>(arguments));
-      ASSERT_TRUE(coordinator.WaitFor(name + ", pid", kSeconds));
+      workers_.push_back(StartWorker(i));
+      ASSERT_TRUE(coordinator.WaitFor(absl::StrCat("w", i, ", pid"), kSeconds));
     }
+  }
+  std::unique_ptr<Command> StartWorker(int number) const {
+    std::vector<std::string> arguments = {"weft-worker", "--coordinator", address_, "--name",
+                                          absl::StrCat("w", number)};
+    arguments.insert(arguments.end(), worker_flags_.begin(), worker_flags_.end());
+    return std::make_unique<Command>(arguments);
   }
   // Runs a command of weft that talks to the coordinator.
   CommandResult Weft(std::vector<std::string> arguments) const {
@@ -43,6 +47,35 @@ class DisturbedService : public DisturbedRun {
   }
   nlohmann::json Describe(int run = 1) const {
     return nlohmann::json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
+  }
+
+  // Waits for the end of run 1, and expects that it finishes; else says what it waits for, and what each
+  // worker has logged. Meanwhile it is the workers' supervisor: a worker whose neighbour was killed in the
+  // middle of a message hears nobody any more (receive_watch.h), and ends.
+  void ExpectFinished() {
+    std::vector<std::string> arguments = {"weft", "wait", "1", "--coordinator", address_};
+    arguments.insert(arguments.end(), client_flags_.begin(), client_flags_.end());
+    Command waiting(arguments);
+    for (int i = 0; i < 20 * kSeconds && !HasEnded(waiting.pid()); ++i) {
+      ReplaceUnreachable();
+      usleep(50'000);
+    }
+    const CommandResult waited = waiting.Wait(1);
+    if (waited.code == 0) return;
+    ADD_FAILURE() << waited.err << Describe().dump(1);
+    for (const auto& worker : workers_) {
+      if (worker->pid() < 0) continue;
+      worker->Signal(SIGKILL);
+      ADD_FAILURE() << worker->Wait(kSeconds).err;
+    }
+  }
+  // Starts a worker in the place of each that has ended because it could not be reached.
+  void ReplaceUnreachable() {
+    constexpr int kUnreachable = 69;
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i]->pid() < 0 || !HasEnded(workers_[i]->pid())) continue;
+      if (workers_[i]->Wait(1).code == kUnreachable) workers_[i] = StartWorker(static_cast<int>(i));
+    }
   }
 
   // Expects that the run has had one attempt, whatever became of coordinators: each worker was assigned it

@@ -334,7 +334,7 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
   Submit(file);
   ASSERT_TRUE(AwaitSteps(7));
   workers_[0]->Signal(SIGKILL);
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   const Json run = Describe();
   EXPECT_EQ(run["state"], "finished");
   EXPECT_EQ(run["restarts"], 1);
@@ -359,7 +359,7 @@ TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
     EXPECT_THAT(run["restart_reason"].get<std::string>(),
                 AllOf(HasSubstr("leaves: SIGTERM"), HasSubstr("goes on from its checkpoint of step")));
   }
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   ExpectTheReference();
   EXPECT_EQ(Summary()["restarts"], 2);
 }
@@ -372,7 +372,7 @@ TEST_F(DaemonRecovery, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLa
   workers_[0]->Signal(SIGSTOP);
   ASSERT_TRUE(Eventually([&] { return Describe().contains("restarts"); }));
   workers_[0]->Signal(SIGCONT);
-  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectFinished();
   EXPECT_THAT(Describe()["restart_reason"].get<std::string>(), HasSubstr("(w0, pid"));
   ExpectTheReference();
 }
