@@ -715,6 +715,13 @@ CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
                   "Go on from this checkpoint of the same run file, which this machine must see too")
       ->type_name("DIR");
   AddRecord(*sub, o.record_hashes);
+  sub->add_option("--priority", o.priority,
+                  "Start before waiting runs of a lower priority; what runs goes on (default 0)")
+      ->check(CLI::Range(-QueueTerms::kMaxPriority, QueueTerms::kMaxPriority))
+      ->type_name("N");
+  sub->add_option("--pool", o.pool,
+                  "Run on workers that were started with this --pool (default: on those without one)")
+      ->type_name("NAME");
   sub->add_flag("--detach", o.detach, "Print the run's number and leave");
   sub->footer(Footer({{"weft submit run.yaml", "train and watch"},
                       {"weft submit run.yaml --detach", "print the run's number only"},

@@ -169,6 +169,8 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   request.processes = options.processes;
   request.overwrite = options.overwrite;
   request.file = options.file;
+  request.terms.priority = options.priority;
+  request.terms.pool = options.pool;
   if (!options.out.empty())
     request.output = std::filesystem::absolute(options.out).lexically_normal().string();
   const auto run = SubmitPatiently(**client, request, kPatienceNs);

@@ -21,6 +21,8 @@ struct SubmitOptions {
   std::string resume;          // likewise
   std::string plan;            // likewise
   bool record_hashes = false;  // likewise
+  int priority = 0;            // as QueueTerms
+  std::string pool;            // likewise
   bool detach = false;
 };
 struct ListOptions {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -148,12 +149,13 @@ void CoordinatorCore::StartWaiting() {
 // A run that lost processes takes in those that are free again, unless another run waits for them.
 void CoordinatorCore::ExpandRuns() {
   Run* smaller = nullptr;
+  absl::flat_hash_set<std::string> waited_for;  // pools
   for (const uint64_t id : runs_.live()) {
     Run* run = runs_.Find(id);
-    if (run->state() <= RunState::kWaiting) return;
+    if (run->state() <= RunState::kWaiting) waited_for.insert(run->info().terms.pool);
     if (smaller == nullptr && run->MayExpand(out_.now)) smaller = run;
   }
-  if (smaller == nullptr) return;
+  if (smaller == nullptr || waited_for.contains(smaller->info().terms.pool)) return;
   const std::vector<Worker*> free = queue_.FreeFor(*smaller);
   if (free.empty()) return;
   smaller->Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));

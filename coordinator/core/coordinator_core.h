@@ -17,8 +17,8 @@
 //   1. A message with a token other than the rank's current one changes nothing but a counter.
 //   2. A job is done once; a completion of a job that was never granted ends the run and names the process.
 //   3. A worker serves at most one run at a time; after an abort it is free only when it has reported that it
-//      forgot the run. Runs start in the order of submission, each when as many workers are free as it needs;
-//      one that needs more workers than are connected does not hold back the others.
+//      forgot the run. Runs start in the order of their queue (run_queue.h), each when as many workers are
+//      free as it needs; one that needs more workers than are connected does not hold back the others.
 //   4. Every wait has a deadline, and ends in a reason that names what was awaited.
 //   5. The effects name the records on which they rest (records.h). A core that gets these back as RestoreRun
 //      events takes each run up at a point that no message has passed.

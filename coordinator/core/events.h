@@ -38,6 +38,7 @@ struct SubmitRun {
   std::string file = {};    // the run file's name
   uint64_t id = 0;          // from ReserveRun; 0 for the next number
   std::string run_id = {};  // messages.h, Assign
+  QueueTerms terms = {};
 };
 // Cancels a run. Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With
 // `save`, a run that has made a step and has an output folder goes on to the next step of which a checkpoint

@@ -1,21 +1,27 @@
 // Decides which waiting run starts next, and on which workers.
 //
-// Runs start in the order of submission. A run waits in one of two ways. If enough workers are connected and
-// some are busy, it waits for its turn and holds back the runs behind it. If too few are connected, it waits
-// for workers, with a deadline, and runs behind it that need fewer may pass.
+// Runs that have begun before come first, by number: what they have is worth more than what others wait for.
+// The others start by priority, then by owner, the one whose runs have the fewest processes first, then in
+// the order of submission. Nothing that runs is ended for another run.
 //
-// Invariants: a run gets workers that are free only, by process number, those whose last run failed with them
-// last; a run whose ranks were ordered to processes gets these, and no other run gets them meanwhile
-// (run_placement.h); every run that waits says for what. Refers to the runs and the workers. Pure; one
-// thread.
+// A run waits in one of two ways. If enough workers of its pool are connected and some are busy, it waits for
+// its turn and holds back the runs of that pool behind it. If too few are connected, it waits for workers,
+// with a deadline, and runs behind it that need fewer may pass.
+//
+// Invariants: a run gets workers of its pool that are free only, by process number, those whose last run
+// failed with them last, unless an order names others; a run whose ranks were ordered to processes gets
+// these, and no other run gets them meanwhile (run_placement.h); every run that waits says for what. Refers
+// to the runs and the workers. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "coordinator/core/run_table.h"
 #include "coordinator/core/worker_table.h"
 
@@ -39,16 +45,18 @@ class RunQueue {
  private:
   // The state on which the queue depends.
   struct State {
-    size_t free = 0, connected = 0, ending = 0, live = 0, gathering = 0;
+    std::vector<SessionId> free;
+    size_t connected = 0, ending = 0, live = 0, gathering = 0;
     uint64_t next_run = 0;
     friend bool operator==(const State&, const State&) = default;
   };
   struct Pass {
-    std::vector<uint64_t> live;
-    size_t next = 0;
-    uint64_t holds_back = 0;  // first run that waits for its turn; 0 for none
+    std::vector<uint64_t> remaining;                      // in their order, the next one last
+    absl::btree_map<std::string, uint64_t> holding_back;  // by pool: first run that waits for its turn
   };
   State Now();
+  // Puts the runs in their order, the next one last.
+  void Order(std::vector<uint64_t>* runs) const;
   size_t Needed(const Run& run, size_t free);
   bool AwaitsLeaver(const Run& run);
   bool HasOrdered(const Run& run);

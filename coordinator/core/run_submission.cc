@@ -57,6 +57,7 @@ RunInfo NewRunInfo(uint64_t id, int32_t processes, int64_t now, const SubmitRun&
   info.submitted_ns = now;
   info.output = submission.folder.path.empty() ? submission.output : submission.folder.path;
   info.file = submission.file;
+  info.terms = submission.terms;
   return info;
 }
 

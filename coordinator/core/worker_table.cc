@@ -73,10 +73,12 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted,
 }
 
 size_t WorkerTable::Connected() const {
-  return std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
-    const Worker& w = entry.second;
-    return w.greeted && !w.broken && !w.leaving && !(w.ending() && w.reported_late);
-  });
+  return std::count_if(workers_.begin(), workers_.end(), [](const auto& e) { return e.second.connected(); });
+}
+
+size_t WorkerTable::ConnectedIn(const std::string& pool) const {
+  return std::count_if(workers_.begin(), workers_.end(),
+                       [&](const auto& e) { return e.second.connected() && e.second.hello.pool == pool; });
 }
 
 std::vector<const Worker*> WorkerTable::Ending() const {

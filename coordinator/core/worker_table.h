@@ -46,6 +46,7 @@ struct Worker {
   // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
   bool free() const { return greeted && !returning && !broken && !leaving && run == 0; }
+  bool connected() const { return greeted && !broken && !leaving && !(ending() && reported_late); }
   bool ending() const { return run != 0 && ending_since_ns != 0; }
   bool serves() const { return run != 0 && ending_since_ns == 0; }
 };
@@ -78,8 +79,9 @@ class WorkerTable {
   std::vector<Worker*> Free();
 
   // Counts the workers that greeted and whose session is not broken, free or busy; without those that are
-  // late with the end of an aborted run.
+  // late with the end of an aborted run. Of one pool, or of all.
   size_t Connected() const;
+  size_t ConnectedIn(const std::string& pool) const;
   // Returns the workers that end an aborted run, by session.
   std::vector<const Worker*> Ending() const;
 

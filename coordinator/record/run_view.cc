@@ -214,6 +214,9 @@ Json RunJson(const RunInfo& run) {
                {"reduction", run.reduction},
                {"ranks", run.ranks},
                {"processes", run.processes},
+               {"priority", run.terms.priority},
+               {"pool", run.terms.pool},
+               {"owner", run.terms.owner},
                {"steps", run.steps},
                {"steps_done", run.steps_done},
                {"loss", run.has_loss ? Json(run.loss) : Json()},
@@ -257,10 +260,28 @@ Json RunJson(const RunInfo& run) {
 
 TextCells RunsCells(const std::vector<RunInfo>& runs, int64_t now_ns) {
   TextCells cells = {{"run", "name", "state", "schedule", "ranks", "processes", "steps", "loss", "time"}, {}};
+  // By what a run waits is of interest where runs differ in it.
+  const auto any = [&](const auto& has) { return std::any_of(runs.begin(), runs.end(), has); };
+  const bool owners = any([](const RunInfo& r) { return !r.terms.owner.empty(); });
+  const bool pools = any([](const RunInfo& r) { return !r.terms.pool.empty(); });
+  const bool priorities = any([](const RunInfo& r) { return r.terms.priority != 0; });
+  if (owners) cells.header.push_back("owner");
+  if (pools) cells.header.push_back("pool");
+  if (priorities) cells.header.push_back("priority");
   for (const RunInfo& r : runs) {
-    cells.rows.push_back({absl::StrCat(r.id), r.name, std::string(RunStateName(r.state)), r.schedule,
-                          absl::StrCat(r.ranks), absl::StrCat(r.processes), Steps(r), Loss(r),
-                          DurationText(r, now_ns)});
+    std::vector<std::string> row = {absl::StrCat(r.id),
+                                    r.name,
+                                    std::string(RunStateName(r.state)),
+                                    r.schedule,
+                                    absl::StrCat(r.ranks),
+                                    absl::StrCat(r.processes),
+                                    Steps(r),
+                                    Loss(r),
+                                    DurationText(r, now_ns)};
+    if (owners) row.push_back(r.terms.owner.empty() ? "-" : r.terms.owner);
+    if (pools) row.push_back(r.terms.pool.empty() ? "-" : r.terms.pool);
+    if (priorities) row.push_back(absl::StrCat(r.terms.priority));
+    cells.rows.push_back(std::move(row));
   }
   return cells;
 }
@@ -281,6 +302,7 @@ Json WorkerJson(const WorkerInfo& worker) {
           {"host", worker.host},
           {"pid", worker.pid},
           {"device", worker.device},
+          {"pool", worker.pool},
           {"state", worker.state},
           {"run", worker.run == 0 ? Json() : Json(worker.run)},
           {"silent_seconds", static_cast<double>(worker.silent_ns) * 1e-9}};
@@ -288,9 +310,13 @@ Json WorkerJson(const WorkerInfo& worker) {
 
 TextCells WorkersCells(const std::vector<WorkerInfo>& workers) {
   TextCells cells = {{"process", "name", "host", "pid", "device", "state", "run"}, {}};
+  const bool pools =
+      std::any_of(workers.begin(), workers.end(), [](const WorkerInfo& w) { return !w.pool.empty(); });
+  if (pools) cells.header.push_back("pool");
   for (const WorkerInfo& w : workers) {
     cells.rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device, w.state,
                           w.run == 0 ? "-" : absl::StrCat(w.run)});
+    if (pools) cells.rows.back().push_back(w.pool.empty() ? "-" : w.pool);
   }
   return cells;
 }
@@ -310,6 +336,9 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   if (!run.reason.empty()) line("reason     ", run.reason);
   line("schedule   ", absl::StrCat(run.schedule, ": ", RanksOnProcesses(run)));
   if (!run.reduction.empty()) line("reduction  ", run.reduction);
+  if (!run.terms.owner.empty()) line("owner      ", run.terms.owner);
+  if (!run.terms.pool.empty()) line("pool       ", run.terms.pool);
+  if (run.terms.priority != 0) line("priority   ", absl::StrCat(run.terms.priority));
   if (!run.file.empty()) line("file       ", run.file);
   if (!run.output.empty()) line("out        ", run.output);
   if (run.submitted_ns > 0) {

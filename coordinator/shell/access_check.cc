@@ -41,13 +41,10 @@ absl::StatusOr<Identity> AccessCheck::CallerOf(const grpc::AuthContext& context,
   return IdentityOf(uris);
 }
 
-grpc::Status AccessCheck::Process(const InputMetadata& metadata, grpc::AuthContext* context,
-                                  OutputMetadata* consumed, OutputMetadata*) {
+grpc::Status AccessCheck::Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
+                                  OutputMetadata*) {
   const auto path = metadata.find(":path");
   if (path == metadata.end()) return grpc::Status(grpc::StatusCode::INTERNAL, "the call has no path");
-  for (auto [token, end] = metadata.equal_range(kTokenMetadata); token != end; ++token) {
-    consumed->emplace(kTokenMetadata, std::string(TextIn(token->second)));  // no service needs to see it
-  }
   const absl::StatusOr<Identity> caller = CallerOf(*context, metadata);
   if (!caller.ok()) return ToGrpc(caller.status());
   return ToGrpc(CheckAccess(*caller, TextIn(path->second)));

@@ -28,9 +28,11 @@ class AccessCheck final : public grpc::AuthMetadataProcessor {
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata* consumed,
                        OutputMetadata* response) override;
 
- private:
+  // Returns who makes a call with that metadata. Unauthenticated for one without certificate and token, as
+  // all are without TLS.
   absl::StatusOr<Identity> CallerOf(const grpc::AuthContext& context, const InputMetadata& metadata) const;
 
+ private:
   const std::shared_ptr<UserTokens> tokens_;
 };
 

@@ -88,9 +88,10 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       tls_ = *std::move(tls);
       absl::StatusOr<std::shared_ptr<UserTokens>> tokens = OpenTokens(options);
       if (!tokens.ok()) return tokens.status();
-      encrypted =
-          add(tls_->ForServer(std::make_shared<AccessCheck>(*tokens),
-                              *tokens == nullptr ? OwnCertificate::kRequired : OwnCertificate::kOptional));
+      const auto access = std::make_shared<AccessCheck>(*tokens);
+      access_ = access;
+      encrypted = add(tls_->ForServer(
+          access, *tokens == nullptr ? OwnCertificate::kRequired : OwnCertificate::kOptional));
     } else if (!options.tokens.empty()) {
       return absl::InvalidArgumentError("tokens need TLS: pass --tls DIR too");
     }
@@ -104,7 +105,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     }
     keeps_runs_ = options.store != nullptr;
     loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
-    loop_->Start();
+    loop_->Start([this](const grpc::ServerContext& call) { return NameOfCaller(call); });
     for (size_t i = 0; i < listeners.size(); ++i) {
       addresses_.push_back(listeners[i]->addresses().front().text());
       Connections* const to = (*addresses)[i].protection == Protection::kTls ? encrypted : plain;
@@ -217,10 +218,17 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     return *std::move(result);
   }
 
+  std::string NameOfCaller(const grpc::ServerContext& call) const {
+    if (access_ == nullptr) return "";
+    const absl::StatusOr<Identity> caller = access_->CallerOf(*call.auth_context(), call.client_metadata());
+    return caller.ok() ? caller->name : "";
+  }
+
   SessionService sessions_;
   v1::Runs::AsyncService runs_;
   std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> connections_;
-  std::shared_ptr<TlsCredentials> tls_;  // null without TLS
+  std::shared_ptr<TlsCredentials> tls_;        // null without TLS
+  std::shared_ptr<const AccessCheck> access_;  // likewise
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> addresses_;
   std::unique_ptr<ServerLoop> loop_;

@@ -22,6 +22,7 @@ struct Context {
   v1::Runs::AsyncService* service;
   grpc::ServerCompletionQueue* queue;
   std::function<void(std::unique_ptr<Call>)> own;
+  CallerName caller;
 };
 
 // ---- calls with one answer
@@ -56,6 +57,8 @@ class UnaryCall final : public Call {
     return true;
   }
 
+  std::string caller() const { return context_->caller ? context_->caller(grpc_) : ""; }
+
   void Finish(const absl::Status& status) {
     finished_ = true;
     writer_.Finish(response, ToGrpc(status), &operation_);
@@ -87,6 +90,7 @@ absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
 void Submit(ServerLoop* loop, UnaryCall<v1::SubmitRequest, v1::SubmitResponse>* call) {
   absl::StatusOr<SubmitRequest> request = wire::Decode(call->request);
   if (!request.ok()) return call->Finish(request.status());
+  request->terms.owner = call->caller();
   loop->Submit(*std::move(request), [call](absl::StatusOr<uint64_t> run) {
     if (run.ok()) call->response.set_run(*run);
     call->Finish(run.status());
@@ -277,8 +281,9 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
 }  // namespace
 
 void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                     std::function<void(std::unique_ptr<Call>)> own) {
-  const auto context = std::make_shared<const Context>(Context{loop, service, queue, std::move(own)});
+                     std::function<void(std::unique_ptr<Call>)> own, CallerName caller) {
+  const auto context =
+      std::make_shared<const Context>(Context{loop, service, queue, std::move(own), std::move(caller)});
   UnaryCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
                                                            Submit);
   UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);

@@ -18,9 +18,12 @@ namespace weft {
 
 class ServerLoop;
 
+// Returns the name of who makes the call; "" for a caller without one.
+using CallerName = std::function<std::string(const grpc::ServerContext& call)>;
+
 // Begins to wait for calls of every method. `own` takes each call; the loop destroys it when it is over.
 void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                     std::function<void(std::unique_ptr<Call>)> own);
+                     std::function<void(std::unique_ptr<Call>)> own, CallerName caller);
 
 }  // namespace weft
 

@@ -53,10 +53,11 @@ ServerLoop::~ServerLoop() {
   gate_->loop = nullptr;
 }
 
-void ServerLoop::Start() {
+void ServerLoop::Start(CallerName caller) {
   AcceptSession();
-  AcceptRunsCalls(this, runs_service_, queue_.get(),
-                  [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); });
+  AcceptRunsCalls(
+      this, runs_service_, queue_.get(),
+      [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); }, std::move(caller));
   thread_ = StartThread([this] { Run(); });
 }
 
@@ -330,7 +331,7 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
         (*shared)(run);
       };
       Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output, *folder,
-                    request.file, id, folder->run_id.empty() ? NewRunId() : folder->run_id});
+                    request.file, id, folder->run_id.empty() ? NewRunId() : folder->run_id, request.terms});
     });
     if (!posted) (*shared)(absl::UnavailableError("the coordinator has stopped"));
   };

@@ -35,6 +35,7 @@
 #include "coordinator/shell/process_watch.h"
 #include "coordinator/shell/replanner.h"
 #include "coordinator/shell/run_lines.h"
+#include "coordinator/shell/runs_calls.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
 #include "proto/wire/runs_codec.h"
@@ -53,7 +54,8 @@ class ServerLoop {
              SessionService* sessions, v1::Runs::AsyncService* runs);
   ~ServerLoop();
 
-  void Start();
+  // Begins to serve. `caller` tells the callers of the run API.
+  void Start(CallerName caller);
   // Ends the thread after the gRPC server was shut down; the thread drains the completion queue.
   void Join();
 

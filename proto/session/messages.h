@@ -69,6 +69,8 @@ struct Hello {
   // it has none of its own), and the library by which such devices sum jointly with its version ("" for
   // none).
   std::string device, device_id, reduction_library;
+  // The pool of its worker; "" for none. It serves only runs that ask for that.
+  std::string pool = {};
   // True if it had a session with a coordinator before, and has something to tell of that time: it takes no
   // run before its Reattach.
   bool returns = false;

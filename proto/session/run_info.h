@@ -19,6 +19,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/session/messages.h"
+#include "proto/session/queue_terms.h"
 
 namespace weft {
 
@@ -62,6 +63,7 @@ struct RunInfo {
   // lists.
   std::vector<std::string> members;
   std::vector<int32_t> member_of_rank;
+  QueueTerms terms;
   int32_t ranks = 0, processes = 0;
   int32_t steps = 0, steps_done = 0;
   double loss = 0;  // loss of the last step done

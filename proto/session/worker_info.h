@@ -18,6 +18,7 @@ struct WorkerInfo {
   std::string state;   // free, busy, ending (an aborted run), leaving, or broken: its session may come back
   uint64_t run = 0;    // run that it serves; 0 for none
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
+  std::string pool = {};  // "" for none
 };
 
 // Returns "process 2 (weft-worker-2, pid 4711 on host a)", as in RunInfo::members.

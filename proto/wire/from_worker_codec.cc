@@ -27,6 +27,7 @@ struct WorkerEncoder {
     o->set_device(CleanText(m.device, kMaxDeviceBytes));
     o->set_device_id(CleanText(m.device_id, kMaxDeviceBytes));
     o->set_reduction_library(CleanText(m.reduction_library, kMaxDeviceBytes));
+    o->set_pool(m.pool);
     o->set_returns(m.returns);
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
@@ -161,6 +162,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device", in.device(), kMaxDeviceBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device_id", in.device_id(), kMaxDeviceBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.reduction_library", in.reduction_library(), kMaxDeviceBytes));
+  if (!in.pool().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("hello.pool", in.pool()));
   return Hello{in.worker(),
                PlainText(in.host(), kMaxTextBytes),
                in.pid(),
@@ -169,6 +171,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                PlainText(in.device(), kMaxDeviceBytes),
                PlainText(in.device_id(), kMaxDeviceBytes),
                PlainText(in.reduction_library(), kMaxDeviceBytes),
+               in.pool(),
                in.returns()};
 }
 

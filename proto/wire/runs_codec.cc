@@ -93,6 +93,8 @@ void Encode(const SubmitRequest& request, v1::SubmitRequest* out) {
   out->set_output(request.output);
   out->set_overwrite(request.overwrite);
   out->set_file(request.file);
+  out->set_priority(request.terms.priority);
+  out->set_pool(request.terms.pool);
 }
 
 absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
@@ -101,8 +103,19 @@ absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("output", in.output(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("processes", in.processes(), kMaxProcesses));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("file", in.file(), kMaxTextBytes));
-  return SubmitRequest{in.request(), in.spec(),      static_cast<int32_t>(in.processes()),
-                       in.output(),  in.overwrite(), CleanText(in.file(), kMaxTextBytes)};
+  if (!in.pool().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("pool", in.pool()));
+  if (in.priority() < -QueueTerms::kMaxPriority || in.priority() > QueueTerms::kMaxPriority) {
+    return absl::InvalidArgumentError(absl::StrCat("priority is ", in.priority(), "; it goes from -",
+                                                   QueueTerms::kMaxPriority, " to ",
+                                                   QueueTerms::kMaxPriority));
+  }
+  return SubmitRequest{in.request(),
+                       in.spec(),
+                       static_cast<int32_t>(in.processes()),
+                       in.output(),
+                       in.overwrite(),
+                       CleanText(in.file(), kMaxTextBytes),
+                       {in.priority(), in.pool(), ""}};
 }
 
 void Encode(const MoveRequest& request, v1::MoveRequest* out) {
@@ -152,6 +165,9 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_validation_failure(CleanText(run.validation_failure, kMaxTextBytes));
   out->set_failed_validations(run.failed_validations);
   out->set_restarts(run.restarts);
+  out->set_priority(run.terms.priority);
+  out->set_pool(run.terms.pool);
+  out->set_owner(CleanText(run.terms.owner, kMaxTextBytes));
   out->set_restart_step(run.restart_step);
   out->set_restart_reason(PlainText(run.restart_reason, kMaxTextBytes));
   out->set_non_finite_steps(run.non_finite_steps);
@@ -173,6 +189,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.state = static_cast<RunState>(static_cast<int>(in.state()) - 1);
   run.reason = in.reason();
   run.reduction = in.reduction();
+  run.terms = {in.priority(), CleanText(in.pool(), kMaxTextBytes), CleanText(in.owner(), kMaxTextBytes)};
   run.ranks = static_cast<int32_t>(in.ranks());
   run.processes = static_cast<int32_t>(in.processes());
   run.steps = static_cast<int32_t>(in.steps());
@@ -201,6 +218,7 @@ void Encode(const WorkerInfo& worker, v1::Worker* out) {
   out->set_state(worker.state);
   out->set_run(worker.run);
   out->set_silent_ns(worker.silent_ns);
+  out->set_pool(worker.pool);
 }
 
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
@@ -214,7 +232,8 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
                     PlainText(in.device(), kMaxDeviceBytes),
                     in.state(),
                     in.run(),
-                    in.silent_ns()};
+                    in.silent_ns(),
+                    CleanText(in.pool(), kMaxTextBytes)};
 }
 
 void Encode(const RunLogPart& part, v1::LogsResponse* out) {

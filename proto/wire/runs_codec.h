@@ -24,6 +24,7 @@ struct SubmitRequest {
   std::string output;      // folder of the results; "" for one of the coordinator's choice
   bool overwrite = false;  // replaces the results of a former run in the folder
   std::string file = {};   // name of the run file, for people
+  QueueTerms terms = {};   // the coordinator fills in the owner, who is not on the wire
 };
 
 // Ranks of a run that are to move to a worker, named or given by the number of its process.

@@ -112,6 +112,51 @@ TEST_F(Runs, LogsOfARun_HaveWorkersAndCoordinatorInOneOrderAndInItsFolder) {
   EXPECT_THAT(read.out, HasSubstr("Z info coordinator: run 1 (")) << read.err;
 }
 
+TEST_F(Runs, OfAPool_AreServedByItsWorkerByPriority) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--name", "any"}, {"--name", "big", "--pool", "large"}}) {
+    std::vector<std::string> words = {"weft-worker", "--coordinator", address_};
+    words.insert(words.end(), flags.begin(), flags.end());
+    workers_.push_back(std::make_unique<Command>(words));
+    ASSERT_TRUE(coordinator_->WaitFor(flags[1] + ", pid", 60));
+  }
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
+  const auto submit = [&](const std::vector<std::string>& terms) {
+    std::vector<std::string> words = {"submit", file, "--processes", "1", "--detach"};
+    words.insert(words.end(), terms.begin(), terms.end());
+    const CommandResult done = Weft(words);
+    EXPECT_EQ(done.code, 0) << done.err;
+  };
+  const auto describe = [&](int run) {
+    return Json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out);
+  };
+  const auto becomes = [&](int run, const std::string& state) {
+    for (int i = 0; i < 600 && describe(run)["state"] != state; ++i) usleep(100'000);
+    return describe(run)["state"] == state;
+  };
+  submit({"--pool", "large"});
+  ASSERT_TRUE(becomes(1, "running"));
+  submit({"--pool", "large"});
+  submit({"--pool", "large", "--priority", "5"});
+  submit({"--pool", "small"});
+  EXPECT_THAT(describe(2)["reason"].get<std::string>(),
+              HasSubstr("behind run 3; needs 1 worker process of pool large"));
+  EXPECT_THAT(describe(4)["reason"].get<std::string>(), HasSubstr("of pool small, 0 are free (0 connected)"));
+  EXPECT_EQ(describe(3)["priority"], 5);
+  EXPECT_THAT(Weft({"ls"}).out, AllOf(HasSubstr("pool"), HasSubstr("large"), HasSubstr("priority")));
+  const Json workers = Json::parse(Weft({"workers", "-o", "json"}).out);
+  ASSERT_EQ(workers.size(), 2u);
+  EXPECT_EQ(workers[0]["pool"], "");
+  EXPECT_EQ(workers[0]["state"], "free") << "it serves no pool";
+  EXPECT_EQ(workers[1]["pool"], "large");
+  EXPECT_THAT(Weft({"workers"}).out, HasSubstr("pool"));
+  ASSERT_EQ(Weft({"cancel", "1"}).code, 0);
+  EXPECT_TRUE(becomes(3, "running"));
+  EXPECT_EQ(describe(2)["state"], "waiting");
+  EXPECT_NE(Weft({"submit", file, "--pool", "Not A Name", "--detach"}).code, 0);
+  EXPECT_EQ(Weft({"submit", file, "--priority", "1001", "--detach"}).code, 2);
+}
+
 TEST_F(Runs, LogsOfNoRun_SayWhatToGive) {
   EXPECT_EQ(Weft({"logs", "7"}).code, 1);
   const CommandResult neither = Weft({"logs", "seven"});

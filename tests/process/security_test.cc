@@ -455,6 +455,18 @@ TEST_F(SecurityTokens, TokenOfARole_MayDoWhatTheRoleMay) {
               AllOf(HasSubstr("submitter alice "), Not(HasSubstr(token.substr(0, 64)))));
 }
 
+TEST_F(SecurityTokens, RunOfAUser_HasItsOwner) {
+  folder_.Write("run.yaml", ReadWholeFile(WriteSmallRun(folder_)));
+  EXPECT_EQ(Weft({"submit", folder_ / "run.yaml", "--detach"}).code, 0);
+  As("submitter");
+  EXPECT_EQ(Weft({"submit", folder_ / "run.yaml", "--detach"}).code, 0);
+  const nlohmann::json runs = nlohmann::json::parse(Weft({"ls", "-o", "json"}).out);
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0]["owner"], "alice") << "by token";
+  EXPECT_EQ(runs[1]["owner"], "submitter") << "by certificate";
+  EXPECT_THAT(Weft({"ls"}).out, AllOf(HasSubstr("owner"), HasSubstr("alice")));
+}
+
 TEST_F(SecurityTokens, TokenThatIsReplacedOrRemoved_IsNotKnownAtOnce) {
   const std::string former = ReadWholeFile(folder_ / "alice");
   MakeToken("submitter", "alice");

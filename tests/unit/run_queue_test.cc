@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,12 +32,18 @@ class RunQueueTest : public ::testing::Test {
     if (absl::Status s = runs.Submit(out, submission, &id); !s.ok()) return s;
     return id;
   }
-  uint64_t Submit(int stages) { return TrySubmit(Submission(stages)).value(); }
-  void Join(SessionId session) {
+  uint64_t Submit(int stages, QueueTerms terms = {}) {
+    SubmitRun submission = Submission(stages);
+    submission.terms = std::move(terms);
+    return TrySubmit(std::move(submission)).value();
+  }
+  uint64_t SubmitOf(const std::string& owner) { return Submit(1, {0, "", owner}); }
+  void Join(SessionId session, const std::string& pool = "") {
     Worker& worker = workers.Open(session, kNever);
     worker.greeted = true;
     worker.process = static_cast<int32_t>(session) - 1;
     worker.hello.worker = absl::StrCat("w", session);
+    worker.hello.pool = pool;
   }
   // Makes a pass, and returns the runs that started.
   std::vector<uint64_t> Pass() {
@@ -86,6 +93,76 @@ TEST_F(RunQueueTest, RunThatNeedsMoreWorkersThanAreConnected_LetsOthersPassAndHa
   EXPECT_EQ(runs.Find(large)->next_due(), kNever) << "as many are connected as it needs";
   End(small);
   EXPECT_THAT(Pass(), ElementsAre(large));
+}
+
+TEST_F(RunQueueTest, RunOfAHigherPriority_StartsBeforeThoseThatWaitedLonger) {
+  Join(1);
+  const uint64_t running = Submit(1);
+  EXPECT_THAT(Pass(), ElementsAre(running));
+  const uint64_t low = Submit(1, {-5, "", ""}), first = Submit(1), second = Submit(1),
+                 high = Submit(1, {7, "", ""});
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_THAT(ReasonOf(first), HasSubstr(absl::StrCat("behind run ", high)));
+  uint64_t present = running;
+  for (const uint64_t next : {high, first, second, low}) {
+    End(present);
+    EXPECT_THAT(Pass(), ElementsAre(next));
+    present = next;
+  }
+}
+
+TEST_F(RunQueueTest, RunThatBeginsAgain_ComesBeforeAHigherPriority) {
+  Join(1);
+  SubmitRun low = Submission(1);
+  low.terms.priority = -5;
+  auto plan = std::make_shared<RunPlan>(*low.plan);
+  plan->restarts = 3;
+  low.plan = std::move(plan);
+  const uint64_t begun = TrySubmit(std::move(low)).value();
+  EXPECT_THAT(Pass(), ElementsAre(begun));
+  const uint64_t high = Submit(1, {7, "", ""});
+  EXPECT_THAT(Pass(), IsEmpty());
+  runs.Find(begun)->EndAttempt("a process is lost");
+  runs.Find(begun)->Restart(out);
+  workers.Find(1)->run = 0;
+  EXPECT_THAT(Pass(), ElementsAre(begun));
+  End(begun);
+  EXPECT_THAT(Pass(), ElementsAre(high));
+}
+
+TEST_F(RunQueueTest, OwnersOfManyRuns_ShareTheWorkersWithThoseOfFew) {
+  for (const SessionId session : {1, 2, 3, 4}) Join(session);
+  const uint64_t a1 = SubmitOf("alice"), a2 = SubmitOf("alice"), a3 = SubmitOf("alice"),
+                 a4 = SubmitOf("alice");
+  const uint64_t b1 = SubmitOf("bob"), b2 = SubmitOf("bob");
+  EXPECT_THAT(Pass(), ElementsAre(a1, b1, a2, b2));
+  End(a1);
+  EXPECT_THAT(Pass(), ElementsAre(a3)) << "bob has no run that waits";
+  const uint64_t c1 = SubmitOf("carol");
+  End(b1);
+  EXPECT_THAT(Pass(), ElementsAre(c1)) << "carol has no process, alice two";
+  End(b2);
+  EXPECT_THAT(Pass(), ElementsAre(a4));
+}
+
+TEST_F(RunQueueTest, Pool_IsServedByItsOwnWorkersAlone) {
+  Join(1);
+  Join(2, "large");
+  const uint64_t two = Submit(2, {0, "large", ""}), plain = Submit(1), large = Submit(1, {0, "large", ""});
+  EXPECT_THAT(Pass(), ElementsAre(plain, large));
+  EXPECT_THAT(ReasonOf(two), HasSubstr("needs 2 worker processes of pool large, 1 is free (1 connected)"));
+  const uint64_t next = Submit(1);
+  EXPECT_THAT(Pass(), IsEmpty());
+  Join(3, "large");
+  EXPECT_THAT(Pass(), IsEmpty()) << "two are connected, one is busy";
+  EXPECT_EQ(runs.Find(two)->next_due(), kNever) << "it waits for its turn";
+  const uint64_t behind = Submit(1, {0, "large", ""});
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_THAT(ReasonOf(behind), HasSubstr(absl::StrCat("behind run ", two)));
+  End(plain);
+  EXPECT_THAT(Pass(), ElementsAre(next)) << "who waits for another pool holds back nobody here";
+  End(large);
+  EXPECT_THAT(Pass(), ElementsAre(two));
 }
 
 TEST_F(RunQueueTest, PassWithoutAChange_LooksAtNoRun) {

@@ -109,8 +109,10 @@ TEST(SessionCodec, SpansThatAreNone_AreRefused) {
 }
 
 TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
-  const auto m = std::get<Hello>(RoundTrip(FromWorker(Hello{
-      "worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda", "GPU-4711", "nccl 2.28.3"})));
+  const auto m = std::get<Hello>(
+      RoundTrip(FromWorker(Hello{"worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda",
+                                 "GPU-4711", "nccl 2.28.3", "large"})));
+  EXPECT_EQ(m.pool, "large");
   EXPECT_EQ(m.device, "cuda");
   EXPECT_EQ(m.device_id, "GPU-4711");
   EXPECT_EQ(m.reduction_library, "nccl 2.28.3");
@@ -697,13 +699,24 @@ TEST(SessionCodec, RandomBytes_NeverCrash) {
 
 TEST(RunsCodec, Submit_RoundTrip_IsEqual) {
   v1::SubmitRequest wire;
-  wire::Encode(SubmitRequest{"req-1", "{}", 3, "out"}, &wire);
+  SubmitRequest sent{"req-1", "{}", 3, "out"};
+  sent.terms = {-7, "large", "mallory"};
+  wire::Encode(sent, &wire);
   const auto back = wire::Decode(wire);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->request, "req-1");
   EXPECT_EQ(back->spec, "{}");
   EXPECT_EQ(back->processes, 3);
   EXPECT_EQ(back->output, "out");
+  EXPECT_EQ(back->terms, (QueueTerms{-7, "large", ""})) << "nobody says himself who he is";
+  for (const int32_t priority : {-1001, 1001}) {
+    wire.set_priority(priority);
+    ExpectInvalid(wire::Decode(wire).status(), "priority");
+  }
+  wire.set_priority(0);
+  wire.set_pool("Not A Name");
+  ExpectInvalid(wire::Decode(wire).status(), "pool");
+  wire.set_pool("");
   wire.set_request("Not A Name");
   ExpectInvalid(wire::Decode(wire).status(), "request");
   wire.set_request("");
@@ -731,6 +744,7 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   run.validation = Validation{4, 2, 8, 8, 0.75, {{"accuracy", 0.5}}};
   run.validation_failure = "the disk is full";
   run.restarts = 2;
+  run.terms = {5, "large", "alice"};
   run.recovery_ns = RecoveryTimes{1, 2, 3, 4};
   run.failed_validations = 1;
   v1::RunEvent wire;
@@ -751,6 +765,7 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   EXPECT_EQ(back.validation->loss, 0.75);
   EXPECT_EQ(back.validation_failure, "the disk is full");
   EXPECT_EQ(back.restarts, 2);
+  EXPECT_EQ(back.terms, run.terms);
   EXPECT_EQ(back.recovery_ns, run.recovery_ns);
   EXPECT_EQ(back.failed_validations, 1);
   ExpectEqual(back.reports.at(0), SomeReport());

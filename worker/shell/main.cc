@@ -46,7 +46,7 @@ namespace weft {
 namespace {
 
 struct Flags {
-  std::string coordinator, name, metrics, device = "cpu";
+  std::string coordinator, name, pool, metrics, device = "cpu";
   SecurityFlags security;
   bool graphs = true, nvtx = false;
   bool owned = false;
@@ -105,6 +105,7 @@ Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
   hello.process = flags.process;
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
   hello.address = transport.address();
+  hello.pool = flags.pool;
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
   hello.device_id = std::string(device.uuid());
   if (CommunicationLibrary* library = device.communication()) hello.reduction_library = library->name();
@@ -236,12 +237,45 @@ void AddDeviceFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
 }
 
+void AddDataPlaneFlags(CLI::App& app, Flags& flags) {
+  app.add_option(
+         "--data-network", flags.data_network,
+         "Network of the data plane: local (this machine only, no listening socket), all, or interfaces "
+         "as in eth0,eth1. auto, the default: local where the coordinator is reached by a unix socket or "
+         "loopback, else the interface by which it is reached")
+      ->type_name("NETWORK");
+  app.add_option(
+         "--data-plane", flags.data_plane,
+         "How tensors travel between machines: tls, with the certificates of --tls; ucx, by TCP or RDMA, "
+         "neither encrypted nor authenticated. auto, the default: tls where --tls is given")
+      ->check(CLI::IsMember({"auto", "tls", "ucx"}));
+  app.add_option_function<std::string>(
+         "--data-ports",
+         [&flags](const std::string& text) {
+           const auto ports = ParsePorts(text);
+           if (!ports.has_value())
+             throw CLI::ValidationError("--data-ports", "takes two ports, as 20000-20100");
+           flags.data_ports = *ports;
+         },
+         "Ports on which the data plane may listen, for the rules of a firewall, as in 20000-20100; default: "
+         "any")
+      ->type_name("FIRST-LAST");
+  app.add_option("--link-timeout", flags.link_timeout,
+                 "Seconds after which a data link is given up on which a tensor is awaited and that carries "
+                 "nothing; an outage of up to half of it heals (default 120)")
+      ->check(CLI::Range(10, 86400));
+}
+
 // Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT; several: A,B");
   AddSecurityFlags(app, flags.security);
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
+  app.add_option(
+         "--pool", flags.pool,
+         "Serve only runs that are submitted with this --pool, and no others; letters a-z, digits and '-'")
+      ->type_name("NAME");
   app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")
       ->configurable(false)
       ->group("");
@@ -269,32 +303,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "Seconds that a worker stays after SIGTERM or SIGINT, until its run goes on elsewhere without "
          "loss; another signal ends them (default 25; 0: it leaves at once)")
       ->check(CLI::Range(0, 86400));
-  app.add_option(
-         "--data-network", flags.data_network,
-         "Network of the data plane: local (this machine only, no listening socket), all, or interfaces "
-         "as in eth0,eth1. auto, the default: local where the coordinator is reached by a unix socket or "
-         "loopback, else the interface by which it is reached")
-      ->type_name("NETWORK");
-  app.add_option(
-         "--data-plane", flags.data_plane,
-         "How tensors travel between machines: tls, with the certificates of --tls; ucx, by TCP or RDMA, "
-         "neither encrypted nor authenticated. auto, the default: tls where --tls is given")
-      ->check(CLI::IsMember({"auto", "tls", "ucx"}));
-  app.add_option_function<std::string>(
-         "--data-ports",
-         [&flags](const std::string& text) {
-           const auto ports = ParsePorts(text);
-           if (!ports.has_value())
-             throw CLI::ValidationError("--data-ports", "takes two ports, as 20000-20100");
-           flags.data_ports = *ports;
-         },
-         "Ports on which the data plane may listen, for the rules of a firewall, as in 20000-20100; default: "
-         "any")
-      ->type_name("FIRST-LAST");
-  app.add_option("--link-timeout", flags.link_timeout,
-                 "Seconds after which a data link is given up on which a tensor is awaited and that carries "
-                 "nothing; an outage of up to half of it heals (default 120)")
-      ->check(CLI::Range(10, 86400));
+  AddDataPlaneFlags(app, flags);
   return coordinator;
 }
 
