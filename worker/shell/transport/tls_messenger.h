@@ -42,7 +42,7 @@ struct TlsNetwork {
   std::function<void(const std::string& line)> log;
 };
 
-// Returns the numeric addresses of the interfaces. Pure but for the question.
+// Returns the numeric addresses that the interfaces have now, without those of IPv6 that need a scope.
 std::vector<std::string> AddressesOfInterfaces(const std::string& interfaces);
 
 // Creates a messenger. `handler` outlives it. FailedPrecondition for certificates that are wrong (exit code
