@@ -5,12 +5,13 @@ under several schedules.
     known_models.py BIN_DIR [--only NAME,..] [--export-only] [--out docs/measurements/exported_models.md]
 
 With a Python that has torch, numpy, transformers and torchvision; models of a package that is not there are left out. For each
-model: its layers, the seconds of the export, whether the first step has PyTorch's bits (dropout 0), and how many of the
-schedules end with the bits of weft train --reference. Prints one markdown table, and writes it into a page; exits 1 if a model
+model: its layers, the seconds of the export, whether the first step has PyTorch's bits (dropout 0), how many of the schedules
+end with the bits of weft train --reference, and whether weft eval of that has PyTorch's bits. Prints one markdown table, and writes it into a page; exits 1 if a model
 that should train does not.
 """
 import argparse
 import importlib.metadata
+import json
 import pathlib
 import sys
 import tempfile
@@ -25,19 +26,22 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "python")]
 
 import exported  # noqa: E402
+import make_models  # noqa: E402
 import modules  # noqa: E402
 import weft  # noqa: E402
 
 PAGE = """# Known models
 
 Models as their authors wrote them, in small configurations with random weights and without dropout. Each was exported
-with `weft.export`, whose check compares the loss and all gradients with the model's own on two examples. Then it
-trained with micro-batches of 3 samples, where it was exported with 4.
+with `weft.export`, whose check compares the loss and all gradients, and the loss in evaluation mode, with the model's
+own on two examples. Then it trained with micro-batches of 3 samples, where it was exported with 4.
 
 - **First step**: the loss and all weights after one step of `sgd` have the bits of PyTorch eager.
 - **Schedules**: how many of three end with the bits of `weft train --reference` after 3 steps of `adamw`, on 2
   processes: `1f1b`, `zb_h1` with recompute, `fsdp` by width with offload; for a model of one layer `ddp`, `ddp` with
   recompute, and that `fsdp`.
+- **Evaluation**: the loss that `weft eval` prints for the reference's checkpoint has the bits of PyTorch eager, in
+  evaluation mode without gradients.
 - A **refused** model says why.
 
 {table}
@@ -178,6 +182,16 @@ def known():
             print(f"left out: {error}", file=sys.stderr)
 
 
+def evaluated(program, folder, run, module, loss, data, name):
+    """Says whether the reference's checkpoint has PyTorch's loss in evaluation mode."""
+    if isinstance(json.loads((folder / "model.weft" / "model.json").read_text())["evaluation"], str):
+        return "**none**"
+    made = exported.evaluate(program, run, folder / "reference")["loss"]
+    module.load_state_dict(weft.load_checkpoint(folder / "reference"), strict=True)
+    wanted = make_models.figures(module, loss, data, 3)["loss"]
+    return "drawn by Weft" if name in DRAWING else "equal" if made == wanted else "**different**"
+
+
 def try_model(program, folder, name, build, samples, loss, export_only):
     """Returns the row of a model, and whether it is good."""
     torch.manual_seed(1)
@@ -185,10 +199,10 @@ def try_model(program, folder, name, build, samples, loss, export_only):
     try:
         layers = weft.export(module, samples(4), loss, path=str(folder / "model.weft"), layers=[] if name in UNCUT else None)
     except weft.NotExportable as error:
-        return [name, "", "", "refused: " + str(error).split(";")[0], ""], False
+        return [name, "", "", "refused: " + str(error).split(";")[0], "", ""], False
     row = [name, str(len(layers)), f"{time.time() - begun:.1f}"]
     if export_only:
-        return [*row, "", ""], True
+        return [*row, "", "", ""], True
     data = samples(24)
     for field, values in data.items():
         numpy.save(folder / f"model.{field}.npy", values.numpy())
@@ -207,7 +221,9 @@ def try_model(program, folder, name, build, samples, loss, export_only):
     schedules = SCHEDULES if stages > 1 else WHOLE
     equal = [plain == exported.train(program, exported.run_file(folder, "model", schedule=schedule, **run), folder / str(i),
                                      "--processes", "2") for i, schedule in enumerate(schedules)]
-    return [*row, first, f"{sum(equal)} of {len(equal)}"], first != "**different**" and all(equal)
+    evaluation = evaluated(program, folder, exported.run_file(folder, "model", **run), module, loss, data, name)
+    good = "**" not in first + evaluation and all(equal)
+    return [*row, first, f"{sum(equal)} of {len(equal)}", evaluation], good
 
 
 def versions():
@@ -232,11 +248,12 @@ def main():
             try:
                 row, fine = try_model(options.bin.resolve() / "weft", pathlib.Path(folder), name, build, samples, loss, options.export_only)
             except SystemExit as error:  # a training that failed
-                row, fine = [name, "", "", "failed: " + str(error).splitlines()[-1], ""], False
+                row, fine = [name, "", "", "failed: " + str(error).splitlines()[-1], "", ""], False
         print("  ".join(row), file=sys.stderr, flush=True)
         rows.append(row)
         good &= fine
-    head = ["model", "layers", "export, s", "first step and PyTorch's", "schedules equal to `--reference`"]
+    head = ["model", "layers", "export, s", "first step and PyTorch's", "schedules equal to `--reference`",
+            "evaluation and PyTorch's"]
     table = "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
     if options.out:
         options.out.write_text(PAGE.format(table=table, versions=versions()))
