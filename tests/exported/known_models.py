@@ -6,8 +6,8 @@ under several schedules.
 
 With a Python that has torch, numpy, transformers and torchvision; models of a package that is not there are left out. For each
 model: its layers, the seconds of the export, whether the first step has PyTorch's bits (dropout 0), how many of the schedules
-end with the bits of weft train --reference, and whether weft eval of that has PyTorch's bits. Prints one markdown table, and writes it into a page; exits 1 if a model
-that should train does not.
+end with the bits of weft train --reference, and whether weft eval of that has PyTorch's bits. Prints one markdown table, and
+writes it into a page; exits 1 if a model that should train does not.
 """
 import argparse
 import importlib.metadata
