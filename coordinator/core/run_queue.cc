@@ -18,7 +18,9 @@ RunQueue::State RunQueue::Now() {
   };
   const auto gathering = static_cast<size_t>(std::count_if(live.begin(), live.end(), gathers));
   std::vector<SessionId> free;
-  for (const Worker* w : workers_.Free()) free.push_back(w->session);
+  for (const auto& [session, w] : workers_.all()) {
+    if (w.free()) free.push_back(session);
+  }
   return {std::move(free), workers_.Connected(), workers_.Ending().size(), live.size(),
           gathering,       runs_.next_run()};
 }
@@ -34,8 +36,8 @@ void RunQueue::Order(std::vector<uint64_t>* runs) const {
   for (const uint64_t id : *runs) {
     const RunInfo& info = runs_.Find(id)->info();
     const bool begun = info.started_ns != 0 || info.restarts > 0;
-    const Key fresh = {true, -info.terms.priority, begun ? 0 : processes[info.terms.owner], id};
-    keys.push_back(begun ? Key{false, 0, 0, id} : fresh);
+    keys.push_back(begun ? Key{false, 0, 0, id}
+                         : Key{true, -info.terms.priority, processes[info.terms.owner], id});
   }
   std::sort(keys.begin(), keys.end(), std::greater<>());
   for (size_t i = 0; i < keys.size(); ++i) (*runs)[i] = std::get<uint64_t>(keys[i]);
