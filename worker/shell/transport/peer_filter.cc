@@ -131,12 +131,16 @@ std::string OwnAddress(int socket) {
   sockaddr_storage own{};
   socklen_t bytes = sizeof own;
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&own), &bytes) != 0) return "";
-  if (own.ss_family == AF_INET) {
-    const in_addr& address = reinterpret_cast<const sockaddr_in&>(own).sin_addr;
+  return AddressBytes(own);
+}
+
+std::string AddressBytes(const sockaddr_storage& name) {
+  if (name.ss_family == AF_INET) {
+    const in_addr& address = reinterpret_cast<const sockaddr_in&>(name).sin_addr;
     return std::string(reinterpret_cast<const char*>(&address), sizeof address);
   }
-  if (own.ss_family != AF_INET6) return "";
-  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(own).sin6_addr;
+  if (name.ss_family != AF_INET6) return "";
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(name).sin6_addr;
   const std::string all(reinterpret_cast<const char*>(&address), sizeof address);
   // An address of IPv4 in the form of IPv6: its packets are of IPv4.
   return IN6_IS_ADDR_V4MAPPED(&address) ? all.substr(all.size() - sizeof(in_addr)) : all;

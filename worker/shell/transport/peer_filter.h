@@ -12,6 +12,7 @@
 #define WEFT_WORKER_SHELL_TRANSPORT_PEER_FILTER_H_
 
 #include <linux/filter.h>
+#include <sys/socket.h>
 
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ std::vector<sock_filter> PeerProgram(const std::vector<std::string>& addresses, 
 // loopback address of a peer on another machine. Pure.
 std::vector<std::string> AddressesOfPeer(const std::vector<std::string>& own,
                                          const std::vector<std::string>& peer);
+
+// Returns the address in that name of a socket; "" if it has none.
+std::string AddressBytes(const sockaddr_storage& name);
 
 // Returns the address of this side of the socket; "" if it has none.
 std::string OwnAddress(int socket);

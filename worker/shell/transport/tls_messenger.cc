@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "base/monotonic_clock.h"
 #include "base/net/listener.h"
+#include "worker/shell/transport/peer_filter.h"
 #include "worker/shell/transport/tls_receiver.h"
 
 namespace weft {
@@ -59,12 +60,8 @@ SocketAddress NumericAddress(const Address& address) {
   return result;
 }
 
-std::string BytesOf(const Address& address) {
-  char bytes[sizeof(in6_addr)];
-  if (inet_pton(AF_INET, address.host.c_str(), bytes) == 1) return std::string(bytes, sizeof(in_addr));
-  if (inet_pton(AF_INET6, address.host.c_str(), bytes) == 1) return std::string(bytes, sizeof bytes);
-  return "";
-}
+// Returns the bytes of a numeric address (peer_filter.h); "" for a name.
+std::string BytesOf(const Address& address) { return AddressBytes(NumericAddress(address).storage); }
 
 // Returns how many leading bits two addresses have in common, of IPv4 four times as many; -1 if they are not
 // of one family.
@@ -314,7 +311,7 @@ int TlsMessenger::ProgressReceiver(uint32_t number) {
   if (receiver.blocked() != was_blocked) {
     Watch(EPOLL_CTL_MOD, receiver.fd(), kReceivers | number, receiver.blocked());
   }
-  if (receiver.more()) ready_.insert(kReceivers | number);
+  if (done >= kBudget) ready_.insert(kReceivers | number);
   return done > 0;
 }
 

@@ -32,28 +32,20 @@ TlsReceiver::~TlsReceiver() {
 
 void TlsReceiver::End(const std::string& problem) {
   if (over()) return;
-  refused_ = part_ == Part::kHandshake;
   const bool landing = part_ == Part::kPayload && landing_.to != nullptr;
   part_ = Part::kOver;
   problem_ = problem;
-  more_ = blocked_ = false;
   if (landing) handler_->OnLanded(landing_.token, absl::UnavailableError(problem));
 }
 
 size_t TlsReceiver::Progress(size_t budget) {
-  more_ = blocked_ = false;
   size_t done = part_ == Part::kHandshake ? Shake() : 0;
   if (part_ == Part::kHandshake) return done;
-  while (!over()) {
-    if (done >= budget) {
-      more_ = true;
-      return done;
-    }
+  while (!over() && done < budget) {
     const Wanted wanted = Missing();
     const ssize_t n = tls_->Read(wanted.to, wanted.bytes);
     if (n <= 0) {
       if (n == 0 || errno != EAGAIN) End(tls_->problem());
-      blocked_ = !over() && tls_->wants_write();
       return done;
     }
     done += static_cast<size_t>(n);
@@ -66,13 +58,13 @@ size_t TlsReceiver::Progress(size_t budget) {
 size_t TlsReceiver::Shake() {
   if (tls_->Handshake() < 0) {
     if (errno != EAGAIN) End(tls_->problem());
-    blocked_ = !over() && tls_->wants_write();
     return 0;
   }
   if (!(*trusts_)(tls_->peer_uris())) {
     End("its certificate is not a worker's");
     return 0;
   }
+  trusted_ = true;
   part_ = Part::kLengths;
   return 1;
 }

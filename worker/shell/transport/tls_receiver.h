@@ -30,17 +30,17 @@ class TlsReceiver {
   TlsReceiver(const TlsReceiver&) = delete;
   TlsReceiver& operator=(const TlsReceiver&) = delete;
 
-  // Reads until nothing is left or about `budget` bytes are read. Returns how much was done.
+  // Reads until nothing is left or about `budget` bytes are read. Returns how much was done; if that is the
+  // budget, nobody says when to go on.
   size_t Progress(size_t budget);
   // Ends the connection.
   void End(const std::string& problem);
 
   int fd() const { return fd_; }
   bool over() const { return part_ == Part::kOver; }
-  // Returns true if the last Progress ended by its budget: nobody says when to go on.
-  bool more() const { return more_; }
-  bool blocked() const { return blocked_; }
-  bool trusted() const { return part_ != Part::kHandshake && !refused_; }
+  // Returns true if it waits until the socket can be written to.
+  bool blocked() const { return !over() && tls_->wants_write(); }
+  bool trusted() const { return trusted_; }
   int64_t deadline() const { return deadline_; }
   const std::string& problem() const { return problem_; }
 
@@ -64,7 +64,7 @@ class TlsReceiver {
   const TrustsPeer* const trusts_;
   Messenger::Handler* const handler_;
   Part part_ = Part::kHandshake;
-  bool more_ = false, blocked_ = false, refused_ = false;
+  bool trusted_ = false;  // stays true when the connection is over
   std::string problem_;
 
   std::array<char, kFrameLengthBytes> length_bytes_;

@@ -45,13 +45,11 @@ void TlsSender::Send(absl::string_view header, const Messenger::Payload& payload
 size_t TlsSender::Progress(size_t budget) {
   if (!Open()) return 0;
   NoticeEnd();
-  blocked_ = false;
   size_t done = 0;
-  if (tls_->wants_write()) Take(tls_->Flush());
-  while (state_ == State::kOpen && !blocked_ && busy() && done < budget) {
+  if (state_ == State::kOpen && blocked()) Take(tls_->Flush());
+  while (state_ == State::kOpen && !blocked() && busy() && done < budget) {
     if (staged_at_ == staged_.size() && bulk_.bytes == 0) Stage();
     done += staged_at_ < staged_.size() ? WriteStaged() : WriteBulk();
-    blocked_ = tls_->wants_write();
   }
   return done;
 }
@@ -59,7 +57,6 @@ size_t TlsSender::Progress(size_t budget) {
 void TlsSender::Fail(const absl::Status& cause) {
   if (state_ == State::kOver) return;
   state_ = State::kOver;
-  blocked_ = false;
   failure_ = cause;
   if (bulk_.bytes > 0) sent_->push_back({bulk_.token, cause});
   for (const Message& message : waiting_) {
@@ -141,10 +138,7 @@ size_t TlsSender::WriteBulk() {
 
 size_t TlsSender::Take(ssize_t moved) {
   if (moved > 0) return static_cast<size_t>(moved);
-  if (moved < 0 && errno == EAGAIN) {
-    blocked_ = tls_->wants_write();
-    return 0;
-  }
+  if (moved < 0 && errno == EAGAIN) return 0;
   Fail(absl::UnavailableError(absl::StrCat("connection: ", tls_->problem())));
   return 0;
 }

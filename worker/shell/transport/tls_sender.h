@@ -55,7 +55,9 @@ class TlsSender {
     return bulk_.bytes > 0 || staged_at_ < staged_.size() || !waiting_.empty() || tls_->wants_write();
   }
   // Returns true if it waits until the socket can be written to.
-  bool blocked() const { return blocked_; }
+  bool blocked() const {
+    return state_ == State::kConnecting || (state_ != State::kOver && tls_->wants_write());
+  }
 
  private:
   enum class State { kConnecting, kHandshake, kOpen, kOver };
@@ -80,7 +82,6 @@ class TlsSender {
   std::vector<SentPayload>* const sent_;
   State state_ = State::kConnecting;
   absl::Status failure_;
-  bool blocked_ = true;
   std::deque<Message> waiting_;
   std::string staged_;  // frames of the next record
   size_t staged_at_ = 0;
