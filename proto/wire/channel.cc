@@ -1,6 +1,7 @@
 #include "proto/wire/channel.h"
 
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
 
@@ -22,9 +23,13 @@ constexpr int kWindowBytes = 1 << 20;  // bytes in flight on a stream, for a far
 // Time from a connection's acceptance to the end of its handshake.
 constexpr int kHandshakeTimeoutMs = 20'000;
 
-// Silences gRPC, which logs to stderr what it also returns as a status; set GRPC_VERBOSITY to see it.
-void QuietGrpc() {
+// Starts gRPC for the rest of the process, and silences it: it logs to stderr what it also returns as a
+// status; set GRPC_VERBOSITY to see it.
+void PrepareGrpc() {
   static const bool once = [] {
+    // Never undone. gRPC shuts itself down with its last object otherwise, and waits without end there for
+    // its timer thread if the system never let that start.
+    grpc_init();
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
       gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
       google::protobuf::SetLogHandler(
@@ -72,7 +77,7 @@ std::shared_ptr<grpc::Channel> Holding(std::shared_ptr<TlsCredentials> tls,
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenForeignChannel(const std::vector<Address>& addresses,
                                                                   const std::string& tls) {
-  QuietGrpc();
+  PrepareGrpc();
   if (tls.empty()) return ChannelWith(addresses, grpc::InsecureChannelCredentials());
   auto credentials = TlsCredentials::Start(tls, OwnCertificate::kOptional, {});
   if (!credentials.ok()) return credentials.status();
@@ -90,7 +95,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Add
     if (!protection.ok()) return protection.status();
     wants_tls |= *protection == Protection::kTls;
   }
-  QuietGrpc();
+  PrepareGrpc();
   if (!wants_tls) return ChannelWith(addresses, grpc::InsecureChannelCredentials());
   CertificateWatch::Observer observer;
   observer.refused = [complain = std::move(complain)](const absl::Status& why) {
@@ -103,7 +108,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::vector<Add
 }
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
-  QuietGrpc();
+  PrepareGrpc();
   builder->SetMaxReceiveMessageSize(kMaxReceivedBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
