@@ -116,6 +116,22 @@ void CoordinatorCore::On(DrainWorker& e) {
   if (worker != nullptr && !worker->leaving) Drain(*worker, e.reason.empty() ? "it was told to" : e.reason);
 }
 
+// Processes that cannot be reached now, or know no such question, are not asked.
+void CoordinatorCore::On(AskSpans& e) {
+  const Run* run = runs_.Find(e.run);
+  if (run == nullptr) {
+    out_.effects.replies.push_back({e.reply, absl::NotFoundError(absl::StrCat("no run ", e.run)), e.run});
+    return;
+  }
+  std::vector<SessionId> asked;
+  for (const RunMember& member : run->members().all()) {
+    const Worker* w = sessions_.workers().Find(member.session);
+    const bool tells = w != nullptr && w->serves() && w->run == e.run && !w->broken && w->hello.tells_spans;
+    if (tells) asked.push_back(member.session);
+  }
+  span_requests_.Ask(out_, e, asked);
+}
+
 absl::StatusOr<WorkerInfo> CoordinatorCore::GetWorker(int64_t now, const std::string& worker) const {
   const Worker* found = sessions_.workers().FindNamed(worker);
   if (found == nullptr) return UnknownWorker(worker);
@@ -240,6 +256,7 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
 void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason,
                            const std::string& wrote) {
   const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
+  span_requests_.Gone(out_, lost.session);
   for (const uint64_t id : runs_.live()) runs_.Find(id)->LoseCopies(lost.session);
   Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
   if (run == nullptr || IsFinal(run->state())) return;
@@ -316,6 +333,12 @@ void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
     out_.effects.log.push_back({m.run, 0, worker.process, worker.Label(), ranks, std::move(entry)});
 }
 
+void CoordinatorCore::OnMessage(Worker& worker, Spans& m) {
+  if (ServedRun(worker, m.run) == nullptr) return;
+  out_.effects.spans.push_back(std::move(m));
+  span_requests_.Told(out_, worker.session, worker.run);
+}
+
 // Counts the silence of the run's processes from now on. One that wants to end is let go.
 void CoordinatorCore::BeginLeases(Run& run) {
   for (const RunMember& member : run.members().all()) {
@@ -364,13 +387,14 @@ void CoordinatorCore::Drain(Worker& worker, const std::string& reason) {
 // ---- deadlines
 
 int64_t CoordinatorCore::next_deadline() const {
-  int64_t next = sessions_.next_due();
+  int64_t next = std::min(sessions_.next_due(), span_requests_.next_due());
   for (const uint64_t id : runs_.live()) next = std::min(next, runs_.Find(id)->next_due());
   return next;
 }
 
 void CoordinatorCore::CheckDeadlines() {
   if (out_.now < next_deadline()) return;
+  span_requests_.CheckDeadline(out_);
   for (const SessionId session : sessions_.Ids()) {
     Worker& worker = *sessions_.workers().Find(session);
     if (const std::optional<std::string> reason = sessions_.Overdue(out_, worker))

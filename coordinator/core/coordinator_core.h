@@ -41,6 +41,7 @@
 #include "coordinator/core/probe.h"
 #include "coordinator/core/run_queue.h"
 #include "coordinator/core/run_table.h"
+#include "coordinator/core/span_requests.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/worker_sessions.h"
 #include "proto/session/worker_info.h"
@@ -80,6 +81,7 @@ class CoordinatorCore {
   void On(MoveRanks& e);
   void On(ReplanRun& e);
   void On(DrainWorker& e);
+  void On(AskSpans& e);
   void On(SessionOpened& e) { sessions_.Open(out_.now, e.session); }
   void On(SessionMessage& e);
   void On(SessionBroken& e) { sessions_.Break(out_, e.session, e.reason); }
@@ -96,6 +98,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, CopiesHeld& m);
   void OnMessage(Worker& worker, Reattach& m);
   void OnMessage(Worker& worker, LogLines& m);
+  void OnMessage(Worker& worker, Spans& m);
   void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
   // Hands any other message to the run that the worker serves.
   template <class Message>
@@ -138,6 +141,7 @@ class CoordinatorCore {
   WorkerSessions sessions_;
   RunQueue queue_;
   FencingNumbers numbers_;
+  SpanRequests span_requests_;
   StepEffects out_;  // of the present Step; its counters are of the core's life
 };
 

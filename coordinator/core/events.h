@@ -75,6 +75,12 @@ struct DrainWorker {
   std::string worker;  // as in MoveRanks
   std::string reason = {};
 };
+// Asks the processes of a run for their spans, which come as Effects::spans. Answered by a Reply when they
+// have told them, or do not (span_requests.h): NotFound for an unknown run.
+struct AskSpans {
+  uint64_t reply = 0;
+  uint64_t run = 0;
+};
 struct SessionOpened {
   SessionId session = 0;
 };
@@ -114,9 +120,9 @@ struct RestoreRun {
   std::string spec = {};  // of that plan, where it is not the one that was submitted (ReplanRun)
 };
 
-using Event =
-    std::variant<SubmitRun, CancelRun, MoveRanks, ReplanRun, DrainWorker, SessionOpened, SessionMessage,
-                 SessionBroken, SessionResumed, SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
+using Event = std::variant<SubmitRun, CancelRun, MoveRanks, ReplanRun, DrainWorker, AskSpans, SessionOpened,
+                           SessionMessage, SessionBroken, SessionResumed, SessionClosed, WorkerExited,
+                           StopAll, Tick, RestoreRun>;
 
 // ---- out
 
@@ -176,6 +182,7 @@ struct Effects {
   std::vector<SlowJob> slow_jobs;
   std::vector<Replanned> replanned;
   std::vector<Report> reports;
+  std::vector<Spans> spans;
   std::vector<WorkerChange> workers;
   std::vector<RunLogLine> log;  // lines of workers about their runs, without numbers
   std::vector<CloseSession> closed;

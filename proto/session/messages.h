@@ -74,6 +74,7 @@ struct Hello {
   // True if it had a session with a coordinator before, and has something to tell of that time: it takes no
   // run before its Reattach.
   bool returns = false;
+  bool tells_spans = false;  // true if it answers TellSpans; a worker of an older release does not
 };
 
 // Says that the ranks of the run are ready to take jobs.
@@ -142,7 +143,7 @@ struct RankReport {
   double wall_seconds = 0;
   // Figures of the GPU that the rank computes on, as its driver says: utilization, power_watts, ..
   std::map<std::string, double> gpu;
-  // The last spans, in order; only in Finished, and bounded.
+  // The last spans, in order; only in Finished, and bounded. Spans has those of a run that goes on.
   std::vector<IdleSpan> idle_spans;
   std::vector<TransferSpan> transfer_spans;
 };
@@ -299,9 +300,20 @@ struct LogLines {
   std::vector<LogEntry> lines;
 };
 
+// Answers TellSpans: the last spans of each rank of the process, in order and bounded.
+struct Spans {
+  struct OfRank {
+    Rank rank = 0;
+    std::vector<IdleSpan> idle;
+    std::vector<TransferSpan> transfers;
+  };
+  uint64_t run = 0;
+  std::vector<OfRank> ranks;
+};
+
 using FromWorker =
     std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId, Forgotten, Stalled,
-                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld, Reattach, LogLines>;
+                 SnapshotSaved, CheckpointSealed, Validation, Leaving, CopiesHeld, Reattach, LogLines, Spans>;
 
 // ---- coordinator to worker
 
@@ -413,8 +425,14 @@ struct Shutdown {
   std::string reason;
 };
 
+// Asks the process for the spans of its ranks so far: somebody wants to see the run's trace. A process that
+// does not serve the run any more does not answer.
+struct TellSpans {
+  uint64_t run = 0;
+};
+
 using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot,
-                                     SealCheckpoint, Validate, DropCopies, Settled>;
+                                     SealCheckpoint, Validate, DropCopies, Settled, TellSpans>;
 
 }  // namespace weft
 

@@ -67,6 +67,7 @@ struct CoordinatorEncoder {
     o->set_sealed(m.sealed);
     o->set_validated(m.validated);
   }
+  void operator()(const TellSpans& m) const { out->mutable_tell_spans()->set_run(m.run); }
 };
 
 void CoordinatorEncoder::operator()(const Assign& m) const {
@@ -227,7 +228,8 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
                      in.has_shutdown() + in.has_group_id() + in.has_take_snapshot() +
-                     in.has_seal_checkpoint() + in.has_validate() + in.has_drop_copies() + in.has_settled();
+                     in.has_seal_checkpoint() + in.has_validate() + in.has_drop_copies() + in.has_settled() +
+                     in.has_tell_spans();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -242,6 +244,7 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_drop_copies()) return DecodeDropCopies(in.drop_copies());
   if (in.has_validate()) return DecodeValidate(in.validate());
   if (in.has_abort()) return DecodeAbort(in.abort());
+  if (in.has_tell_spans()) return TellSpans{in.tell_spans().run()};
   if (in.has_group_id()) {
     absl::StatusOr<GroupId> id = Decode(in.group_id());
     if (!id.ok()) return id.status();

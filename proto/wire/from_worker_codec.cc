@@ -9,6 +9,7 @@
 #include "proto/wire/job_columns.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
+#include "proto/wire/span_columns.h"
 #include "proto/wire/state_parts.h"
 
 namespace weft::wire {
@@ -29,6 +30,7 @@ struct WorkerEncoder {
     o->set_reduction_library(CleanText(m.reduction_library, kMaxDeviceBytes));
     o->set_pool(m.pool);
     o->set_returns(m.returns);
+    o->set_tells_spans(m.tells_spans);
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -80,6 +82,15 @@ struct WorkerEncoder {
   void operator()(const LogLines& m) const {
     out->mutable_log_lines()->set_run(m.run);
     for (const LogEntry& line : m.lines) Encode(line, out->mutable_log_lines()->add_lines());
+  }
+  void operator()(const Spans& m) const {
+    out->mutable_spans()->set_run(m.run);
+    for (const Spans::OfRank& spans : m.ranks) {
+      v1::RankSpans* o = out->mutable_spans()->add_ranks();
+      o->set_rank(spans.rank);
+      Encode(spans.idle, o->mutable_idle());
+      Encode(spans.transfers, o->mutable_transfers());
+    }
   }
 
   template <typename Value, typename Wire>
@@ -172,7 +183,8 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                PlainText(in.device_id(), kMaxDeviceBytes),
                PlainText(in.reduction_library(), kMaxDeviceBytes),
                in.pool(),
-               in.returns()};
+               in.returns(),
+               in.tells_spans()};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
@@ -374,6 +386,19 @@ absl::StatusOr<FromWorker> DecodeLogLines(const v1::LogLines& in) {
   return m;
 }
 
+absl::StatusOr<FromWorker> DecodeSpans(const v1::Spans& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of ranks of spans", in.ranks_size(), kMaxRanks));
+  Spans m{in.run(), {}};
+  for (const v1::RankSpans& spans : in.ranks()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("spans.rank", spans.rank(), kMaxRanks - 1));
+    Spans::OfRank of_rank{static_cast<Rank>(spans.rank()), {}, {}};
+    WEFT_WIRE_RETURN_IF_ERROR(Decode(spans.idle(), &of_rank.idle));
+    WEFT_WIRE_RETURN_IF_ERROR(Decode(spans.transfers(), &of_rank.transfers));
+    m.ranks.push_back(std::move(of_rank));
+  }
+  return m;
+}
+
 }  // namespace
 
 void Encode(const LogEntry& entry, v1::LogEntry* out) {
@@ -399,7 +424,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
                      in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
                      in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving() +
-                     in.has_copies_held() + in.has_reattach() + in.has_log_lines();
+                     in.has_copies_held() + in.has_reattach() + in.has_log_lines() + in.has_spans();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -417,6 +442,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
     return FromWorker(*std::move(reattach));
   }
   if (in.has_log_lines()) return DecodeLogLines(in.log_lines());
+  if (in.has_spans()) return DecodeSpans(in.spans());
   if (in.has_leaving()) return DecodeLeaving(in.leaving());
   if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
   if (in.has_stalled()) {

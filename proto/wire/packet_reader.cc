@@ -17,8 +17,14 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-bool IsReport(int field) {
-  return field == v1::WorkerPayload::kReportFieldNumber || field == v1::WorkerPayload::kFinishedFieldNumber;
+constexpr int kRanksField = v1::Report::kRanksFieldNumber;
+static_assert(kRanksField == int{v1::Finished::kRanksFieldNumber} &&
+              kRanksField == int{v1::Spans::kRanksFieldNumber});
+
+// Returns true for a payload that has a part for each rank.
+bool HasRanks(int field) {
+  return field == v1::WorkerPayload::kReportFieldNumber || field == v1::WorkerPayload::kFinishedFieldNumber ||
+         field == v1::WorkerPayload::kSpansFieldNumber;
 }
 
 // Counts the parts of a message without making it. Levels: the message, a payload, a report.
@@ -30,9 +36,9 @@ class Counts {
       const int field = WireFormatLite::GetTagFieldNumber(tag);
       const bool nested = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
       const bool payload = level == 0 && field == v1::WorkerMessage::kPayloadsFieldNumber;
-      const bool report = level == 1 && IsReport(field);
+      const bool report = level == 1 && HasRanks(field);
       payloads_ += nested && payload;
-      ranks_ += nested && level == 2 && field == v1::Report::kRanksFieldNumber;
+      ranks_ += nested && level == 2 && field == kRanksField;
       if (!nested || !(payload || report)) {
         if (!WireFormatLite::SkipField(in, tag)) return false;
         continue;

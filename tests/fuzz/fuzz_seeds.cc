@@ -94,7 +94,8 @@ std::vector<FromWorker> WorkerMessages() {
           Leaving{"SIGTERM"},
           CopiesHeld{3, 1, 4, {{0, 0}, {1, 0}}},
           reattach,
-          LogLines{3, {{LogSeverity::kWarning, 5, "slow"}}}};
+          LogLines{3, {{LogSeverity::kWarning, 5, "slow"}}},
+          Spans{3, {{1, {{IdleCause::kMemory, 100, 250}}, {}}}}};
 }
 
 std::vector<FromCoordinator> CoordinatorMessages() {
@@ -120,7 +121,8 @@ std::vector<FromCoordinator> CoordinatorMessages() {
           SealCheckpoint{3, 4, 2, false, true, false},
           Validate{3, 4},
           DropCopies{3, 1, 4},
-          Settled{3, 1, 4, 4, 4}};
+          Settled{3, 1, 4, 4, 4},
+          TellSpans{3}};
 }
 
 template <typename Wire, typename Value>

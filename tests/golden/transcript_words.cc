@@ -182,10 +182,10 @@ namespace {
 constexpr absl::string_view kFromWorker[] = {
     "Hello",      "Prepared", "Credit",     "Completions", "Report",        "Failed",
     "Finished",   "GroupId",  "Forgotten",  "Stalled",     "SnapshotSaved", "CheckpointSealed",
-    "Validation", "Leaving",  "CopiesHeld", "Reattach",    "LogLines"};
-constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",      "Finish",
-                                                  "Abort",          "Shutdown", "GroupId",    "TakeSnapshot",
-                                                  "SealCheckpoint", "Validate", "DropCopies", "Settled"};
+    "Validation", "Leaving",  "CopiesHeld", "Reattach",    "LogLines",      "Spans"};
+constexpr absl::string_view kFromCoordinator[] = {
+    "Welcome",      "Assign",         "Grant",    "Finish",     "Abort",   "Shutdown", "GroupId",
+    "TakeSnapshot", "SealCheckpoint", "Validate", "DropCopies", "Settled", "TellSpans"};
 static_assert(std::size(kFromWorker) == std::variant_size_v<FromWorker>);
 static_assert(std::size(kFromCoordinator) == std::variant_size_v<FromCoordinator>);
 
@@ -246,6 +246,13 @@ std::string MessageWords(const FromWorker& message) {
             for (const LogEntry& line : m.lines)
               absl::StrAppend(&words, ", ", LogSeverityName(line.severity), ": ", line.text);
             return words;
+          },
+          [](const Spans& m) {
+            std::string words = absl::StrCat("run ", m.run);
+            for (const Spans::OfRank& r : m.ranks)
+              absl::StrAppend(&words, ", rank ", r.rank, ": ", r.idle.size(), " idle and ",
+                              r.transfers.size(), " transfers");
+            return words;
           }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
@@ -272,7 +279,8 @@ std::string MessageWords(const FromCoordinator& message) {
           [](const Settled& m) {
             return absl::StrCat("steps before ", m.ended, ", snapshots up to ", m.sealed,
                                 ", validations up to ", m.validated);
-          }},
+          },
+          [](const TellSpans& m) { return absl::StrCat("run ", m.run); }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
 }

@@ -117,9 +117,10 @@ TEST_F(HostileSession, ManyEmptyRanks_CostNoMoreThanTheirBytes) {
   const int64_t before = ResidentBytes();
   v1::WorkerMessage large;
   large.set_first(2);
-  for (int payload = 0; payload < 10; ++payload) {
+  for (int payload = 0; payload < 5; ++payload) {
     v1::Report* report = large.add_payloads()->mutable_report();
-    for (int i = 0; i < 20'000; ++i) report->add_ranks();
+    v1::Spans* spans = large.add_payloads()->mutable_spans();
+    for (int i = 0; i < 20'000; ++i) report->add_ranks(), spans->add_ranks();
   }
   const int64_t ours = ResidentBytes() - before;
   stream_->Write(large);

@@ -71,6 +71,7 @@ class ScriptedWorker {
   void On(GroupId&) {}
   void On(DropCopies&) {}
   void On(Settled&) {}
+  void On(TellSpans&) {}
   void On(Assign& m) {
     for (const RankLease& lease : m.leases) tokens_[lease.rank] = lease.token;
     stream_->Send(Prepared{m.run});

@@ -41,14 +41,17 @@ class CoreTest : public ::testing::Test {
     for (JobsEnded& j : e.jobs) jobs_ended += j.jobs.size();
     for (CloseSession& c : e.closed) closed[c.session] = c.status;
     for (WorkerChange& w : e.workers) changes.push_back(std::move(w));
+    spans += e.spans.size();
   }
   void Do(Event e) { Take(core->Step(now, std::move(e))); }
   void Say(SessionId session, FromWorker m) { Do(SessionMessage{session, std::move(m)}); }
 
   void Join(SessionId session, const std::string& name = "", int32_t process = -1) {
     Do(SessionOpened{session});
-    Say(session, Hello{name.empty() ? absl::StrCat("worker-", session) : name, "h",
-                       static_cast<int64_t>(100 + session), process, "addr"});
+    Hello hello{name.empty() ? absl::StrCat("worker-", session) : name, "h",
+                static_cast<int64_t>(100 + session), process, "addr"};
+    hello.tells_spans = tells_spans;
+    Say(session, hello);
   }
   uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
     auto plan = std::make_shared<RunPlan>(*Plan(stages, 2, 2, validate_every));
@@ -110,6 +113,8 @@ class CoreTest : public ::testing::Test {
   std::vector<StepDone> steps;
   std::vector<Validation> validations;
   int validate_every = 0, checkpoint_every = 0, restarts = 0;
+  bool tells_spans = false;
+  size_t spans = 0;
   size_t jobs_ended = 0;
   std::map<SessionId, absl::Status> closed;
   std::vector<WorkerChange> changes;
@@ -978,6 +983,59 @@ TEST_F(MoveTest, WorkerIsDrained_ItLeavesAsIfItHadAsked) {
   for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
   EXPECT_TRUE(Heard<Shutdown>(1).has_value());
   EXPECT_EQ(Heard<Assign>(3)->process_of_rank, (std::vector<int32_t>{1, 1, 2, 2}));
+}
+
+// ---- spans of a run that goes on
+
+class SpansTest : public CoreTest {
+ protected:
+  SpansTest() { tells_spans = true; }
+  bool IsAnswered() { return !replies.empty() && replies.back().reply == 8; }
+};
+
+TEST_F(SpansTest, Asked_AnsweredWhenEveryProcessHasTold) {
+  const uint64_t run = Running();
+  Do(AskSpans{8, run});
+  for (const SessionId s : {1, 2}) EXPECT_EQ(Heard<TellSpans>(s)->run, run);
+  Say(1, Spans{run, {}});
+  EXPECT_FALSE(IsAnswered());
+  Say(2, Spans{run, {}});
+  EXPECT_TRUE(IsAnswered());
+  EXPECT_TRUE(replies.back().status.ok());
+  EXPECT_EQ(spans, 2u);
+}
+
+TEST_F(SpansTest, ProcessThatIsLostOrSilent_HoldsTheAnswerUpNoLonger) {
+  const uint64_t run = Running();
+  Do(AskSpans{8, run});
+  Say(1, Spans{run, {}});
+  EXPECT_EQ(core->next_deadline(), std::min(core->next_deadline(), now + SpanRequests::kPatienceNs));
+  now += SpanRequests::kPatienceNs;
+  Do(Tick{});
+  EXPECT_TRUE(IsAnswered());
+  Do(AskSpans{9, run});
+  Say(1, Spans{run, {}});
+  Do(SessionClosed{2, "it was killed"});
+  EXPECT_EQ(replies.back().reply, 9u);
+}
+
+TEST_F(SpansTest, WorkersThatDoNotKnowTheQuestion_AreNotAsked) {
+  tells_spans = false;
+  const uint64_t run = Running();
+  Do(AskSpans{8, run});
+  for (const SessionId s : {1, 2}) EXPECT_FALSE(Heard<TellSpans>(s).has_value());
+  EXPECT_TRUE(IsAnswered());
+}
+
+TEST_F(SpansTest, ToldOfAnotherRun_CountForNothing) {
+  const uint64_t run = Running();
+  Do(AskSpans{8, run});
+  Say(1, Spans{run + 1, {}});
+  Say(2, Spans{run, {}});
+  EXPECT_FALSE(IsAnswered());
+  EXPECT_EQ(spans, 1u);
+  Do(AskSpans{9, run + 1});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kNotFound);
 }
 
 // ---- runs that go on under another schedule

@@ -463,6 +463,24 @@ TEST(SessionCodec, OtherCoordinatorMessages_RoundTrip_AreEqual) {
   EXPECT_EQ(std::get<Shutdown>(RoundTrip(FromCoordinator(Shutdown{"bye"}))).reason, "bye");
 }
 
+TEST(SessionCodec, SpansAndTheQuestionForThem_RoundTrip_AreEqual) {
+  EXPECT_EQ(std::get<TellSpans>(RoundTrip(FromCoordinator(TellSpans{9}))).run, 9u);
+  const std::vector<IdleSpan> idle = {{IdleCause::kTransfer, 100, 250}, {IdleCause::kMemory, 300, 301}};
+  const std::vector<TransferSpan> transfers = {
+      {1, TensorKind::kActivation, Job::Compute(4, 2, 0, JobKind::kForward), 100, 120, 250, 4096}};
+  const auto spans = std::get<Spans>(RoundTrip(FromWorker(Spans{9, {{2, idle, transfers}, {5, {}, {}}}})));
+  EXPECT_EQ(spans.run, 9u);
+  ASSERT_EQ(spans.ranks.size(), 2u);
+  EXPECT_EQ(spans.ranks[0].rank, 2);
+  EXPECT_EQ(spans.ranks[0].idle, idle);
+  EXPECT_EQ(spans.ranks[0].transfers, transfers);
+  EXPECT_EQ(spans.ranks[1].rank, 5);
+  EXPECT_TRUE(spans.ranks[1].idle.empty() && spans.ranks[1].transfers.empty());
+  v1::WorkerPayload wrong;
+  wrong.mutable_spans()->add_ranks()->set_rank(1 << 20);
+  EXPECT_THAT(std::string(wire::Decode(wrong).status().message()), ::testing::HasSubstr("spans.rank"));
+}
+
 TEST(SessionCodec, MessagesOfCheckpoints_RoundTrip_AreEqual) {
   const auto take = std::get<TakeSnapshot>(RoundTrip(FromCoordinator(TakeSnapshot{9, 40})));
   EXPECT_EQ(take.run, 9u);

@@ -305,6 +305,33 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   EXPECT_EQ(core.transfer_spans(1), expected);
 }
 
+// The present wait counts too, though it goes on.
+TEST(TwoProcesses, AskedForItsSpans_TellsThoseOfItsRanksOfThatRun) {
+  const auto shape = Shape("gpipe", 2, 2, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  WorkerEffects out;
+  PrepareSecondRank(core);
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
+  const WantEffect want = Only<WantEffect>(out)[0];
+  core.OnTensor(5, want.key, {4, 64}, &out);
+  core.OnJobDone(9, {1, Job::Compute(0, 1, 0, JobKind::kForward), 5, 9, true, 0.5}, &out);
+  out.clear();
+  core.OnMessage(20, TellSpans{2}, &out);
+  EXPECT_TRUE(out.empty()) << "it serves another run";
+  core.OnMessage(20, TellSpans{1}, &out);
+  const std::vector<SendEffect> sent = Only<SendEffect>(out);
+  ASSERT_EQ(sent.size(), 1u);
+  const Spans& spans = std::get<Spans>(sent[0].message);
+  EXPECT_EQ(spans.run, 1u);
+  ASSERT_EQ(spans.ranks.size(), 1u);
+  EXPECT_EQ(spans.ranks[0].rank, 1);
+  ASSERT_EQ(spans.ranks[0].transfers.size(), 1u);
+  EXPECT_EQ(spans.ranks[0].transfers[0].bytes, 64);
+  ASSERT_FALSE(spans.ranks[0].idle.empty());
+  EXPECT_EQ(spans.ranks[0].idle.back().start_ns, 9);
+  EXPECT_EQ(spans.ranks[0].idle.back().end_ns, 20);
+}
+
 // A driver reads the clock before it looks, and may be held up between the two.
 TEST(TwoProcesses, TensorMadeAfterTheDriverReadTheClock_ArrivesWhenItWasMade) {
   const auto shape = Shape("gpipe", 2, 2, 1);

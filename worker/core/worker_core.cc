@@ -115,7 +115,18 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     out->push_back(DropCopiesEffect{drop->run, drop->epoch, drop->step});
     return;
   }
+  if (const auto* tell = std::get_if<TellSpans>(&message)) return OnTellSpans(now, *tell, out);
   if (const auto* abort = std::get_if<Abort>(&message)) return OnAbort(*abort, out);
+}
+
+void WorkerCore::OnTellSpans(int64_t now, const TellSpans& tell, WorkerEffects* out) {
+  if (!run_ || run_id() != tell.run) return;
+  Spans spans{tell.run, {}};
+  for (const Rank rank : ranks()) {
+    ClockAt(now, rank);  // the present interval counts too
+    spans.ranks.push_back({rank, idle_spans(rank), transfer_spans(rank)});
+  }
+  out->push_back(SendEffect{std::move(spans)});
 }
 
 void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {

@@ -121,6 +121,7 @@ class WorkerCore {
   void OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out);
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
   void OnAbort(const Abort& abort, WorkerEffects* out);
+  void OnTellSpans(int64_t now, const TellSpans& tell, WorkerEffects* out);
 
   // Notes, at the end of a call of the core, the messages of the run that it adds to the effects.
   class SendNote;

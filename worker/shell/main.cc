@@ -106,6 +106,7 @@ Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
   hello.address = transport.address();
   hello.pool = flags.pool;
+  hello.tells_spans = true;
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
   hello.device_id = std::string(device.uuid());
   if (CommunicationLibrary* library = device.communication()) hello.reduction_library = library->name();
