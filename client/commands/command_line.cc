@@ -570,22 +570,6 @@ CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
   return sub;
 }
 
-CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
-  CLI::App* sub = app.add_subcommand("explain", "Say where a run's time went that its plan does not have");
-  sub->add_option("RUN", o.folder, "Output folder of a run, as out/shakespeare")->required()->type_name("");
-  sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("T");
-  sub->add_option("--profile", o.profile, "Plan by this profile (default: the run's own job times)")
-      ->type_name("FILE");
-  AddForm(*sub, &o.json);
-  sub->footer(
-      Footer({{"weft explain out/shakespeare", "largest differences first"},
-              {"weft explain out/run --profile profile.json", "against times measured elsewhere"}},
-             "The seconds add up to the difference of the measured and the planned makespan of the step."));
-  return sub;
-}
-
 CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   CLI::App* sub = app.add_subcommand("generate", "Write text with a trained gpt");
   sub->add_option("RUN", o.source, "Folder of a training's results, as out/shakespeare; or a run file")
@@ -823,6 +807,27 @@ CLI::App* AddLogs(CLI::App& app, LogsOptions& o) {
   return sub;
 }
 
+CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
+  CLI::App* sub = AddRunsCommand(
+      app, "explain", "Say where a run's time went that its plan does not have, or why it does not run",
+      o.coordinator);
+  sub->add_option("RUN", o.run,
+                  "A run's number, as weft ls shows it; or the output folder of a run, as out/shakespeare")
+      ->required()
+      ->type_name("");
+  sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("T");
+  sub->add_option("--profile", o.profile, "Plan by this profile (default: the run's own job times)")
+      ->type_name("FILE");
+  sub->footer(
+      Footer({{"weft explain out/shakespeare", "largest differences first"},
+              {"weft explain 3", "of a coordinator's run, which may still go on"},
+              {"weft explain out/run --profile profile.json", "against times measured elsewhere"}},
+             "The seconds add up to the difference of the measured and the planned makespan of the step."));
+  return sub;
+}
+
 CLI::App* AddTrace(CLI::App& app, TraceOptions& o) {
   CLI::App* sub =
       AddRunsCommand(app, "trace", "Say what the trace of a run holds, and export it", o.coordinator);
@@ -833,11 +838,13 @@ CLI::App* AddTrace(CLI::App& app, TraceOptions& o) {
   sub->add_option("--otlp", o.otlp,
                   "Write the jobs as OpenTelemetry spans, with links along the job graph (OTLP JSON)")
       ->type_name("FILE");
+  sub->add_option("--perfetto", o.perfetto, "Write the trace itself, which ui.perfetto.dev opens")
+      ->type_name("FILE");
   sub->footer(
       Footer({{"weft trace out/shakespeare", "steps, jobs and times"},
               {"weft trace out/shakespeare --otlp spans.json", "spans for Jaeger or Tempo"},
-              {"weft trace 3 --coordinator 10.0.0.5:7070 --otlp spans.json", "of a coordinator's run"}},
-             "The trace is complete when the run has ended. ui.perfetto.dev opens trace.json itself."));
+              {"weft trace 3 --coordinator 10.0.0.5:7070 --perfetto now.json", "of a coordinator's run"}},
+             "The trace of a run that goes on has its last steps up to now."));
   return sub;
 }
 

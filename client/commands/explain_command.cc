@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,9 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/commands/found_trace.h"
 #include "client/files/predicted_run.h"
-#include "client/files/run_folder.h"
-#include "client/files/trace_file.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "schedules/explain/explanation.h"
@@ -92,23 +90,21 @@ absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& 
   return planned;
 }
 
-absl::Status NoSuchStep(const ExplainOptions& options, const std::set<int>& steps) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s/trace.json has no step %d with a plan; it has %d to %d", options.folder,
-                      options.step, *steps.begin(), *steps.rbegin()));
+absl::Status NoSuchStep(const ExplainOptions& options, const std::string& trace, const std::set<int>& steps) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s has no step %d with a plan; it has %d to %d", trace,
+                                                    options.step, *steps.begin(), *steps.rbegin()));
 }
 
-absl::StatusOr<Compared> Compare(const ExplainOptions& options, const RunSpec& run, const Graph& graph) {
-  const std::string file = (std::filesystem::path(options.folder) / "trace.json").string();
-  auto trace = ReadTrace(file);
-  if (!trace.ok()) return trace.status();
+absl::StatusOr<Compared> Compare(const ExplainOptions& options, const FoundTrace& found, const Graph& graph) {
+  if (!found.trace.ok()) return found.trace.status();
+  const Trace* const trace = &*found.trace;
   const bool by_profile = !options.profile.empty();
   const std::set<int> steps = StepsOf(by_profile ? trace->jobs : trace->planned);
   if (steps.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, " has no plan beside the measured jobs; give one with --profile"));
+        absl::StrCat(found.name, " has no plan beside the measured jobs; give one with --profile"));
   }
-  if (options.step >= 0 && steps.count(options.step) == 0) return NoSuchStep(options, steps);
+  if (options.step >= 0 && steps.count(options.step) == 0) return NoSuchStep(options, found.name, steps);
   Compared compared;
   // Steps on old weights overlap, and are explained together.
   const bool overlap = graph.schedule().MaxStaleness() > 0 && options.step < 0;
@@ -116,14 +112,14 @@ absl::StatusOr<Compared> Compare(const ExplainOptions& options, const RunSpec& r
   compared.first_step = overlap ? *steps.begin() : step;
   compared.last_step = overlap ? *steps.rbegin() : step;
   compared.measured.jobs = JobsOf(trace->jobs, compared.first_step, compared.last_step);
-  if (compared.measured.jobs.empty()) return NoSuchStep(options, steps);
-  compared.measured.idle = std::move(trace->idle);
+  if (compared.measured.jobs.empty()) return NoSuchStep(options, found.name, steps);
+  compared.measured.idle = trace->idle;
   compared.plan = by_profile ? options.profile : "the run's own job times";
   if (!by_profile) {
     compared.planned.jobs = JobsOf(trace->planned, compared.first_step, compared.last_step);
     return compared;
   }
-  auto planned = PlanByProfile(run, options.profile, compared.last_step - compared.first_step + 1);
+  auto planned = PlanByProfile(*found.run, options.profile, compared.last_step - compared.first_step + 1);
   if (!planned.ok()) return planned.status();
   compared.planned = *std::move(planned);
   return compared;
@@ -210,24 +206,57 @@ std::string ToJson(const RunSpec& run, const Compared& compared, const Explanati
   return json.dump() + "\n";
 }
 
-}  // namespace
-
-ExitCode RunExplain(const ExplainOptions& options) {
-  const auto run = ReadRunOfFolder(options.folder, "give the output folder of a run, or a run file");
-  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  auto schedule = ScheduleOf(*run);
+ExitCode Show(const ExplainOptions& options, const FoundTrace& found) {
+  if (!found.run.ok()) return Fail(kExitBadConfiguration, found.run.status().message());
+  const RunSpec& run = *found.run;
+  auto schedule = ScheduleOf(run);
   if (!schedule.ok()) return Fail(kExitBadConfiguration, schedule.status().message());
-  const Graph graph(*std::move(schedule), run->train.steps);
-  const auto compared = Compare(options, *run, graph);
+  const Graph graph(*std::move(schedule), run.train.steps);
+  const auto compared = Compare(options, found, graph);
   if (!compared.ok()) return Fail(kExitBadConfiguration, compared.status().message());
   const auto explanation = Explain(graph, compared->planned, compared->measured);
   if (!explanation.ok()) {
-    return Fail(
-        kExitBadConfiguration,
-        absl::StrCat(options.folder, ": the trace is not of this run: ", explanation.status().message()));
+    return Fail(kExitBadConfiguration,
+                absl::StrCat(found.name, ": the trace is not of this run: ", explanation.status().message()));
   }
-  return PrintData(options.json ? ToJson(*run, *compared, *explanation)
-                                : Table(*run, *compared, *explanation));
+  return PrintData(options.coordinator.json ? ToJson(run, *compared, *explanation)
+                                            : Table(run, *compared, *explanation));
+}
+
+// Says why a run does not run: it waits, or has ended without a trace.
+ExitCode ShowState(const ExplainOptions& options, const RunInfo& run) {
+  if (options.coordinator.json) {
+    return PrintData(OrderedJson{{"run", run.name},
+                                 {"state", std::string(RunStateName(run.state))},
+                                 {"reason", run.reason}}
+                         .dump() +
+                     "\n");
+  }
+  return PrintData(absl::StrCat("run ", run.id, " (", run.name, ") is ", RunStateName(run.state),
+                                run.reason.empty() ? "" : ": ", run.reason, "\n"));
+}
+
+ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
+  auto client = ConnectTo(options.coordinator);
+  if (!client.ok()) return FailToConnect(client.status());
+  const absl::StatusOr<RunInfo> run = (*client)->Get(number);
+  if (!run.ok()) return Fail(ExitCodeOf(run.status()), run.status().message());
+  if (run->state < RunState::kRunning) return ShowState(options, *run);
+  const absl::StatusOr<FoundTrace> found = FetchTrace(**client, number);
+  if (absl::IsFailedPrecondition(found.status())) {
+    if (run->state > RunState::kFinished) return ShowState(options, *run);
+    return Fail(kExitBadConfiguration, found.status().message());
+  }
+  if (!found.ok()) return Fail(ExitCodeOf(found.status()), found.status().message());
+  if (!run->reason.empty()) PrintMessage(absl::StrCat("note: run ", number, ": ", run->reason));
+  return Show(options, *found);
+}
+
+}  // namespace
+
+ExitCode RunExplain(const ExplainOptions& options) {
+  if (const auto number = RunNumber(options.run); number.has_value()) return ExplainRun(options, *number);
+  return Show(options, ReadFoundTrace(options.run, "give the output folder of a run, or a run file"));
 }
 
 }  // namespace weft

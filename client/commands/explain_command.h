@@ -1,23 +1,23 @@
 // Runs `weft explain`: names the largest differences between a measured step and its plan, with their causes,
-// in seconds that add up to the difference of the two makespans (schedules/explain/explanation.h).
+// in seconds that add up to the difference of the two makespans (schedules/explain/explanation.h). Of a
+// coordinator's run that does not run it says why.
 #ifndef WEFT_CLIENT_COMMANDS_EXPLAIN_COMMAND_H_
 #define WEFT_CLIENT_COMMANDS_EXPLAIN_COMMAND_H_
 
 #include <string>
 
-#include "client/console/console.h"
+#include "client/commands/coordinator_access.h"
 
 namespace weft {
 
 struct ExplainOptions {
-  std::string folder;   // output folder of the run
+  CoordinatorOptions coordinator;
+  std::string run;      // number of a coordinator's run, or output folder
   int step = -1;        // -1: the step of median time
   std::string profile;  // file; empty: the run's own plan
-  bool json = false;
 };
 
-// Returns kExitBadConfiguration for a folder without a run's trace and plan, or for a profile of another
-// model.
+// Returns kExitBadConfiguration for a run without a trace and a plan, or for a profile of another model.
 ExitCode RunExplain(const ExplainOptions& options);
 
 }  // namespace weft

@@ -18,12 +18,13 @@ nlohmann::json ReadJsonFile(const std::filesystem::path& path) {
 }  // namespace
 
 absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder, absl::string_view otherwise) {
-  const std::string summary_file = (std::filesystem::path(folder) / "summary.json").string();
-  const nlohmann::json summary = ReadJsonFile(summary_file);
-  if (summary.is_object() && summary.contains("run")) {
-    auto spec = ParseRunSpec(summary["run"]);
+  for (const char* name : {"run.json", "summary.json"}) {
+    const std::string file = (std::filesystem::path(folder) / name).string();
+    const nlohmann::json json = ReadJsonFile(file);
+    if (!json.is_object() || !json.contains("run")) continue;
+    auto spec = ParseRunSpec(json["run"]);
     if (spec.ok()) return spec;
-    return absl::InvalidArgumentError(absl::StrCat(summary_file, ": ", spec.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": ", spec.status().message()));
   }
   const nlohmann::json run = ReadJsonFile(std::filesystem::path(folder) / "run.json");
   if (run.is_object() && run.contains("file") && run["file"].is_string()) {

@@ -10,9 +10,10 @@
 
 namespace weft {
 
-// Reads the specification of the run in the folder: from summary.json, or, if the run has not finished, from
-// the file that run.json names. InvalidArgument with one sentence that names the file or the folder; where it
-// is no folder of a run, `otherwise` says what to give instead.
+// Reads the specification of the run in the folder: from run.json; where a release before wrote that, from
+// summary.json, or, if the run has not finished, from the file that run.json names. InvalidArgument with one
+// sentence that names the file or the folder; where it is no folder of a run, `otherwise` says what to give
+// instead.
 absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder, absl::string_view otherwise);
 
 }  // namespace weft

@@ -176,6 +176,10 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
     return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  return ParseTrace(file, path);
+}
+
+absl::StatusOr<Trace> ParseTrace(std::istream& text, const std::string& name) {
   Trace trace;
   int64_t events = 0, bad = -1;
   // Each event is taken as soon as it is there and not kept: a trace has some hundred thousands.
@@ -202,12 +206,12 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
     ++events;
     return false;
   };
-  const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
+  const Json json = Json::parse(text, take, /*allow_exceptions=*/false);
   if (too_deep) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is nested more than ", kMaxJsonDepth, " levels deep, so it is not a trace"));
+        absl::StrCat(name, " is nested more than ", kMaxJsonDepth, " levels deep, so it is not a trace"));
   }
-  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(name, " is not JSON"));
   if (json.is_object()) {
     trace.ranks = std::max(trace.ranks, Number(json, "ranks", kMaxNumber + 1).value_or(0));
     trace.inputs = Inputs(json);
@@ -218,7 +222,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   }
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a trace of weft train or weft simulate: ",
+        absl::StrCat(name, " is not a trace of weft train or weft simulate: ",
                      bad < 0 ? "it has no jobs" : absl::StrCat("event ", bad + 1, " is not a job")));
   }
   return trace;

@@ -8,6 +8,7 @@
 #define WEFT_CLIENT_FILES_TRACE_FILE_H_
 
 #include <array>
+#include <istream>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct Trace {
 };
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path);
+// Reads the text of such a file; `name` is for messages.
+absl::StatusOr<Trace> ParseTrace(std::istream& text, const std::string& name);
 
 // Returns the jobs of one step, the last if `step` is -1.
 absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step);

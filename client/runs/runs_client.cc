@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
+constexpr int kSlowCalls = 12;  // multiple of the time of other calls, for those that plan or draw
 
 class GrpcRunsClient final : public RunsClient {
  public:
@@ -34,8 +34,7 @@ class GrpcRunsClient final : public RunsClient {
     v1::SubmitResponse out;
     wire::Encode(request, &in);
     // The coordinator answers when it has planned the run, and a large one takes its time.
-    const absl::Status s =
-        Call([&](auto* context) { return stub_->Submit(context, in, &out); }, kSubmitFactor);
+    const absl::Status s = Call([&](auto* context) { return stub_->Submit(context, in, &out); }, kSlowCalls);
     if (!s.ok()) return s;
     return out.run();
   }
@@ -124,6 +123,22 @@ class GrpcRunsClient final : public RunsClient {
     for (RunLogLine& line : part->lines) line.run = run;
     *place = {out.log(), part->last};
     return part;
+  }
+
+  absl::StatusOr<RunTrace> Trace(uint64_t run) override {
+    v1::TraceRequest in;
+    in.set_run(run);
+    RunTrace trace;
+    const auto read = [&](grpc::ClientContext* context) {
+      const auto reader = stub_->Trace(context, in);
+      for (v1::TracePart part; reader->Read(&part);) {
+        trace.run += part.run();
+        trace.trace += part.trace();
+      }
+      return reader->Finish();
+    };
+    if (const absl::Status s = Call(read, kSlowCalls); !s.ok()) return s;
+    return trace;
   }
 
   absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) override {

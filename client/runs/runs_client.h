@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/net/security_flags.h"
 #include "proto/session/run_info.h"
+#include "proto/session/run_trace.h"
 #include "proto/session/worker_info.h"
 #include "proto/wire/runs_codec.h"
 
@@ -29,8 +30,9 @@ class RunsClient {
   virtual ~RunsClient() = default;
 
   // Makes a client for `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns` is the longest time
-  // of one call; Submit has 12 times as long, and Watch has no limit. InvalidArgument for a malformed
-  // address; FailedPrecondition for one that needs TLS where there is none, or for wrong certificates.
+  // of one call; Submit and Trace have 12 times as long, and Watch has no limit. InvalidArgument for a
+  // malformed address; FailedPrecondition for one that needs TLS where there is none, or for wrong
+  // certificates.
   static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
                                                             const SecurityFlags& security = {},
                                                             int64_t call_ns = 10'000'000'000);
@@ -58,6 +60,10 @@ class RunsClient {
     uint64_t log = 0, after = 0;
   };
   virtual absl::StatusOr<RunLogPart> Logs(uint64_t run, Rank rank, LogPlace* place) = 0;
+
+  // Returns the trace of the run, of one that goes on as far as it has come. FailedPrecondition where it has
+  // none.
+  virtual absl::StatusOr<RunTrace> Trace(uint64_t run) = 0;
 
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
   // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).

@@ -66,7 +66,7 @@ class LocalTraining {
     if (!started.ok()) {
       if (server_ != nullptr) server_->Stop("the training could not start");
       workers_.Stop(kStopGrace, &signals_);
-      TellUnfinished(options_, "failed", std::string(started.message()), &log_);
+      TellUnfinished(options_, Results(), "failed", std::string(started.message()), &log_);
       return Fail(started.code() == absl::StatusCode::kInvalidArgument ? kExitBadConfiguration : kExitFailed,
                   started.message());
     }
@@ -372,7 +372,7 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   workers_.Stop(kStopGrace, &signals_);
   const std::string words = workers_.LastWords();
   std::fwrite(words.data(), 1, words.size(), stderr);
-  TellUnfinished(options_, "failed", std::string(status.message()), &log_);
+  TellUnfinished(options_, Results(), "failed", std::string(status.message()), &log_);
   PrintMessage(absl::StrCat("the run failed after ", StepsMade(options_.run.spec, log_.seconds().size()),
                             ": ", status.message()));
   PrintCheckpoint();
@@ -395,7 +395,7 @@ void LocalTraining::PrintCheckpoint() {
 ExitCode LocalTraining::Refused(const absl::Status& status) {
   server_->Stop("the worker processes could not start");
   workers_.Stop(kStopGrace, &signals_);
-  TellUnfinished(options_, "failed", std::string(status.message()), &log_);
+  TellUnfinished(options_, Results(), "failed", std::string(status.message()), &log_);
   return Fail(kExitBadConfiguration, status.message());
 }
 
@@ -404,7 +404,7 @@ ExitCode LocalTraining::Interrupted(const absl::Status& status) {
                             "; ending the worker processes"));
   workers_.Stop(kStopGrace, &signals_);
   server_->Stop("interrupted");
-  TellUnfinished(options_, "stopped", std::string(status.message()), &log_);
+  TellUnfinished(options_, Results(), "stopped", std::string(status.message()), &log_);
   PrintCheckpoint();
   return kExitInterrupted;
 }

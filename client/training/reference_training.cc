@@ -34,14 +34,14 @@ class ReferenceTraining {
     task_.StopBy([this] { return BeginStop(); });
     const absl::Status started = task_.Start("--reference", options_.run.spec, arguments);
     if (!started.ok()) {
-      TellUnfinished(options_, "failed", std::string(started.message()), &log_);
+      TellUnfinished(options_, Results(), "failed", std::string(started.message()), &log_);
       return Fail(kExitFailed, started.message());
     }
     const absl::Status ended = task_.Watch([this](const nlohmann::json& line) { return TakeStep(line); },
                                            [this] { ShowProgress(); });
     progress_.Clear();
     if (ended.code() == absl::StatusCode::kCancelled) {
-      TellUnfinished(options_, "stopped", std::string(ended.message()), &log_);
+      TellUnfinished(options_, Results(), "stopped", std::string(ended.message()), &log_);
       PrintMessage(absl::StrCat(ended.message(), " after ", Steps()));
       PrintCheckpoint();
       return kExitInterrupted;
@@ -151,17 +151,21 @@ class ReferenceTraining {
 
   ExitCode Failed(const absl::Status& status) {
     task_.PrintLastWords();
-    TellUnfinished(options_, "failed", std::string(status.message()), &log_);
+    TellUnfinished(options_, Results(), "failed", std::string(status.message()), &log_);
     PrintMessage(absl::StrCat("the reference failed after ", Steps(), ": ", status.message()));
     PrintCheckpoint();
     return task_.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
   }
 
-  ExitCode Finished() {
+  TrainResults Results() const {
     TrainResults results = ResultsOf(options_.run.spec, log_);
     results.reference = true;
+    return results;
+  }
+
+  ExitCode Finished() {
     if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
-    return TellResults(options_, results, &log_);
+    return TellResults(options_, Results(), &log_);
   }
 
   const LocalTrainingOptions& options_;

@@ -57,11 +57,12 @@ std::string StoppingText(int step, int end_step) {
                       "; press Ctrl-C again to stop at once");
 }
 
-void TellUnfinished(const LocalTrainingOptions& options, const std::string& state, const std::string& reason,
-                    StepLog* log) {
+void TellUnfinished(const LocalTrainingOptions& options, const TrainResults& so_far, const std::string& state,
+                    const std::string& reason, StepLog* log) {
   SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
-  const std::string message = LeaveUnfinished(
-      RecordOf(options.run.spec, options.file, state, log->seconds().size(), reason), options.output, log);
+  const std::string message =
+      LeaveUnfinished(so_far, RecordOf(options.run.spec, options.file, state, log->seconds().size(), reason),
+                      options.output, log);
   if (!message.empty()) PrintMessage(message);
 }
 

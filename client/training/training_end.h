@@ -18,8 +18,8 @@ ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& re
 
 // Writes the results of a run that was `stopped` or `failed`, as far as there are any, and says what the
 // folder holds where that is not the run's own work.
-void TellUnfinished(const LocalTrainingOptions& options, const std::string& state, const std::string& reason,
-                    StepLog* log);
+void TellUnfinished(const LocalTrainingOptions& options, const TrainResults& so_far, const std::string& state,
+                    const std::string& reason, StepLog* log);
 
 // Returns "the checkpoint of step 40 is complete; `weft train tiny.yaml --resume out/tiny` goes on from it",
 // for the newest checkpoint of the run; "" if no run can go on from `step`.

@@ -484,6 +484,7 @@ absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
   if (!run_id_.empty()) json["run_id"] = run_id_;
   json["pid"] = getpid();
   json["host"] = HostName();
+  if (!record.spec.empty()) json["run"] = Json::parse(record.spec);
   return WriteWholeFile(live_ + "/run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -36,6 +36,7 @@ struct RunRecord {
   std::string reason;                // reason why it was stopped or failed
   int first_step = 0, end_step = 0;  // steps that it was to make: from the first up to, not with, the end
   int steps_done = 0;                // steps of the run file that are in its weights
+  std::string spec;  // JSON of the run file, with the schedule that it follows; "" if not known
 };
 
 class OutputFolder {

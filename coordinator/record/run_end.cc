@@ -1,6 +1,8 @@
 #include "coordinator/record/run_end.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -20,49 +22,78 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
   record.first_step = spec.first_step();
   record.end_step = spec.end_step();
   record.steps_done = record.first_step + static_cast<int>(steps_made);
+  record.spec = ToJson(spec).dump();
   return record;
 }
 
-TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
-  TrainResults results;
-  results.spec = spec;
-  results.step_seconds = log.seconds();
-  results.first_loss = log.first_loss();
-  results.final_loss = log.last_loss();
-  results.validation = log.validation();
-  results.skipped_steps = log.losses().skipped_steps();
-  results.seconds = log.end_seconds();
-  return results;
+namespace {
+
+// Drops the jobs of steps that have not ended. Those from `first` on follow the schedule; those before have
+// ended.
+void KeepWholeSteps(const RunSchedule& schedule, int32_t first, std::vector<DrawnJob>* jobs) {
+  const int all = Graph(schedule).jobs_per_step();
+  std::map<int32_t, int> made;
+  for (const DrawnJob& j : *jobs) ++made[j.job.step];
+  const auto runs = [&](const DrawnJob& j) { return j.job.step >= first && made[j.job.step] < all; };
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), runs), jobs->end());
 }
 
-TrainResults ResultsOf(const RunSpec& first_spec, const RunSchedule& first_schedule, int processes,
-                       const RunRecorder& recorder, const StepLog& log) {
+// Adds the figures that come from the run's steps.
+void AddSteps(const StepLog& log, TrainResults* results) {
+  results->step_seconds = log.seconds();
+  results->first_loss = log.first_loss();
+  results->final_loss = log.last_loss();
+  results->validation = log.validation();
+  results->skipped_steps = log.losses().skipped_steps();
+  results->seconds = log.end_seconds();
+}
+
+}  // namespace
+
+TrainResults ResultsSoFar(const RunSpec& first_spec, const RunSchedule& first_schedule,
+                          const RunRecorder& recorder) {
   const std::shared_ptr<const RunPlan> replanned = recorder.replanned();
-  const RunSpec& spec = replanned == nullptr ? first_spec : *replanned->spec;
   const RunSchedule& schedule = replanned == nullptr ? first_schedule : replanned->graph.run_schedule();
-  TrainResults results = ResultsOf(spec, log);
-  results.processes = processes;
+  TrainResults results;
+  results.spec = replanned == nullptr ? first_spec : *replanned->spec;
+  results.ranks = schedule.scheme.ranks;
   const RunInfo run = recorder.run();
   results.reports = run.reports;
-  results.reduction = run.reduction;
-  results.restarts = run.restarts;
-  results.non_finite_steps = run.non_finite_steps;
   results.jobs = recorder.LastJobs();
+  KeepWholeSteps(schedule, run.restart_step, &results.jobs);
   if (const auto start = recorder.first_start_ns(); start.has_value())
     results.first_start_unix_ns = *start + UnixMinusMonotonic();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
-  results.ranks = schedule.scheme.ranks;
   std::set<int> kept;
   for (const DrawnJob& j : results.jobs) kept.insert(j.job.step);
-  const auto predicted = PredictionFrom(schedule, spec.steps_to_make(), static_cast<int>(kept.size()),
+  const auto predicted = PredictionFrom(schedule, results.spec.steps_to_make(), static_cast<int>(kept.size()),
                                         recorder.TypicalDurations());
   if (predicted.ok()) results.predicted = *predicted;
   return results;
 }
 
-EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
-                      StepLog* log) {
+TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
+  TrainResults results;
+  results.spec = spec;
+  AddSteps(log, &results);
+  return results;
+}
+
+TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
+                       const RunRecorder& recorder, const StepLog& log) {
+  TrainResults results = ResultsSoFar(spec, schedule, recorder);
+  AddSteps(log, &results);
+  results.processes = processes;
+  const RunInfo run = recorder.run();
+  results.reduction = run.reduction;
+  results.restarts = run.restarts;
+  results.non_finite_steps = run.non_finite_steps;
+  return results;
+}
+
+EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolder* output, StepLog* log) {
+  record.spec = ToJson(results.spec).dump();
   EndedRun ended_run;
   const absl::Status there = output->StillThere();
   ended_run.folder_gone = !there.ok();
@@ -98,11 +129,15 @@ EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, Outp
   return ended_run;
 }
 
-std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log) {
+std::string LeaveUnfinished(const TrainResults& so_far, RunRecord record, OutputFolder* output,
+                            StepLog* log) {
+  record.spec = ToJson(so_far.spec).dump();
   if (output->StillThere().ok()) {
     log->Finish().IgnoreError();
-    if (!log->seconds().empty())
+    if (!log->seconds().empty()) {
+      WriteTraces(so_far, output->live());
       WriteLossPicture(output->live(), absl::StrCat(record.name, ": loss, ", record.state)).IgnoreError();
+    }
   }
   output->ReleaseReserve();
   const auto ended = output->End(record);

@@ -24,10 +24,15 @@ namespace weft {
 RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
                    size_t steps_made = 0, const std::string& reason = "");
 
+// Returns what can be told of the jobs of a run that goes on, of the steps that have ended: those figures of
+// its results that do not come from its steps. Specification and schedule are those that it began with; those
+// under which it went on last take their place.
+TrainResults ResultsSoFar(const RunSpec& spec, const RunSchedule& schedule, const RunRecorder& recorder);
+
 // Returns the results of a plain loop, from its steps.
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
-// Returns the results of a run through the runtime, from what was recorded. Specification and schedule are
-// those that it began with; those under which it went on last take their place.
+// Returns the results of a run through the runtime, from what was recorded. Specification and schedule as for
+// ResultsSoFar.
 TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
                        const RunRecorder& recorder, const StepLog& log);
 
@@ -38,12 +43,12 @@ struct EndedRun {
 };
 
 // Writes the results of a run that finished.
-EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
-                      StepLog* log);
+EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolder* output, StepLog* log);
 
-// Writes the results of a run that was stopped or failed. Returns a sentence about what the folder holds
-// where that is not the run's own work.
-std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log);
+// Writes what there is of a run that was stopped or failed: the record, and of one that has made a step what
+// the last steps looked like. Returns a sentence about what the folder holds where that is not the run's own
+// work.
+std::string LeaveUnfinished(const TrainResults& so_far, RunRecord record, OutputFolder* output, StepLog* log);
 
 }  // namespace weft
 

@@ -149,6 +149,14 @@ void RunRecorder::OnReport(const Report& report) {
   }
 }
 
+void RunRecorder::OnSpans(const Spans& spans) {
+  MutexLock lock(mu_);
+  for (const Spans::OfRank& of_rank : spans.ranks) {
+    idle_[of_rank.rank] = of_rank.idle;
+    transfers_[of_rank.rank] = of_rank.transfers;
+  }
+}
+
 RunInfo RunRecorder::run() const {
   MutexLock lock(mu_);
   RunInfo run = run_;

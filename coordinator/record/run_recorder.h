@@ -53,6 +53,7 @@ class RunRecorder {
   void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
+  void OnSpans(const Spans& spans);
   void OnSlowJob(const SlowJob& slow);
   void OnLog(const RunLogLine& line);
   void OnReplanned(const Replanned& replanned);
@@ -79,8 +80,8 @@ class RunRecorder {
   std::vector<DrawnJob> LastJobs() const;
   // Returns the start of the first job, by the monotonic clock; nothing before it has ended.
   std::optional<int64_t> first_start_ns() const;
-  // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
-  // when the run ends.
+  // Return the idle times and transfers during these jobs, likewise, as far as workers have told them; they
+  // do when the run ends, and when they are asked.
   std::vector<IdleInterval> LastIdle() const;
   std::vector<TransferInterval> LastTransfers() const;
   // Returns the mean duration of each kind and stage in seconds, over its last jobs without the slowest and

@@ -69,6 +69,13 @@ class RunRecords::Recording {
     Wake();
   }
 
+  // Returns the trace so far; its jobs are empty before the first step has ended.
+  absl::StatusOr<RunTrace> Trace() const {
+    const TrainResults results = ResultsSoFar(spec_, schedule_, recorder_);
+    if (results.jobs.empty()) return absl::FailedPreconditionError("it has ended no step yet");
+    return RunTrace{ToJson(results.spec).dump(), TraceText(results)};
+  }
+
   bool AwaitWritten(int64_t ns) { return !begun_ || written_.WaitWithTimeout(ns); }
 
  private:
@@ -129,6 +136,7 @@ class RunRecords::Recording {
     } else {
       const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
       const std::string message = LeaveUnfinished(
+          ResultsSoFar(spec_, schedule_, recorder_),
           RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason), folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
@@ -233,6 +241,14 @@ std::optional<RunRecords::Look> RunRecords::LookAt(uint64_t run) {
   return Look{recorder.run(), recorder.history(), recorder.LastJobs(), recording->stages()};
 }
 
+absl::StatusOr<RunTrace> RunRecords::TraceOf(uint64_t run, const std::string& output) {
+  const std::shared_ptr<Recording> recording = Find(run);
+  const absl::StatusOr<RunTrace> trace = recording != nullptr ? recording->Trace() : ReadRunTrace(output);
+  if (trace.ok()) return trace;
+  return absl::FailedPreconditionError(
+      absl::StrCat("run ", run, " has no trace: ", trace.status().message()));
+}
+
 void RunRecords::Forget(uint64_t run) {
   MutexLock lock(mu_);
   const auto found = recordings_.find(run);
@@ -281,6 +297,10 @@ void RunRecords::OnLog(const RunLogLine& line) {
 
 void RunRecords::OnReport(const Report& report) {
   if (const auto recording = Find(report.run)) recording->recorder().OnReport(report);
+}
+
+void RunRecords::OnSpans(const Spans& spans) {
+  if (const auto recording = Find(spans.run)) recording->recorder().OnSpans(spans);
 }
 
 void RunRecords::OnReplanned(const Replanned& replanned) {

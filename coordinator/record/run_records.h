@@ -5,8 +5,8 @@
 // active run writes. A folder that hangs or a disk that is full holds up neither the coordinator nor other
 // runs, and fails no run: files that could not be written are logged.
 //
-// Threads: Claim from any but the coordinator's loop; LookAt from any; the others on the loop. Destruction
-// waits a few seconds for writes in progress, no longer.
+// Threads: Claim from any but the coordinator's loop; LookAt and TraceOf from any; the others on the loop.
+// Destruction waits a few seconds for writes in progress, no longer.
 #ifndef WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 #define WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 
@@ -24,6 +24,7 @@
 #include "coordinator/core/events.h"
 #include "coordinator/core/run_plan.h"
 #include "coordinator/record/run_history.h"
+#include "proto/session/run_trace.h"
 #include "proto/wire/runs_codec.h"
 #include "schedules/drawing/drawing.h"
 
@@ -55,6 +56,7 @@ class RunRecords {
   void OnReport(const Report& report);
   void OnLog(const RunLogLine& line);
   void OnReplanned(const Replanned& replanned);
+  void OnSpans(const Spans& spans);
 
   // Returns what is known of a run that has not ended; null for others. May be called from any thread.
   struct Look {
@@ -64,6 +66,11 @@ class RunRecords {
     int stages = 1;
   };
   std::optional<Look> LookAt(uint64_t run);
+
+  // Returns the trace of a run: of one that goes on, from what is recorded; else as it is in its folder,
+  // `output`. May take long, and blocks on the disk; from any thread. FailedPrecondition for a run that has
+  // ended no step yet, or that has left no trace.
+  absl::StatusOr<RunTrace> TraceOf(uint64_t run, const std::string& output);
 
  private:
   class Recording;

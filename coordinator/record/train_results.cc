@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -234,6 +235,10 @@ std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::ve
   return beside;
 }
 
+std::string TraceText(const TrainResults& results) {
+  return DrawTrace(results.jobs, DrawingWithPlan(results, results.jobs));
+}
+
 std::string StepLine(const StepRecord& step) {
   Json line = {{"step", step.step}};
   line["loss"] = step.has_loss ? Json(step.loss) : Json();
@@ -373,6 +378,18 @@ std::string StepsMade(const RunSpec& spec, size_t steps) {
                       spec.train.steps, " are made)");
 }
 
+absl::StatusOr<RunTrace> ReadRunTrace(const std::string& folder) {
+  std::ifstream run_file(folder + "/run.json", std::ios::binary);
+  const Json run = Json::parse(run_file, nullptr, /*allow_exceptions=*/false);
+  std::ifstream trace_file(folder + "/trace.json", std::ios::binary);
+  std::ostringstream trace;
+  trace << trace_file.rdbuf();
+  if (!run.is_object() || !run.contains("run") || !trace_file)
+    return absl::NotFoundError(absl::StrCat("a run that has made a step leaves run.json and trace.json in ",
+                                            folder, ", which are not there now"));
+  return RunTrace{run["run"].dump(), std::move(trace).str()};
+}
+
 absl::Status WriteSummary(const TrainResults& results, const std::string& folder) {
   return WriteWholeFile(folder + "/summary.json", SummaryJson(results).dump(2) + "\n");
 }
@@ -387,8 +404,7 @@ std::vector<std::string> WriteTraces(const TrainResults& results, const std::str
   if (results.reference) return lost;
   note(WriteActions(results, folder + "/actions.csv"));
   note(WriteWholeFile(folder + "/timeline.svg", Svg(results)));
-  note(WriteWholeFile(folder + "/trace.json",
-                      DrawTrace(results.jobs, DrawingWithPlan(results, results.jobs))));
+  note(WriteWholeFile(folder + "/trace.json", TraceText(results)));
   return lost;
 }
 

@@ -17,6 +17,7 @@
 #include "coordinator/record/run_recorder.h"
 #include "nlohmann/json_fwd.hpp"
 #include "proto/session/messages.h"
+#include "proto/session/run_trace.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
 #include "schedules/run_terms.h"
@@ -66,6 +67,10 @@ absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps
 // time, from the begin of the first of them on.
 std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::vector<DrawnJob>& measured);
 
+// Returns trace.json: the jobs with the plan beside them, idle times and transfers. Of the results it needs
+// what ResultsSoFar of run_end.h gives.
+std::string TraceText(const TrainResults& results);
+
 // Returns one line of steps.jsonl, without its end.
 std::string StepLine(const StepRecord& step);
 std::string ValidationLine(const Validation& validation);
@@ -85,6 +90,9 @@ absl::Status KeepCheckpoint(const std::string& folder, ResumeSpec* resume);
 // Says how far a run has come, for a person: "3 of 10 steps", and from where on if it goes on from a
 // checkpoint.
 std::string StepsMade(const RunSpec& spec, size_t steps);
+
+// Reads the trace that a run left in the folder. NotFound where it left none.
+absl::StatusOr<RunTrace> ReadRunTrace(const std::string& folder);
 
 // Writes summary.json. Unavailable with the file's name.
 absl::Status WriteSummary(const TrainResults& results, const std::string& folder);

@@ -131,6 +131,7 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   both.validation = [records](const Validation& validation) { records->OnValidation(validation); };
   both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
   both.report = [records](const Report& report) { records->OnReport(report); };
+  both.spans = [records](const Spans& spans) { records->OnSpans(spans); };
   both.replanned = [log, records](const Replanned& replanned) {
     log.replanned(replanned);
     records->OnReplanned(replanned);
@@ -322,6 +323,9 @@ int Serve(const Configuration& configuration,
     return records.Claim(run, request, plan);
   };
   options.release = [&records](uint64_t run) { records.Release(run); };
+  options.trace = [&records](uint64_t run, const std::string& output) {
+    return records.TraceOf(run, output);
+  };
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
   if (writer != nullptr) TakeUpRuns(&*store, &records, &log, &options);

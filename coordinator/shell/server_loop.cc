@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
+#include "coordinator/shell/trace_call.h"
 #include "coordinator/store/store_writer.h"
 #include "proto/wire/channel.h"
 #include "run/run_id.h"
@@ -37,7 +38,8 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       log_id_(static_cast<uint64_t>(MonotonicNow())),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
                  [this](ReplanRun replan) { Add(std::move(replan)); }),
-      planner_(options.planner) {
+      planner_(options.planner),
+      traces_(options.trace) {
   if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
   for (const RestoreRun& run : options.restored) {
@@ -55,9 +57,9 @@ ServerLoop::~ServerLoop() {
 
 void ServerLoop::Start(CallerName caller) {
   AcceptSession();
-  AcceptRunsCalls(
-      this, runs_service_, queue_.get(),
-      [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); }, std::move(caller));
+  const auto own = [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); };
+  AcceptRunsCalls(this, runs_service_, queue_.get(), own, std::move(caller));
+  AcceptTraceCalls(this, runs_service_, queue_.get(), own);
   thread_ = StartThread([this] { Run(); });
 }
 
@@ -233,6 +235,9 @@ void ServerLoop::CarryOut(Effects effects) {
   for (const Report& r : effects.reports) {
     if (observer.report) observer.report(r);
   }
+  for (const Spans& s : effects.spans) {
+    if (observer.spans) observer.spans(s);
+  }
   for (const StepDone& s : effects.steps) {
     replanner_.Hear(s);
     if (observer.step) observer.step(s);
@@ -357,6 +362,20 @@ void ServerLoop::Drain(DrainWorker order, Answer answer) {
   order.reply = next_reply_++;
   answers_[order.reply] = std::move(answer);
   Add(std::move(order));
+}
+
+void ServerLoop::ReadTrace(uint64_t run, TraceReader::Done answer) {
+  if (!options_.trace) return answer(absl::UnimplementedError("this coordinator keeps no traces"));
+  const uint64_t reply = next_reply_++;
+  answers_[reply] = [this, answer = std::move(answer)](const absl::StatusOr<uint64_t>& asked) {
+    const absl::StatusOr<RunInfo> info = asked.ok() ? core_.GetRun(*asked) : asked.status();
+    if (!info.ok()) return answer(info.status());
+    const bool reads = traces_.Read(*asked, info->output, [this, answer](absl::StatusOr<RunTrace> trace) {
+      Post([answer, trace = std::move(trace)] { answer(trace); });
+    });
+    if (!reads) answer(absl::ResourceExhaustedError("too many traces are asked for at once; try again"));
+  };
+  Add(AskSpans{reply, run});
 }
 
 }  // namespace weft

@@ -38,6 +38,7 @@
 #include "coordinator/shell/runs_calls.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
+#include "coordinator/shell/trace_reader.h"
 #include "proto/wire/runs_codec.h"
 #include "weft/v1/runs.grpc.pb.h"
 #include "weft/v1/session.grpc.pb.h"
@@ -71,6 +72,9 @@ class ServerLoop {
   // Moves ranks, or has a worker leave; `reply` is chosen here.
   void Move(MoveRanks order, Answer answer);
   void Drain(DrainWorker order, Answer answer);
+  // Reads the trace of a run, whose processes are asked what they know first. Calls `answer` on the loop's
+  // thread, or never if the loop ends before.
+  void ReadTrace(uint64_t run, TraceReader::Done answer);
   const CoordinatorCore& core() const { return core_; }
   // Calls `answer`, which reads from the core, as soon as all that the core has decided so far is durable.
   void WhenDurable(std::function<void()> answer);
@@ -156,6 +160,7 @@ class ServerLoop {
 
   Replanner replanner_;
   PlannerThread planner_;
+  TraceReader traces_;
   std::unique_ptr<ProcessWatch> processes_;  // of this machine; null where their owner reports their end
   std::thread thread_;
 };

@@ -12,6 +12,7 @@
 #include "base/net/security_flags.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/core/events.h"
+#include "proto/session/run_trace.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -28,6 +29,7 @@ struct CoordinatorObserver {
   std::function<void(const Validation&)> validation;  // with its figures
   std::function<void(const JobsEnded&)> jobs;         // each job once
   std::function<void(const Report&)> report;
+  std::function<void(const Spans&)> spans;       // that were asked for, to be in a trace
   std::function<void(const SlowJob&)> slow_job;  // that has ended
   std::function<void(const WorkerChange&)> worker;
   std::function<void(const RunLogLine&)> log;       // lines about runs, of workers and of the coordinator
@@ -58,6 +60,9 @@ struct CoordinatorServerOptions {
       claim;
   // Releases a run that was not taken in after it was claimed. On the server's thread.
   std::function<void(uint64_t run)> release;
+  // Returns the trace of a run whose folder is `output`. On a thread of its own, as it waits for the disk;
+  // ends before the server does. Absent: there are no traces.
+  std::function<absl::StatusOr<RunTrace>(uint64_t run, const std::string& output)> trace;
   // Keeps what a coordinator needs that is started again; null for nothing. Outlives the server. The runs
   // that it had at the start are `restored`.
   StoreWriter* store = nullptr;

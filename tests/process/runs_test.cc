@@ -3,9 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +49,16 @@ class Runs : public ::testing::Test {
     arguments.insert(arguments.begin(), "weft");
     arguments.insert(arguments.end(), {"--coordinator", address_});
     return Command::Run(arguments, seconds);
+  }
+
+  // Waits until the run has made so many steps.
+  bool AwaitSteps(int run, int steps) const {
+    for (int i = 0; i < 1200; ++i) {
+      const CommandResult described = Weft({"describe", absl::StrCat(run), "-o", "json"});
+      if (described.code == 0 && Json::parse(described.out)["steps_done"] >= steps) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return false;
   }
 
   const TestFolder folder_;
@@ -166,6 +179,62 @@ TEST_F(Runs, LogsOfNoRun_SayWhatToGive) {
   EXPECT_EQ(Weft({"logs", folder_ / ""}).code, 78);
 }
 
+// Why a rank is idle is asked while it is, and from another machine than the coordinator's.
+TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
+  StartWorkers(2);
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
+  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--detach"}).code, 0);
+  ASSERT_TRUE(AwaitSteps(1, 20));
+  const CommandResult trace = Weft(
+      {"trace", "1", "-o", "json", "--perfetto", folder_ / "now.json", "--otlp", folder_ / "spans.json"});
+  ASSERT_EQ(trace.code, 0) << trace.err;
+  const Json told = Json::parse(trace.out);
+  EXPECT_EQ(told["measured"], true);
+  EXPECT_GE(told["last_step"], 19);
+  EXPECT_EQ(told["ranks"], 4);
+  EXPECT_GT(told["transfers"], 0);
+  EXPECT_GT(told["otlp"]["links"], 0) << "the run's schedule came with it";
+  std::map<std::string, int> events;
+  const Json now = Json::parse(ReadWholeFile(folder_ / "now.json"));
+  for (const Json& event : now["traceEvents"]) ++events[event.value("cat", "")];
+  EXPECT_GT(events["forward"], 0);
+  EXPECT_GT(events["planned"], 0);
+  EXPECT_GT(events["idle"], 0) << "the workers were asked";
+
+  const CommandResult explained = Weft({"explain", "1", "-o", "json"});
+  ASSERT_EQ(explained.code, 0) << explained.err;
+  const Json json = Json::parse(explained.out);
+  double sum = 0;
+  for (const Json& difference : json["differences"]) sum += difference["seconds"].get<double>();
+  EXPECT_NEAR(sum, json["measured"].get<double>() - json["planned"].get<double>(), 1e-9);
+  EXPECT_THAT(Weft({"explain", "1"}).out, HasSubstr("measured less planned"));
+
+  // No worker is left for a second one.
+  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--detach"}).code, 0);
+  const CommandResult waits = Weft({"explain", "2"});
+  EXPECT_EQ(waits.code, 0) << waits.err;
+  EXPECT_THAT(waits.out, HasSubstr("run 2 (small) is waiting: needs 2 worker processes, 0 are free"));
+  EXPECT_EQ(Json::parse(Weft({"explain", "2", "-o", "json"}).out)["state"], "waiting");
+  const CommandResult none = Weft({"trace", "2"});
+  EXPECT_EQ(none.code, 78);
+  EXPECT_THAT(none.err, HasSubstr("run 2 has no trace: it has ended no step yet"));
+  EXPECT_EQ(Weft({"explain", "3"}).code, 1);
+  EXPECT_EQ(Weft({"trace", "3"}).code, 1);
+}
+
+TEST_F(Runs, ThatHaveFinished_TellTheirTraceUntilItsFolderIsGone) {
+  StartWorkers(2);
+  ASSERT_EQ(Weft({"submit", WriteSmallRun(folder_), "--processes", "2", "--out", folder_ / "out"}).code, 0);
+  const CommandResult told = Weft({"trace", "1", "--perfetto", folder_ / "told.json"});
+  ASSERT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(ReadWholeFile(folder_ / "told.json"), ReadWholeFile(folder_ / "out/trace.json"));
+  EXPECT_EQ(Weft({"explain", "1"}).code, 0);
+  fs::remove_all(folder_ / "out");
+  const CommandResult gone = Weft({"trace", "1"});
+  EXPECT_EQ(gone.code, 78);
+  EXPECT_THAT(gone.err, AllOf(HasSubstr("run 1 has no trace"), HasSubstr("which are not there now")));
+}
+
 TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   StartWorkers(2);
   const std::string file = WriteSmallRun(folder_);
@@ -263,6 +332,12 @@ TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {
   EXPECT_EQ(run["state"], "stopped");
   EXPECT_THAT(run["reason"].get<std::string>(), HasSubstr("wrong rate"));
   EXPECT_FALSE(ReadWholeFile(out + "/steps.jsonl").empty());
+  // What its last steps looked like is there too.
+  for (const std::string& place : {std::string("1"), out}) {
+    EXPECT_THAT(Weft({"explain", place}).out, HasSubstr("measured less planned")) << place;
+    EXPECT_EQ(Json::parse(Weft({"trace", place, "-o", "json"}).out)["ranks"], 4) << place;
+  }
+  EXPECT_TRUE(fs::exists(out + "/timeline.svg") && fs::exists(out + "/actions.csv"));
 }
 
 TEST_F(Runs, CancelledWithSave_LeavesACheckpointToGoOnFrom) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "absl/strings/str_split.h"
+#include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/run_view.h"
 #include "coordinator/record/step_log.h"
@@ -96,6 +97,28 @@ TEST(RunRecorder_Reports, LatestOfEachRank_Kept) {
   ASSERT_EQ(run.reports.size(), 2u);
   EXPECT_DOUBLE_EQ(run.reports[0].wall_seconds, 5);
   EXPECT_DOUBLE_EQ(run.reports[1].wall_seconds, 2);
+}
+
+TEST(ResultsSoFar_RunThatGoesOn, HasTheStepsThatHaveEndedAndWhatWasTold) {
+  RunRecorder recorder(2, 100, [] {});
+  const Graph graph(WithoutTerms(*MakeSchedule("gpipe", {}, 2, 2)));
+  const auto make = [&](int step, int jobs) {
+    for (int i = 0; i < jobs; ++i) {
+      Completion done;
+      done.job = graph.JobAt(step, i);
+      done.start_ns = (100 * step + i) * kMs;
+      done.end_ns = done.start_ns + kMs;
+      recorder.OnJobs({1, graph.RankOf(done.job), 0, {done}});
+    }
+  };
+  make(0, graph.jobs_per_step());
+  make(1, 3);
+  recorder.OnSpans({1, {{0, {{IdleCause::kDependency, 2 * kMs, 4 * kMs}}, {}}}});
+  const TrainResults results = ResultsSoFar(RunSpec(), graph.run_schedule(), recorder);
+  EXPECT_EQ(results.jobs.size(), static_cast<size_t>(graph.jobs_per_step()));
+  for (const DrawnJob& j : results.jobs) EXPECT_EQ(j.job.step, 0);
+  ASSERT_EQ(results.idle.size(), 1u);
+  EXPECT_EQ(results.idle[0].cause, IdleCause::kDependency);
 }
 
 TEST(Percentile_NearestRank, KnownValues) {
