@@ -1,12 +1,14 @@
 #include "client/commands/found_trace.h"
 
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/files/run_folder.h"
+#include "coordinator/record/output_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -19,7 +21,38 @@ std::optional<uint64_t> RunNumber(const std::string& place) {
   return number;
 }
 
+namespace {
+
+// Returns the address of the training that writes into the folder; "" if none does that can be asked.
+std::string CoordinatorOf(const std::string& folder) {
+  if (!OutputInUse(folder)) return "";
+  std::ifstream file(fs::path(folder) / "run.json", std::ios::binary);
+  const nlohmann::json run = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const bool known = run.is_object() && run.contains("coordinator") && run["coordinator"].is_string();
+  return known ? run["coordinator"].get<std::string>() : "";
+}
+
+// Unavailable if the training in the folder has ended meanwhile.
+absl::StatusOr<FoundTrace> AskTraining(const std::string& folder, const std::string& address) {
+  constexpr uint64_t kItsRun = 1;
+  auto client = RunsClient::Create(address);
+  if (!client.ok()) return client.status();
+  absl::StatusOr<FoundTrace> found = FetchTrace(**client, kItsRun);
+  if (!found.ok())
+    return absl::Status(found.status().code(), absl::StrCat(folder, ": ", found.status().message()));
+  found->name = folder;
+  return found;
+}
+
+}  // namespace
+
 FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise) {
+  if (const std::string address = CoordinatorOf(place); !address.empty()) {
+    absl::StatusOr<FoundTrace> asked = AskTraining(place, address);
+    if (asked.ok()) return *std::move(asked);
+    if (!absl::IsUnavailable(asked.status()))
+      return {place, place, "", asked.status(), ReadRunOfFolder(place, otherwise)};
+  }
   const bool is_folder = fs::is_directory(place) || !fs::exists(place);
   const std::string file = is_folder ? (fs::path(place) / "trace.json").string() : place;
   const std::string folder = is_folder ? place : fs::path("." / fs::path(place)).parent_path().string();

@@ -1,5 +1,5 @@
 // Finds the trace of a run, and the run's specification: in its output folder, or at a coordinator, which has
-// those of runs that go on too.
+// those of runs that go on too. `weft train` is the coordinator of its run.
 #ifndef WEFT_CLIENT_COMMANDS_FOUND_TRACE_H_
 #define WEFT_CLIENT_COMMANDS_FOUND_TRACE_H_
 
@@ -25,8 +25,8 @@ struct FoundTrace {
 // Returns the number of a coordinator's run, if `place` is one and no file or folder.
 std::optional<uint64_t> RunNumber(const std::string& place);
 
-// Reads an output folder, or a file trace.json. Its `run` says why if the folder is not a run's, and ends
-// with `otherwise`.
+// Reads an output folder, or a file trace.json; asks the training that writes into the folder, if one does.
+// Its `run` says why if the folder is not a run's, and ends with `otherwise`.
 FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise);
 
 // Fetches the trace of a coordinator's run. Failure as RunsClient::Trace; `run` and `trace` are ok in what it

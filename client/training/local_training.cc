@@ -141,6 +141,10 @@ absl::Status LocalTraining::StartServer() {
   server.observer.validation = [this](const Validation& done) { recorder_.OnValidation(done); };
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
+  server.observer.spans = [this](const Spans& spans) { recorder_.OnSpans(spans); };
+  server.trace = [this](uint64_t, const std::string&) {
+    return TraceSoFar(options_.run.spec, *options_.run.schedule, recorder_);
+  };
   server.observer.log = [this](const RunLogLine& line) { recorder_.OnLog(line); };
   server.observer.replanned = [this](const Replanned& r) { recorder_.OnReplanned(r); };
   server.observer.slow_job = [this](const SlowJob& slow) { recorder_.OnSlowJob(slow); };
@@ -181,6 +185,8 @@ absl::Status LocalTraining::Start() {
   const auto run = server_->Submit(request);
   if (!run.ok()) return run.status();
   run_ = *run;
+  // Without this note nobody can ask about the run; it goes on all the same.
+  options_.output->TellCoordinator(server_->addresses()[0]).IgnoreError();
   return workers_.Start(options_.processes + options_.spares, server_->addresses()[0],
                         options_.device.Arguments(), worker_metrics_);
 }

@@ -463,6 +463,7 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
   }
   started_ = Now();
   run_id_ = record.run_id;
+  begun_record_ = record;
   if (absl::Status written = WriteRecord(record); !written.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
   }
@@ -470,6 +471,11 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
   // A disk that is full at the end has this room for the summary.
   posix_fallocate(lock_, 4096, kReserve);
   return absl::OkStatus();
+}
+
+absl::Status OutputFolder::TellCoordinator(const std::string& address) {
+  coordinator_ = address;
+  return WriteRecord(begun_record_);
 }
 
 absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
@@ -480,7 +486,11 @@ absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
   json["end_step"] = record.end_step;
   json["steps_done"] = record.steps_done;
   json["started"] = started_;
-  if (record.state != "running") json["ended"] = Now();
+  if (record.state != "running") {
+    json["ended"] = Now();
+  } else if (!coordinator_.empty()) {
+    json["coordinator"] = coordinator_;
+  }
   if (!run_id_.empty()) json["run_id"] = run_id_;
   json["pid"] = getpid();
   json["host"] = HostName();

@@ -66,6 +66,9 @@ class OutputFolder {
   // Begins the run: makes room for its results, and writes run.json. The run may write into `live()` from now
   // on.
   absl::Status Begin(const RunRecord& record);
+  // Notes in run.json, as long as the run goes on, the address of its own coordinator, which can be asked
+  // about it.
+  absl::Status TellCoordinator(const std::string& address);
   // Returns the folder into which the run writes: this folder, or its sub-folder `replacement`.
   const std::string& live() const { return live_; }
   const std::string& path() const { return path_; }
@@ -98,6 +101,8 @@ class OutputFolder {
   bool continues_ = false;
   std::string started_;
   std::string run_id_;
+  RunRecord begun_record_;
+  std::string coordinator_;
 };
 
 // Returns the treatment for a run: one that goes on from the checkpoint `resume` inside the folder continues

@@ -73,6 +73,13 @@ TrainResults ResultsSoFar(const RunSpec& first_spec, const RunSchedule& first_sc
   return results;
 }
 
+absl::StatusOr<RunTrace> TraceSoFar(const RunSpec& spec, const RunSchedule& schedule,
+                                    const RunRecorder& recorder) {
+  const TrainResults results = ResultsSoFar(spec, schedule, recorder);
+  if (results.jobs.empty()) return absl::FailedPreconditionError("it has ended no step yet");
+  return RunTrace{ToJson(results.spec).dump(), TraceText(results)};
+}
+
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   TrainResults results;
   results.spec = spec;
@@ -129,8 +136,10 @@ EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolde
   return ended_run;
 }
 
-std::string LeaveUnfinished(const TrainResults& so_far, RunRecord record, OutputFolder* output,
-                            StepLog* log) {
+std::string LeaveUnfinished(TrainResults so_far, RunRecord record, OutputFolder* output, StepLog* log) {
+  // They are drawn in a fraction of a second: a user who has pressed Ctrl-C waits.
+  constexpr size_t kJobsDrawn = 20'000;
+  so_far.jobs = LastSteps(so_far.jobs, kJobsDrawn);
   record.spec = ToJson(so_far.spec).dump();
   if (output->StillThere().ok()) {
     log->Finish().IgnoreError();

@@ -29,6 +29,10 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
 // under which it went on last take their place.
 TrainResults ResultsSoFar(const RunSpec& spec, const RunSchedule& schedule, const RunRecorder& recorder);
 
+// Returns the trace of a run that goes on. FailedPrecondition before its first step has ended.
+absl::StatusOr<RunTrace> TraceSoFar(const RunSpec& spec, const RunSchedule& schedule,
+                                    const RunRecorder& recorder);
+
 // Returns the results of a plain loop, from its steps.
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
 // Returns the results of a run through the runtime, from what was recorded. Specification and schedule as for
@@ -48,7 +52,7 @@ EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolde
 // Writes what there is of a run that was stopped or failed: the record, and of one that has made a step what
 // the last steps looked like. Returns a sentence about what the folder holds where that is not the run's own
 // work.
-std::string LeaveUnfinished(const TrainResults& so_far, RunRecord record, OutputFolder* output, StepLog* log);
+std::string LeaveUnfinished(TrainResults so_far, RunRecord record, OutputFolder* output, StepLog* log);
 
 }  // namespace weft
 

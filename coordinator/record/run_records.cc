@@ -69,12 +69,7 @@ class RunRecords::Recording {
     Wake();
   }
 
-  // Returns the trace so far; its jobs are empty before the first step has ended.
-  absl::StatusOr<RunTrace> Trace() const {
-    const TrainResults results = ResultsSoFar(spec_, schedule_, recorder_);
-    if (results.jobs.empty()) return absl::FailedPreconditionError("it has ended no step yet");
-    return RunTrace{ToJson(results.spec).dump(), TraceText(results)};
-  }
+  absl::StatusOr<RunTrace> Trace() const { return TraceSoFar(spec_, schedule_, recorder_); }
 
   bool AwaitWritten(int64_t ns) { return !begun_ || written_.WaitWithTimeout(ns); }
 

@@ -159,6 +159,29 @@ TEST(Explain, EndedRun_NamesDifferencesThatAddUp) {
   EXPECT_THAT(no_run.err, HasSubstr("no summary.json"));
 }
 
+// The training itself is asked, by its folder.
+TEST(Explain, TrainingThatGoesOn_NamesDifferencesOfItsStepsSoFar) {
+  const TestFolder folder;
+  const std::string file = WriteSmallRun(folder, {{"train", kLong}}), out = folder / "out";
+  Command training({"weft", "train", file, "--out", out, "--processes", "2"});
+  for (int i = 0; i < 600 && Steps(out).size() < 20; ++i) usleep(100'000);
+  const CommandResult table = Command::Run({"weft", "explain", out});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("measured less planned"));
+  const CommandResult trace =
+      Command::Run({"weft", "trace", out, "-o", "json", "--perfetto", folder / "now.json"});
+  ASSERT_EQ(trace.code, 0) << trace.err;
+  EXPECT_GE(Json::parse(trace.out)["last_step"], 19);
+  EXPECT_GT(Json::parse(trace.out)["transfers"], 0);
+  EXPECT_THAT(ReadWholeFile(folder / "now.json"), HasSubstr("\"cat\":\"idle\""));
+  EXPECT_FALSE(fs::exists(out + "/trace.json")) << "it goes on";
+  training.Signal(SIGINT);
+  EXPECT_EQ(training.Wait(60).code, 130);
+  // It has left what its last steps looked like.
+  EXPECT_FALSE(Json::parse(ReadWholeFile(out + "/run.json")).contains("coordinator"));
+  EXPECT_EQ(Command::Run({"weft", "explain", out}).code, 0);
+}
+
 TEST(Train_Reference, SameRun_SameBitsAndLosses) {
   const TestFolder folder;
   const std::string file = WriteSmallRun(folder, {{"schedule", "{lpp: {groups: 2, ranks: 2}}"}});
