@@ -107,16 +107,15 @@ class PeerProcess {
   int to_ = -1, from_ = -1;
 };
 
-// Returns the names without folders, which somebody else's TMPDIR may put there.
+// Returns the names of shared memory of UCX or Weft. Other programs keep files there too: CUDA's driver, and
+// whatever has its TMPDIR there, as a compiler.
 std::set<std::string> NamesInShm() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     std::error_code gone;
     const std::string name = entry.path().filename();
-    // CUDA's driver keeps one for each piece of memory that others may open; a process that is killed leaves
-    // them.
-    if (name.rfind("cuda.shm.", 0) == 0) continue;
-    if (!entry.is_directory(gone)) names.insert(name);
+    const bool ours = name.rfind("ucx", 0) == 0 || name.rfind("weft", 0) == 0;
+    if (ours && entry.is_regular_file(gone)) names.insert(name);
   }
   return names;
 }
