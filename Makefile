@@ -57,7 +57,7 @@ bench: build ## Run the benchmarks and print their figures
 bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.gz
 	@deploy/bundle.sh $(BUILD)
 
-install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: programs, units of systemd, completion, documents
+install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: programs, units of systemd, completion, manual pages, documents
 	@deploy/install.sh $(BUILD) $(PREFIX) $(DESTDIR)
 
 deb: build ## Pack a Debian package into build/weft_VERSION_amd64.deb

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what a build has made, so that it runs without the build folder: programs, libraries, units of systemd, completion,
-# documents, rules for Prometheus and dashboards for Grafana.
+# manual pages, documents, rules for Prometheus and dashboards for Grafana.
 #
 #   deploy/install.sh BUILD [PREFIX] [DESTDIR]   BUILD: a finished build, as build/release; PREFIX: /usr/local; DESTDIR: a folder
 #                                                that stands for /, for packages
@@ -33,6 +33,9 @@ install -d "$share"/{bash-completion/completions,zsh/vendor-completions,fish/ven
 "$build/bin/weft" completion bash >"$share/bash-completion/completions/weft"
 "$build/bin/weft" completion zsh >"$share/zsh/vendor-completions/_weft"
 "$build/bin/weft" completion fish >"$share/fish/vendor_completions.d/weft.fish"
+
+rm -f "$share"/man/man[18]/weft{,-*}.[18].gz
+"$source_folder/deploy/man.sh" "$build" "$share/man" || echo "install: Weft is installed without manual pages" >&2
 
 units=$destination$prefix/lib/systemd/system
 install -d "$units" "$destination$prefix/lib/sysusers.d" "$destination/etc/weft"

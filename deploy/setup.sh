@@ -13,12 +13,12 @@ packages=(
   g++ cmake ninja-build ccache pkg-config make
   libgrpc++-dev libssl-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
-  libsqlite3-dev zlib1g-dev libdeflate-dev libxxhash-dev python3 python3-pip
+  libsqlite3-dev zlib1g-dev libdeflate-dev libxxhash-dev python3 python3-pip help2man
 )
 needs=${1:-test}
 case $needs in
   run) ;;
-  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static) ;;&
+  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc) ;;&
   all) packages+=(clang clang-tidy clang-format libclang-rt-14-dev) ;;
   test) ;;
   *) echo "usage: deploy/setup.sh [run|test|all]" >&2 && exit 64 ;;

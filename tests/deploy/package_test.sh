@@ -19,6 +19,27 @@ trap 'rm -rf "$work"' EXIT
 export package=$(ls "$work"/weft_*.deb) work
 size=$(stat -c %s "$package")
 ((size < 64 * 1024 * 1024)) || { echo "FAILED: $package has $size bytes"; exit 1; }
+fail() { echo "FAILED: $*"; exit 1; }
+echo "- has a manual page of each program and command, which readers take and which have no date"
+# Read from the package: a small system may leave pages out when it installs.
+dpkg-deb --fsys-tarfile "$package" | tar -x -C "$work" ./usr/share/man
+pages=$work/usr/share/man
+names=(man1/weft.1 man8/weft-coordinator.8 man8/weft-worker.8)
+for command in $("$build/bin/weft" completion bash | sed -n 's/^    \([a-z-]*\))$/\1/p'); do names+=("man1/weft-$command.1"); done
+((${#names[@]} > 20)) || fail "only these pages are expected: ${names[*]}"
+for name in "${names[@]}"; do
+  [[ -s $pages/$name.gz ]] || fail "there is no page $name"
+done
+for page in "$pages"/man*/*.gz; do
+  lexgrog "$page" | grep -q ' - [a-z]' || fail "lexgrog does not take $page"
+  said=$(zcat "$page" | mandoc -Tlint -W warning | grep -v 'missing date' || true)
+  [[ -z "$said" ]] || fail "mandoc says of $page: $said"
+  ! zcat "$page" | grep -qE '^\.TH.*20[0-9][0-9]|/root|/home' || fail "$page tells of this machine or of today"
+done
+man -l "$pages/man1/weft-submit.1.gz" | col -b | grep -q -- '--detach' || fail "weft-submit(1) does not tell of --detach"
+"$source_folder/deploy/man.sh" "$build" "$work/again"
+diff -r "$pages" "$work/again" || fail "made again, the pages are others"
+
 unshare -m bash -eu <<'OUTSIDE' || { [[ $? != 77 ]] || skip "the kernel mounts no overlay here"; echo "FAILED"; exit 1; }
 mount --make-rprivate /
 mkdir "$work/upper"
