@@ -13,19 +13,27 @@ constexpr char kLevel[] = "log-level";
 
 }  // namespace
 
-void Reload(const absl::Status& read, const std::vector<Setting>& now, const std::vector<Setting>& at_start,
-            absl::string_view watched, DaemonLog* log) {
-  if (!read.ok()) return log->Warning(absl::StrCat("the configuration is not taken: ", read.message()));
-  std::string level;
+bool Reload(const absl::Status& read, const std::vector<Setting>& now, const std::vector<Setting>& at_start,
+            const Reloadable& what, DaemonLog* log) {
+  if (!read.ok()) {
+    log->Warning(absl::StrCat("the configuration is not taken: ", read.message()));
+    return false;
+  }
+  std::string level, limits;
   for (const Setting& setting : now) {
     if (setting.name == kLevel) level = setting.value;
+    if (std::find(what.limits.begin(), what.limits.end(), setting.name) != what.limits.end())
+      absl::StrAppend(&limits, ", ", setting.name, " ", setting.value);
   }
   log->SetLevel(LogSeverityNamed(level).value_or(LogSeverity::kInfo));
   std::vector<std::string> later = Changed(at_start, now);
-  later.erase(std::remove(later.begin(), later.end(), kLevel), later.end());
+  std::erase_if(later, [&](const std::string& name) {
+    return name == kLevel || std::find(what.limits.begin(), what.limits.end(), name) != what.limits.end();
+  });
   log->Info(absl::StrCat(
-      "reloaded: log level ", level, "; ", watched, " are taken whenever they change",
+      "reloaded: log level ", level, limits, "; ", what.watched, " are taken whenever they change",
       later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
+  return true;
 }
 
 }  // namespace weft

@@ -235,6 +235,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (prepared.ok() && training->planned.has_value())
     prepared = WritePlan(*training->planned, (*output)->live());
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
+  (*output)->KeepReserve();
   PrepareProcess();
   return options.reference ? TrainReference(local) : TrainLocally(local);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -13,6 +12,16 @@ namespace {
 absl::Status UnknownWorker(const std::string& name) {
   return absl::NotFoundError(
       absl::StrCat("no worker \"", absl::CHexEscape(name), "\" is connected; weft workers lists them"));
+}
+
+// Returns true for what changes only the work of runs, unless it ends one: it makes no worker free or lost,
+// and no deadline of a session earlier.
+bool IsWork(const Event& event) {
+  const auto* said = std::get_if<SessionMessage>(&event);
+  if (said == nullptr) return std::holds_alternative<Tick>(event);
+  const FromWorker& m = said->message;
+  return std::holds_alternative<Credit>(m) || std::holds_alternative<Completions>(m) ||
+         std::holds_alternative<Report>(m) || std::holds_alternative<LogLines>(m);
 }
 
 }  // namespace
@@ -26,14 +35,19 @@ CoordinatorCore::CoordinatorCore(CoreOptions options)
 
 Effects CoordinatorCore::Step(int64_t now, Event event) {
   BeginStep(now);
-  std::visit([this](auto& e) { On(e); }, event);
+  Take(event);
   return EndStep();
 }
 
 Effects CoordinatorCore::Step(int64_t now, std::vector<Event> events) {
   BeginStep(now);
-  for (Event& event : events) std::visit([this](auto& e) { On(e); }, event);
+  for (Event& event : events) Take(event);
   return EndStep();
+}
+
+void CoordinatorCore::Take(Event& event) {
+  stirred_ |= !IsWork(event);
+  std::visit([this](auto& e) { On(e); }, event);
 }
 
 // A Step comes at the latest when a deadline is due. One that comes much later shows that this process stood
@@ -41,6 +55,7 @@ Effects CoordinatorCore::Step(int64_t now, std::vector<Event> events) {
 void CoordinatorCore::BeginStep(int64_t now) {
   constexpr int64_t kPauseNs = 2'000'000'000;
   if (now - out_.now > kPauseNs) {
+    sessions_due_ = sessions_.next_due();
     const int64_t due = next_deadline();
     if (due != kNever && now - due > kPauseNs) sessions_.Excuse(now);
   }
@@ -49,12 +64,16 @@ void CoordinatorCore::BeginStep(int64_t now) {
 
 Effects CoordinatorCore::EndStep() {
   CheckDeadlines();
-  StartWaiting();
+  if (stirred_) StartWaiting();
   ExpandRuns();
-  for (const uint64_t id : runs_.live()) runs_.Find(id)->Grant(out_);
+  for (const auto& [id, run] : runs_.active()) run->Grant(out_);
+  if (std::exchange(stirred_, false)) {
+    ++out_.counts.surveys;
+    sessions_due_ = sessions_.next_due();
+  }
   out_.effects.records.steps = out_.effects.steps;
   out_.effects.records.validations = out_.effects.validations;
-  return std::exchange(out_.effects, {});
+  return out_.Take();
 }
 
 // ---- runs
@@ -154,6 +173,7 @@ void CoordinatorCore::StartWaiting() {
   while (std::optional<RunQueue::Admission> admitted = queue_.Next(out_)) {
     Run& run = *admitted->run;
     run.Start(out_, admitted->workers, &numbers_);
+    runs_.File(run);
     if (run.ending().has_value()) {
       EndRun(run);
       continue;
@@ -165,22 +185,29 @@ void CoordinatorCore::StartWaiting() {
 // A run that lost processes takes in those that are free again, unless another run waits for them.
 void CoordinatorCore::ExpandRuns() {
   Run* smaller = nullptr;
-  absl::flat_hash_set<std::string> waited_for;  // pools
-  for (const uint64_t id : runs_.live()) {
-    Run* run = runs_.Find(id);
-    if (run->state() <= RunState::kWaiting) waited_for.insert(run->info().terms.pool);
-    if (smaller == nullptr && run->MayExpand(out_.now)) smaller = run;
+  for (const auto& [id, run] : runs_.active()) {
+    if (run->MayExpand(out_.now)) smaller = run;
+    if (smaller != nullptr) break;
   }
-  if (smaller == nullptr || waited_for.contains(smaller->info().terms.pool)) return;
+  if (smaller == nullptr || IsWaitedFor(smaller->info().terms.pool)) return;
   const std::vector<Worker*> free = queue_.FreeFor(*smaller);
   if (free.empty()) return;
   smaller->Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));
+}
+
+// Returns true if a run waits for workers of the pool, or for those that it had.
+bool CoordinatorCore::IsWaitedFor(const std::string& pool) const {
+  return runs_.waiting().WaitsFor(pool) ||
+         std::any_of(runs_.active().begin(), runs_.active().end(), [&](const auto& entry) {
+           return entry.second->state() <= RunState::kWaiting && entry.second->info().terms.pool == pool;
+         });
 }
 
 // Frees the workers of a run that finished. Those of any other run have to end it first, also those of a run
 // that begins again; one that was not prepared in time, or at its own fault, is the last to be taken for the
 // next run.
 void CoordinatorCore::EndRun(Run& run) {
+  stirred_ = true;
   const auto& [state, reason] = *run.ending();
   const bool unprepared = run.state() == RunState::kPreparing && state == RunState::kFailed && !run.blaming();
   const std::string message = state == RunState::kCancelled
@@ -197,7 +224,10 @@ void CoordinatorCore::EndRun(Run& run) {
     sessions_.Abort(out_, *w, message);
     if (m.stuck) WorkerSessions::Expel(out_, *w, message);
   }
-  if (state == RunState::kWaiting) return run.Restart(out_);
+  if (state == RunState::kWaiting) {
+    run.Restart(out_);
+    return runs_.File(run);
+  }
   for (const SessionId keeper : run.copies().Keepers()) {
     if (sessions_.workers().Find(keeper) != nullptr) out_.Send(keeper, DropCopies{run.id()});
   }
@@ -247,6 +277,7 @@ void CoordinatorCore::On(WorkerExited& e) {
 }
 
 void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
+  stirred_ = true;
   Worker* w = sessions_.workers().Find(session);
   out_.effects.closed.push_back({session, status});
   if (w != nullptr && w->greeted) return Lose(*w, WorkerChange::Kind::kLost, std::string(status.message()));
@@ -255,9 +286,12 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
 
 void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason,
                            const std::string& wrote) {
+  stirred_ = true;
   const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
   span_requests_.Gone(out_, lost.session);
-  for (const uint64_t id : runs_.live()) runs_.Find(id)->LoseCopies(lost.session);
+  for (const WaitingRuns::Runs* runs : {&runs_.waiting().begun(), &runs_.active()}) {
+    for (const auto& [id, keeper] : *runs) keeper->LoseCopies(lost.session);
+  }
   Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
   if (run == nullptr || IsFinal(run->state())) return;
   run->Lose(out_, lost.session, reason, wrote);
@@ -274,9 +308,9 @@ void CoordinatorCore::OnMessage(Worker& worker, Hello& m) {
 }
 
 void CoordinatorCore::NoteFresh(const Worker& worker) {
-  const std::vector<uint64_t> live = runs_.live();
-  for (const uint64_t id : live) {
-    Run& run = *runs_.Find(id);
+  const WaitingRuns::Runs active = runs_.active();
+  for (const auto& [id, awaiting] : active) {
+    Run& run = *awaiting;
     if (worker.run == id || !run.Awaits(worker.hello.worker)) continue;
     run.GiveUpReturn(absl::StrCat(worker.Label(), " came back without it"));
     Settle(run);
@@ -387,20 +421,25 @@ void CoordinatorCore::Drain(Worker& worker, const std::string& reason) {
 // ---- deadlines
 
 int64_t CoordinatorCore::next_deadline() const {
-  int64_t next = std::min(sessions_.next_due(), span_requests_.next_due());
-  for (const uint64_t id : runs_.live()) next = std::min(next, runs_.Find(id)->next_due());
+  int64_t next = std::min({sessions_due_, runs_.waiting().next_due(), span_requests_.next_due()});
+  for (const auto& [id, run] : runs_.active()) next = std::min(next, run->next_due());
   return next;
 }
 
 void CoordinatorCore::CheckDeadlines() {
   if (out_.now < next_deadline()) return;
   span_requests_.CheckDeadline(out_);
+  sessions_due_ = sessions_.next_due();  // workers that were heard of since have more time
+  if (out_.now < next_deadline()) return;
+  stirred_ = true;
   for (const SessionId session : sessions_.Ids()) {
     Worker& worker = *sessions_.workers().Find(session);
     if (const std::optional<std::string> reason = sessions_.Overdue(out_, worker))
       Lose(worker, WorkerChange::Kind::kLost, *reason);
   }
-  const std::vector<uint64_t> live = runs_.live();
+  std::vector<uint64_t> live = runs_.waiting().Due(out_.now);
+  for (const auto& [id, run] : runs_.active()) live.push_back(id);
+  std::sort(live.begin(), live.end());
   for (const uint64_t id : live) {
     Run* run = runs_.Find(id);
     if (run == nullptr || IsFinal(run->state())) continue;
@@ -409,7 +448,11 @@ void CoordinatorCore::CheckDeadlines() {
     } else {
       run->CheckDeadline(out_.now);
     }
-    Settle(*run);
+    if (run->ending().has_value()) {
+      EndRun(*run);
+    } else {
+      runs_.File(*run);
+    }
   }
 }
 
@@ -427,9 +470,9 @@ void CoordinatorCore::EndBlame(Run& run) {
 Probe CoordinatorCore::probe() const {
   Probe p = out_.counts;
   p.epoch = numbers_.epoch;
-  for (const auto& [id, run] : runs_.all()) ++p.runs[static_cast<int>(run.state())];
-  for (const uint64_t id : runs_.live()) {
-    const WorkQueue* queue = runs_.Find(id)->queue();
+  runs_.Count(&p);
+  for (const auto& [id, run] : runs_.active()) {
+    const WorkQueue* queue = run->queue();
     if (queue == nullptr) continue;
     p.jobs.blocked += queue->counts().blocked;
     p.jobs.ready += queue->counts().ready;

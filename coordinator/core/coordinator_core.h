@@ -25,6 +25,8 @@
 //   6. The reported cause is the first: a failure reported by a process waits a moment for the death of
 //      another that explains it.
 //
+// A Step that only takes completions, credits and reports looks at no worker but those that speak.
+//
 // One thread owns it. Memory: per worker, per live run a window of steps, and the `runs_kept` runs that ended
 // last.
 #ifndef WEFT_COORDINATOR_CORE_COORDINATOR_CORE_H_
@@ -65,6 +67,7 @@ class CoordinatorCore {
   void ReturnRun(uint64_t run) { runs_.Return(run); }
   // Returns true if a run of this request, not "", is known.
   bool KnowsRequest(const std::string& request) const { return runs_.KnowsRequest(request); }
+  bool Knows(uint64_t run) const { return runs_.Find(run) != nullptr; }
 
   // Return runs by number, with reports of the ranks so far; runs that ended long ago are forgotten.
   absl::StatusOr<RunInfo> GetRun(uint64_t run) const { return runs_.Info(run); }
@@ -90,6 +93,7 @@ class CoordinatorCore {
   void On(WorkerExited& e);
   void On(StopAll& e);
   void On(Tick&) {}
+  void On(ChangeLimits& e) { static_cast<CoreLimits&>(options_) = e.limits; }
 
   void OnMessage(Worker& worker, Hello& m);
   void OnMessage(Worker& worker, Prepared& m);
@@ -123,7 +127,9 @@ class CoordinatorCore {
   void BeginLeases(Run& run);
   void StartWaiting();
   void ExpandRuns();
+  bool IsWaitedFor(const std::string& pool) const;
   void BeginStep(int64_t now);
+  void Take(Event& event);
   Effects EndStep();
 
   // Removes a worker that is gone for good, and tells its run. `worker` is dead after this.
@@ -136,13 +142,17 @@ class CoordinatorCore {
   void CheckDeadlines();
   void EndBlame(Run& run);
 
-  const CoreOptions options_;
+  CoreOptions options_;
   RunTable runs_;
   WorkerSessions sessions_;
   RunQueue queue_;
   FencingNumbers numbers_;
   SpanRequests span_requests_;
-  StepEffects out_;  // of the present Step; its counters are of the core's life
+  // True if this Step may have changed more than the work of runs. Only then are all workers looked at: there
+  // may be many, and most Steps are work.
+  bool stirred_ = false;
+  int64_t sessions_due_ = kNever;  // a time before which no session is overdue
+  StepEffects out_;                // of the present Step; its counters are of the core's life
 };
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/core_options.h"
 #include "coordinator/core/records.h"
 #include "coordinator/core/run_plan.h"
 #include "proto/session/messages.h"
@@ -112,6 +113,10 @@ struct StopAll {
   std::string reason;
 };
 struct Tick {};
+// Takes other limits for what begins from now on.
+struct ChangeLimits {
+  CoreLimits limits;
+};
 // Takes up a run as a store has it. Comes before any other event.
 struct RestoreRun {
   StoredRun stored;
@@ -122,7 +127,7 @@ struct RestoreRun {
 
 using Event = std::variant<SubmitRun, CancelRun, MoveRanks, ReplanRun, DrainWorker, AskSpans, SessionOpened,
                            SessionMessage, SessionBroken, SessionResumed, SessionClosed, WorkerExited,
-                           StopAll, Tick, RestoreRun>;
+                           StopAll, Tick, RestoreRun, ChangeLimits>;
 
 // ---- out
 

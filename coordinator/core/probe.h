@@ -20,6 +20,7 @@ struct Probe {
   uint64_t violations = 0;
   uint64_t grants = 0;  // jobs
   uint64_t steps = 0;
+  uint64_t surveys = 0;  // Steps of the core in which all workers were looked at
   uint64_t messages_received = 0, messages_sent = 0;
   uint64_t workers_lost = 0;
   uint64_t non_finite_steps = 0;                  // steps given up for a number that is not finite

@@ -10,37 +10,66 @@
 #include "absl/strings/str_cat.h"
 
 namespace weft {
+namespace {
+
+// Returns "needs 2 worker processes of pool large".
+std::string Needs(size_t processes, const std::string& pool) {
+  return absl::StrCat("needs ", processes, processes == 1 ? " worker process" : " worker processes",
+                      pool.empty() ? "" : absl::StrCat(" of pool ", pool));
+}
+
+}  // namespace
 
 RunQueue::State RunQueue::Now() {
-  const auto& live = runs_.live();
-  const auto gathers = [this](uint64_t id) {
-    return runs_.Find(id)->gathering() || runs_.Find(id)->returning();
-  };
-  const auto gathering = static_cast<size_t>(std::count_if(live.begin(), live.end(), gathers));
+  size_t gathering = 0;
+  for (const auto& [id, run] : runs_.waiting().begun()) gathering += run->gathering() ? 1 : 0;
+  for (const auto& [id, run] : runs_.active()) gathering += run->gathering() || run->returning() ? 1 : 0;
   std::vector<SessionId> free;
   for (const auto& [session, w] : workers_.all()) {
     if (w.free()) free.push_back(session);
   }
-  return {std::move(free), workers_.Connected(), workers_.Ending().size(), live.size(),
+  return {std::move(free), workers_.Connected(), workers_.Ending().size(), runs_.live().size(),
           gathering,       runs_.next_run()};
 }
 
-void RunQueue::Order(std::vector<uint64_t>* runs) const {
-  absl::btree_map<std::string, int64_t> processes;  // by owner: those that serve the owner's runs
+RunQueue::Pass RunQueue::Begin() {
+  absl::btree_map<std::string, size_t> connected;  // by pool
+  for (const auto& [session, w] : workers_.all()) connected[w.hello.pool] += w.connected() ? 1 : 0;
+  WaitingRuns& waiting = runs_.waiting();
+  for (const auto& [pool, line] : waiting.lines()) connected.try_emplace(pool, 0);
+  for (const auto& [pool, count] : connected) waiting.SetConnected(pool, count);
+  Pass pass;
+  for (const auto& [id, run] : waiting.begun()) pass.begun.push_back(id);
+  std::reverse(pass.begun.begin(), pass.begun.end());
+  return pass;
+}
+
+WaitingRuns::Processes RunQueue::ProcessesOfOwners() const {
+  WaitingRuns::Processes processes;
   for (const auto& [session, w] : workers_.all()) {
     const Run* run = w.serves() ? runs_.Find(w.run) : nullptr;
     if (run != nullptr) ++processes[run->info().terms.owner];
   }
-  using Key = std::tuple<bool, int32_t, int64_t, uint64_t>;
-  std::vector<Key> keys;
-  for (const uint64_t id : *runs) {
-    const RunInfo& info = runs_.Find(id)->info();
-    const bool begun = info.started_ns != 0 || info.restarts > 0;
-    keys.push_back(begun ? Key{false, 0, 0, id}
-                         : Key{true, -info.terms.priority, processes[info.terms.owner], id});
+  return processes;
+}
+
+Run* RunQueue::NextFresh() {
+  using Key = std::tuple<int32_t, int64_t, uint64_t>;
+  const WaitingRuns::Processes processes = ProcessesOfOwners();
+  std::optional<Key> least;
+  Run* next = nullptr;
+  for (const auto& [pool, line] : runs_.waiting().lines()) {
+    if (pass_->holding_back.count(pool) > 0) continue;
+    const std::vector<Run*> first = line.First(1, processes);
+    if (first.empty()) continue;
+    const QueueTerms& terms = first[0]->info().terms;
+    const auto owned = processes.find(terms.owner);
+    const Key key = {-terms.priority, owned == processes.end() ? 0 : owned->second, first[0]->id()};
+    if (least.has_value() && *least <= key) continue;
+    least = key;
+    next = first[0];
   }
-  std::sort(keys.begin(), keys.end(), std::greater<>());
-  for (size_t i = 0; i < keys.size(); ++i) (*runs)[i] = std::get<uint64_t>(keys[i]);
+  return next;
 }
 
 std::vector<Worker*> RunQueue::FreeFor(const Run& run) {
@@ -49,10 +78,13 @@ std::vector<Worker*> RunQueue::FreeFor(const Run& run) {
   std::erase_if(free, [&](const Worker* w) {
     return w->hello.pool != run.info().terms.pool && own.count(w->session) == 0;
   });
-  for (const uint64_t id : runs_.live()) {
-    const std::set<SessionId>& ordered = runs_.Find(id)->placement().processes();
-    if (id != run.id() && !ordered.empty())
-      std::erase_if(free, [&](const Worker* w) { return ordered.count(w->session) != 0; });
+  // Only a run that has begun can be ordered to processes.
+  for (const WaitingRuns::Runs* runs : {&runs_.waiting().begun(), &runs_.active()}) {
+    for (const auto& [id, other] : *runs) {
+      const std::set<SessionId>& ordered = other->placement().processes();
+      if (id != run.id() && !ordered.empty())
+        std::erase_if(free, [&](const Worker* w) { return ordered.count(w->session) != 0; });
+    }
   }
   return free;
 }
@@ -96,57 +128,92 @@ bool RunQueue::AwaitsLeaver(const Run& run) {
   });
 }
 
+RunQueue::Look RunQueue::LookAt(Run& run) {
+  if (!HasOrdered(run)) run.ForgetPlacement();
+  std::vector<Worker*> free = FreeFor(run);
+  // Processes that keep copies of the run's state are worth more to it than others.
+  const std::set<SessionId> ordered = run.placement().processes(), keepers = run.copies().Keepers();
+  std::erase_if(free, [&](const Worker* w) { return !ordered.empty() && ordered.count(w->session) == 0; });
+  Look look{std::nullopt, free.size(), Needed(run, free.size())};
+  // Nobody else gets the processes of an order: such a run waits for no other one.
+  const bool its_turn = pass_->holding_back.count(run.info().terms.pool) == 0 || !ordered.empty();
+  if (!its_turn || free.size() < look.needed || AwaitsLeaver(run)) return look;
+  std::stable_partition(free.begin(), free.end(),
+                        [&](const Worker* w) { return !w->failed_last && keepers.count(w->session) != 0; });
+  free.resize(look.needed);
+  std::sort(free.begin(), free.end(),
+            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  look.admission = Admission{&run, std::move(free)};
+  return look;
+}
+
 std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
   if (!pass_.has_value()) {
     if (Now() == seen_) return std::nullopt;
-    pass_ = Pass{runs_.live()};
-    std::erase_if(pass_->remaining,
-                  [this](uint64_t id) { return runs_.Find(id)->state() > RunState::kWaiting; });
+    pass_ = Begin();
   }
-  Order(&pass_->remaining);
-  while (!pass_->remaining.empty()) {
-    Run& run = *runs_.Find(pass_->remaining.back());
-    pass_->remaining.pop_back();
-    if (run.state() > RunState::kWaiting || run.returning()) continue;
-    if (!HasOrdered(run)) run.ForgetPlacement();
-    std::vector<Worker*> free = FreeFor(run);
-    // Processes that keep copies of the run's state are worth more to it than others.
-    const std::set<SessionId> ordered = run.placement().processes(), keepers = run.copies().Keepers();
-    std::erase_if(free, [&](const Worker* w) { return !ordered.empty() && ordered.count(w->session) == 0; });
-    const size_t needed = Needed(run, free.size());
-    // Nobody else gets the processes of an order: such a run waits for no other one.
-    const bool its_turn = pass_->holding_back.count(run.info().terms.pool) == 0 || !ordered.empty();
-    if (its_turn && free.size() >= needed && !AwaitsLeaver(run)) {
-      std::stable_partition(free.begin(), free.end(), [&](const Worker* w) {
-        return !w->failed_last && keepers.count(w->session) != 0;
-      });
-      free.resize(needed);
-      std::sort(free.begin(), free.end(),
-                [](const Worker* a, const Worker* b) { return a->process < b->process; });
-      return Admission{&run, std::move(free)};
-    }
-    Wait(out, run, free.size(), needed);
+  while (!pass_->begun.empty()) {
+    Run* run = runs_.Find(pass_->begun.back());
+    pass_->begun.pop_back();
+    if (run == nullptr || run->state() > RunState::kWaiting || run->returning()) continue;
+    Look look = LookAt(*run);
+    if (look.admission.has_value()) return std::move(look.admission);
+    Tell(out, *run, LookAt(run->info().terms.pool), look.free, look.needed);
   }
+  while (Run* run = NextFresh()) {
+    Look look = LookAt(*run);
+    if (look.admission.has_value()) return std::move(look.admission);
+    pass_->holding_back.emplace(run->info().terms.pool, run->id());
+  }
+  TellLines(out);
   pass_.reset();
   seen_ = Now();
   return std::nullopt;
 }
 
-void RunQueue::Wait(StepEffects& out, Run& run, size_t free, size_t needed) {
-  const std::string& pool = run.info().terms.pool;
-  const size_t connected = workers_.ConnectedIn(pool);
-  std::string reason = absl::StrCat("needs ", needed, needed == 1 ? " worker process" : " worker processes",
-                                    pool.empty() ? "" : absl::StrCat(" of pool ", pool), ", ", free,
-                                    free == 1 ? " is free (" : " are free (", connected, " connected)");
-  if (connected >= needed) {
-    const auto [first, is_first] = pass_->holding_back.emplace(pool, run.id());
-    if (!is_first) reason = absl::StrCat("behind run ", first->second, "; ", reason);
-  }
+RunQueue::Pool RunQueue::LookAt(const std::string& pool) const {
+  Pool now{workers_.ConnectedIn(pool), ""};
   for (const Worker* w : workers_.Ending()) {
-    if (w->hello.pool != pool) continue;
-    absl::StrAppend(&reason, "; ", w->Label(), " has not ended run ", w->run, " yet");
+    if (w->hello.pool == pool)
+      absl::StrAppend(&now.ending, "; ", w->Label(), " has not ended run ", w->run, " yet");
   }
-  run.Wait(out, std::move(reason), /*for_workers=*/connected < needed);
+  return now;
+}
+
+void RunQueue::Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed) {
+  const std::string& pool = run.info().terms.pool;
+  std::string reason = absl::StrCat(Needs(needed, pool), ", ", free, free == 1 ? " is free (" : " are free (",
+                                    workers.connected, " connected)", workers.ending);
+  if (workers.connected >= needed) {
+    const auto [first, is_first] = pass_->holding_back.emplace(pool, run.id());
+    if (first->second != run.id()) reason = absl::StrCat("behind run ", first->second, "; ", reason);
+  }
+  run.Wait(out, std::move(reason), /*for_workers=*/workers.connected < needed);
+  runs_.File(run);
+}
+
+void RunQueue::TellRoughly(StepEffects& out, Run& run, const Pool& workers) {
+  const auto needed = static_cast<size_t>(run.info().processes);
+  const std::string needs = Needs(needed, run.info().terms.pool);
+  const bool for_workers = workers.connected < needed;
+  run.Wait(out,
+           for_workers ? absl::StrCat(needs, ", more than are connected")
+                       : absl::StrCat("behind at least ", kExact, " other runs; ", needs),
+           for_workers);
+  runs_.File(run);
+}
+
+void RunQueue::TellLines(StepEffects& out) {
+  if (runs_.waiting().lines().empty()) return;
+  const WaitingRuns::Processes processes = ProcessesOfOwners();
+  for (auto& [pool, line] : runs_.waiting().lines()) {
+    std::vector<Run*> near = line.First(kExact, processes);
+    for (Run* large : line.FirstOfLarge(kExact)) near.push_back(large);
+    const Pool workers = LookAt(pool);
+    const size_t free = near.empty() ? 0 : FreeFor(*near[0]).size();
+    for (Run* run : line.SetNear(near)) TellRoughly(out, *run, workers);
+    for (Run* run : near) Tell(out, *run, workers, free, static_cast<size_t>(run->info().processes));
+  }
 }
 
 }  // namespace weft

@@ -8,6 +8,10 @@
 // its turn and holds back the runs of that pool behind it. If too few are connected, it waits for workers,
 // with a deadline, and runs behind it that need fewer may pass.
 //
+// A run is told why it waits, where that changes. Those behind the first kExact of their line are told less,
+// in words that stay true while the runs before them start and end: so a queue costs no more the longer it
+// is.
+//
 // Invariants: a run gets workers of its pool that are free only, by process number, those whose last run
 // failed with them last, unless an order names others; a run whose ranks were ordered to processes gets
 // these, and no other run gets them meanwhile (run_placement.h); every run that waits says for what. Refers
@@ -23,12 +27,15 @@
 
 #include "absl/container/btree_map.h"
 #include "coordinator/core/run_table.h"
+#include "coordinator/core/waiting_runs.h"
 #include "coordinator/core/worker_table.h"
 
 namespace weft {
 
 class RunQueue {
  public:
+  static constexpr size_t kExact = 32;
+
   RunQueue(RunTable* runs, WorkerTable* workers) : runs_(*runs), workers_(*workers) {}
 
   struct Admission {
@@ -51,17 +58,37 @@ class RunQueue {
     friend bool operator==(const State&, const State&) = default;
   };
   struct Pass {
-    std::vector<uint64_t> remaining;                      // in their order, the next one last
+    std::vector<uint64_t> begun;                          // runs that have begun before, the next one last
     absl::btree_map<std::string, uint64_t> holding_back;  // by pool: first run that waits for its turn
   };
   State Now();
-  // Puts the runs in their order, the next one last.
-  void Order(std::vector<uint64_t>* runs) const;
+  Pass Begin();
+  // Returns the processes that serve each owner's runs.
+  WaitingRuns::Processes ProcessesOfOwners() const;
+  // Returns the next run that has not begun before, of a pool that nobody holds back; null for none.
+  Run* NextFresh();
+  // Returns how the run can start; none if it cannot. `free` and `needed`: the processes that are free for it
+  // and those that it needs.
+  struct Look {
+    std::optional<Admission> admission;
+    size_t free = 0, needed = 0;
+  };
+  Look LookAt(Run& run);
   size_t Needed(const Run& run, size_t free);
   bool AwaitsLeaver(const Run& run);
   bool HasOrdered(const Run& run);
   static bool IsEnding(const Worker& w, const Run& run);
-  void Wait(StepEffects& out, Run& run, size_t free, size_t needed);
+  // What a run of the pool is told of its workers.
+  struct Pool {
+    size_t connected = 0;
+    std::string ending;  // "; process 0 (..) has not ended run 3 yet"
+  };
+  Pool LookAt(const std::string& pool) const;
+  // Tell a run why it waits: exactly, or in words that stay true.
+  void Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed);
+  void TellRoughly(StepEffects& out, Run& run, const Pool& workers);
+  // Tells the runs that have not begun before.
+  void TellLines(StepEffects& out);
 
   RunTable& runs_;
   WorkerTable& workers_;

@@ -31,11 +31,28 @@ absl::Status RunTable::Submit(StepEffects& out, SubmitRun& submission, uint64_t*
   out.effects.records.submissions.push_back({*id, submission.request, submission.spec, submission.processes,
                                              submission.output, submission.folder, submission.file,
                                              submission.run_id});
-  const Run& run = runs_.try_emplace(*id, options_, *id, processes, out.now, submission).first->second;
+  Run& run = runs_.try_emplace(*id, options_, *id, processes, out.now, submission).first->second;
   if (!run.submission().request().empty()) run_of_request_[run.submission().request()] = *id;
-  live_.insert(std::upper_bound(live_.begin(), live_.end(), *id), *id);
+  AddLive(run);
   run.Announce(out);
   return absl::OkStatus();
+}
+
+void RunTable::AddLive(Run& run) {
+  live_.insert(std::upper_bound(live_.begin(), live_.end(), run.id()), run.id());
+  const int64_t bytes = run.submission().has_plan() ? run.submission().plan().bytes : 0;
+  plan_bytes_of_[run.id()] = bytes;
+  plan_bytes_ += bytes;
+  File(run);
+}
+
+void RunTable::File(Run& run) {
+  if (run.state() <= RunState::kWaiting && !run.returning()) {
+    active_.erase(run.id());
+    return waiting_.Add(&run);
+  }
+  waiting_.Remove(run);
+  active_[run.id()] = &run;
 }
 
 Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {
@@ -44,7 +61,7 @@ Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {
   Run& run = runs_.try_emplace(id, options_, out, restored).first->second;
   if (!run.submission().request().empty()) run_of_request_[run.submission().request()] = id;
   if (!IsFinal(run.state())) {
-    live_.insert(std::upper_bound(live_.begin(), live_.end(), id), id);
+    AddLive(run);
     return run;
   }
   const auto ended_later = [&](int64_t ns, uint64_t other) { return ns < runs_.at(other).info().ended_ns; };
@@ -69,8 +86,7 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
         "redundancy keeps a copy of each stage's state in another process, and this run has one process: use "
         "at least 2, or leave `redundancy` out of the run file");
   }
-  int64_t bytes = plan.bytes;
-  for (const uint64_t id : live_) bytes += runs_.at(id).submission().plan().bytes;
+  const int64_t bytes = plan_bytes_ + plan.bytes;
   if (bytes <= options_.plan_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("the plan of this run takes about ", Mebibytes(plan.bytes), ", with those of ",
@@ -79,7 +95,10 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
 }
 
 void RunTable::Retire(StepEffects& out, uint64_t id) {
-  live_.erase(std::find(live_.begin(), live_.end(), id));
+  live_.erase(std::lower_bound(live_.begin(), live_.end(), id));
+  waiting_.Remove(runs_.at(id));
+  active_.erase(id);
+  plan_bytes_ -= plan_bytes_of_.extract(id).mapped();
   ended_.push_back(id);
   ForgetOldest(out);
 }
@@ -105,12 +124,19 @@ const Run* RunTable::Find(uint64_t id) const {
 }
 
 bool RunTable::Awaits(int32_t process) const {
-  return std::any_of(live_.begin(), live_.end(), [&](uint64_t id) { return runs_.at(id).Awaits(process); });
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const auto& e) { return e.second->Awaits(process); });
 }
 
 bool RunTable::IsRunning(uint64_t id) const {
   const Run* run = Find(id);
   return run != nullptr && run->state() == RunState::kRunning;
+}
+
+void RunTable::Count(Probe* probe) const {
+  probe->runs[static_cast<int>(RunState::kWaiting)] += static_cast<int64_t>(waiting_.size());
+  for (const auto& [id, run] : active_) ++probe->runs[static_cast<int>(run->state())];
+  for (const uint64_t id : ended_) ++probe->runs[static_cast<int>(runs_.at(id).state())];
 }
 
 absl::StatusOr<RunInfo> RunTable::Info(uint64_t id) const {

@@ -3,9 +3,10 @@
 // It takes submissions within the limits of the options, knows a repeated request again, and forgets the runs
 // that ended longest ago. What a store needs to begin this table anew goes into the effects (records.h).
 //
-// Invariants: a number is given once; `live` holds the runs that have not ended, ascending; at most
-// `runs_kept` runs that ended are remembered. Addresses of runs are stable until they are forgotten. Pure;
-// one thread; owns the runs.
+// Invariants: a number is given once; `live` holds the runs that have not ended, ascending, and each of them
+// is either in `waiting` or in `active`; at most `runs_kept` runs that ended are remembered. Addresses of
+// runs are stable until they are forgotten. Submitting and ending a run take no time that grows with those
+// that wait. Pure; one thread; owns the runs.
 #ifndef WEFT_COORDINATOR_CORE_RUN_TABLE_H_
 #define WEFT_COORDINATOR_CORE_RUN_TABLE_H_
 
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/core/run.h"
+#include "coordinator/core/waiting_runs.h"
 
 namespace weft {
 
@@ -40,6 +42,8 @@ class RunTable {
   void Close() { closed_ = true; }
   bool closed() const { return closed_; }
 
+  // Files a run under those that wait or those that are active, whose state or deadline has changed.
+  void File(Run& run);
   // Files a run that has been closed under those that ended, and forgets the oldest. May forget the run
   // itself.
   void Retire(StepEffects& out, uint64_t id);
@@ -53,7 +57,13 @@ class RunTable {
   bool Awaits(int32_t process) const;
   bool IsRunning(uint64_t id) const;
   const std::vector<uint64_t>& live() const { return live_; }
-  const std::map<uint64_t, Run>& all() const { return runs_; }
+  // Return the runs that wait for worker processes, and the others that have not ended, by number: they have
+  // processes, or await those that they had.
+  WaitingRuns& waiting() { return waiting_; }
+  const WaitingRuns& waiting() const { return waiting_; }
+  const std::map<uint64_t, Run*>& active() const { return active_; }
+  // Counts the runs by state.
+  void Count(Probe* probe) const;
 
   // NotFound for a run that is not known, or not any more.
   absl::StatusOr<RunInfo> Info(uint64_t id) const;
@@ -63,11 +73,17 @@ class RunTable {
   void ForgetOldest(StepEffects& out);
   absl::Status CheckLimits(const SubmitRun& submission, int32_t processes) const;
 
+  void AddLive(Run& run);
+
   const CoreOptions& options_;
   std::map<uint64_t, Run> runs_;
   std::map<std::string, uint64_t> run_of_request_;
   std::vector<uint64_t> live_;
-  std::deque<uint64_t> ended_;  // in the order of their ends
+  WaitingRuns waiting_;
+  std::map<uint64_t, Run*> active_;
+  std::map<uint64_t, int64_t> plan_bytes_of_;  // of the live runs, as they were taken in
+  int64_t plan_bytes_ = 0;                     // sum of these
+  std::deque<uint64_t> ended_;                 // in the order of their ends
   uint64_t next_run_;
   bool closed_ = false;
 };

@@ -62,13 +62,16 @@ std::string RunLogJson(const RunLogLine& line) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// Opens no file yet: the runs of a long queue would hold one each.
 LogFile::LogFile(const std::string& folder, bool goes_on, int64_t most_bytes)
     : folder_(folder), most_bytes_(most_bytes) {
-  const int mode = O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND | (goes_on ? 0 : O_TRUNC);
-  file_ = open(absl::StrCat(folder_, "/", kName).c_str(), mode, 0644);
-  if (!goes_on) unlink(absl::StrCat(folder_, "/", kFormer).c_str());
+  const std::string path = absl::StrCat(folder_, "/", kName);
+  if (!goes_on) {
+    unlink(path.c_str());
+    unlink(absl::StrCat(folder_, "/", kFormer).c_str());
+  }
   struct stat info {};
-  if (file_ >= 0 && fstat(file_, &info) == 0) bytes_ = info.st_size;
+  if (stat(path.c_str(), &info) == 0) bytes_ = info.st_size;
 }
 
 LogFile::~LogFile() {
@@ -77,8 +80,8 @@ LogFile::~LogFile() {
 
 absl::Status LogFile::Write(absl::string_view text) {
   const std::string path = absl::StrCat(folder_, "/", kName);
-  if (file_ >= 0 && bytes_ > 0 && bytes_ + static_cast<int64_t>(text.size()) > most_bytes_) {
-    close(file_);
+  if (bytes_ > 0 && bytes_ + static_cast<int64_t>(text.size()) > most_bytes_) {
+    if (file_ >= 0) close(file_);
     std::rename(path.c_str(), absl::StrCat(folder_, "/", kFormer).c_str());
     file_ = -1;
     bytes_ = 0;

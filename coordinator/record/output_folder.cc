@@ -435,8 +435,9 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   folder->continues_ = true;
   folder->run_id_ = record.run_id;
   folder->started_ = At<std::string>(before, "started", Now());
+  // The runs of a long queue are as they were, and a write to the disk for each would take minutes.
+  if (At<int64_t>(before, "steps_done", -1) == record.steps_done) return folder;
   if (absl::Status written = folder->WriteRecord(record); !written.ok()) return written;
-  posix_fallocate(folder->lock_, 4096, kReserve);
   return folder;
 }
 
@@ -468,8 +469,6 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
     return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
   }
   begun_ = true;
-  // A disk that is full at the end has this room for the summary.
-  posix_fallocate(lock_, 4096, kReserve);
   return absl::OkStatus();
 }
 
@@ -497,6 +496,8 @@ absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
   if (!record.spec.empty()) json["run"] = Json::parse(record.spec);
   return WriteWholeFile(live_ + "/run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
+
+void OutputFolder::KeepReserve() { posix_fallocate(lock_, 4096, kReserve); }
 
 void OutputFolder::ReleaseReserve() {
   if (lock_ >= 0 && ftruncate(lock_, 4096) != 0) return;  // then it is not there to be used

@@ -46,10 +46,11 @@ class OutputFolder {
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(const std::string& path, const std::string& shown,
                                                             FormerWork former);
   // Opens the folder of a run whose process ended without ending it, to go on with it: takes the lock, and
-  // leaves everything as it is. `live` is where it wrote, and `record` the run with its identity. NotFound if
-  // the folder is gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended
-  // in it; else as Open. `takes_over`: a process that has the lock although it coordinates the run no more,
-  // as one that was stopped, loses it, and StillThere tells it so.
+  // leaves everything as it is, but for run.json, which tells of this process where steps were made since it
+  // was written. `live` is where it wrote, and `record` the run with its identity. NotFound if the folder is
+  // gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended in it; else
+  // as Open. `takes_over`: a process that has the lock although it coordinates the run no more, as one that
+  // was stopped, loses it, and StillThere tells it so.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Reopen(const std::string& path,
                                                               const std::string& live,
                                                               const RunRecord& record,
@@ -63,7 +64,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // Begins the run: makes room for its results, and writes run.json. The run may write into `live()` from now
+  // Begins the run: removes what was there, and writes run.json. The run may write into `live()` from now
   // on.
   absl::Status Begin(const RunRecord& record);
   // Notes in run.json, as long as the run goes on, the address of its own coordinator, which can be asked
@@ -75,7 +76,10 @@ class OutputFolder {
   const std::string& shown() const { return shown_; }
   bool replaces() const { return live_ != path_; }
 
-  // Gives back the room that was kept on the disk for the summary.
+  // Keeps room on the disk for the summary, for a run that has its workers: a disk that is full at the end
+  // has that. One that waits keeps none.
+  void KeepReserve();
+  // Gives that room back.
   void ReleaseReserve();
   // Checks the folder: Unavailable if it was removed since Open, Aborted if it is another run's now.
   absl::Status StillThere() const;

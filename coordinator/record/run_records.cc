@@ -113,6 +113,7 @@ class RunRecords::Recording {
   }
 
   void Write() {
+    folder_->KeepReserve();
     RunInfo run = recorder_.run();
     while (!IsFinal(run.state)) {
       Await();

@@ -156,6 +156,10 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     loop_->Post([this, run, entry = std::move(entry)] { loop_->Log(run, entry); });
   }
 
+  void SetLimits(const CoreLimits& limits) override {
+    loop_->Post([this, limits] { loop_->Add(ChangeLimits{limits}); });
+  }
+
   void WorkerExited(const weft::WorkerExited& exited) override {
     loop_->Post([this, exited] { loop_->Add(exited); });
   }

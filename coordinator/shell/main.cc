@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,6 +61,7 @@ struct Flags {
   std::string tokens;
   LogFlags log;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
+  int queue = static_cast<int>(CoreLimits().runs_waiting);
   ConfigQuestion question;
 };
 
@@ -75,15 +77,19 @@ int Complain(const absl::Status& status) {
   return again ? kTryAgain : kBadConfiguration;
 }
 
-CoreOptions CoreOptionsOf(const Flags& flags) {
+// The flags that a coordinator takes while it serves (CoreLimits).
+const char* const kLimits[] = {"lease", "grace", "waiting", "preparing", "progress", "finishing", "queue"};
+
+CoreLimits LimitsOf(const Flags& flags) {
   constexpr int64_t kSecond = 1'000'000'000;
-  CoreOptions core;
+  CoreLimits core;
   core.lease_ns = flags.lease * kSecond;
   core.grace_ns = flags.grace * kSecond;
   core.waiting_ns = flags.waiting * kSecond;
   core.preparing_ns = flags.preparing * kSecond;
   core.progress_ns = flags.progress * kSecond;
   core.finishing_ns = flags.finishing * kSecond;
+  core.runs_waiting = static_cast<size_t>(flags.queue);
   return core;
 }
 
@@ -255,7 +261,7 @@ CoordinatorServerOptions ServerOptionsOf(const Flags& flags, const DaemonLog* lo
   options.security = flags.security;
   options.tokens = flags.tokens;
   options.certificates = ObserveCertificates(log);
-  options.core = CoreOptionsOf(flags);
+  static_cast<CoreLimits&>(options.core) = LimitsOf(flags);
   options.planner = ReadRun;
   return options;
 }
@@ -339,8 +345,10 @@ int Serve(const Configuration& configuration,
   const std::string signal = AwaitEnd(signals, [&] {
     notices->Reloading();
     const auto now = read_again();
-    Reload(now.status(), now.ok() ? now->settings : configuration.settings, configuration.settings,
-           "certificates and tokens", &log);
+    const bool taken =
+        Reload(now.status(), now.ok() ? now->settings : configuration.settings, configuration.settings,
+               {"certificates and tokens", {std::begin(kLimits), std::end(kLimits)}}, &log);
+    if (taken) (*server)->SetLimits(LimitsOf(now->flags));
     notices->Ready(serves);
   });
   log.Info(absl::StrCat("stopping on ", signal));
@@ -434,6 +442,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--finishing", flags.finishing, "Seconds for workers to save and report after the last job")
       ->check(seconds)
+      ->capture_default_str();
+  app.add_option("--queue", flags.queue,
+                 "Most runs that wait or run; further ones are refused until one of them has ended")
+      ->check(CLI::Range(1, static_cast<int>(CoreLimits().runs_waiting)))
       ->capture_default_str();
   AddLogFlags(app, flags.log);
 }

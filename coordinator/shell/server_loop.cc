@@ -197,6 +197,7 @@ void ServerLoop::Apply(Effects effects) {
   SendAhead(&effects.messages);
   written_ += keeps ? 1 : 0;
   Records records = std::exchange(effects.records, {});
+  effects.records.forgotten = records.forgotten;
   const auto shared = std::make_shared<Effects>(std::move(effects));
   held_.push_back({written_, [this, shared] { CarryOut(std::move(*shared)); }});
   if (!keeps) return;
@@ -264,6 +265,7 @@ void ServerLoop::CarryOut(Effects effects) {
     answers_.erase(it);
     answer(r.status.ok() ? absl::StatusOr<uint64_t>(r.run) : r.status);
   }
+  for (const uint64_t run : effects.records.forgotten) logs_.erase(run);
 }
 
 void ServerLoop::TellLog(const Effects& effects) {
@@ -280,12 +282,12 @@ void ServerLoop::Log(uint64_t run, LogEntry entry) {
 }
 
 void ServerLoop::TellLog(RunLogLine line) {
-  const auto [log, added] = logs_.try_emplace(line.run);
-  // Logs are kept as long as their runs.
-  for (auto it = logs_.begin(); added && it != logs_.end();)
-    it = it != log && !core_.GetRun(it->first).ok() ? logs_.erase(it) : std::next(it);
+  const uint64_t run = line.run;
+  const auto [log, added] = logs_.try_emplace(run);
   const RunLogLine& kept = log->second.Add(std::move(line));
   if (options_.observer.log) options_.observer.log(kept);
+  // Logs are kept as long as their runs.
+  if (added && !core_.Knows(run)) logs_.erase(log);
 }
 
 RunLogPart ServerLoop::LogOf(uint64_t run, uint64_t after, Rank rank) const {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
+#include "tests/process/run_files.h"
 
 namespace weft {
 namespace {
@@ -128,6 +129,38 @@ TEST_F(Config, Hangup_TakesANewLogLevelAndStopsNothing) {
   const CommandResult ended = coordinator.Wait(60);
   EXPECT_EQ(ended.code, 0);
   EXPECT_THAT(ended.err, ::testing::Not(HasSubstr("stopping on"))) << "the new level holds";
+}
+
+// Limits of a coordinator follow its configuration at SIGHUP: those that nothing rests on are taken at once.
+TEST_F(Config, LimitsAtSighup_CountForWhatBeginsFromThenOn) {
+  const auto configure = [&](const std::string& rest) {
+    folder_.Write("coordinator.yaml", absl::StrCat("listen: ", Socket("c.sock"), "\n", rest));
+  };
+  configure("queue: 1\n");
+  Command coordinator(
+      {"weft-coordinator", "--config", folder_ / "coordinator.yaml", "--output-root", folder_ / "out"});
+  ASSERT_TRUE(coordinator.WaitFor("listening on", 60));
+  const std::string run = WriteSmallRun(folder_);
+  const auto submit = [&](const std::string& name) {
+    return Command::Run(
+        {"weft", "submit", run, "--coordinator", Socket("c.sock"), "--detach", "--out", folder_ / name});
+  };
+  EXPECT_EQ(submit("a").code, 0);
+  const CommandResult refused = submit("b");
+  EXPECT_EQ(refused.code, 75) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("1 runs wait or run already"));
+
+  configure("queue: 2\nwaiting: 1\nmetrics: 127.0.0.1:0\n");
+  coordinator.Signal(SIGHUP);
+  EXPECT_TRUE(coordinator.WaitFor("waiting 1, ", 60));
+  EXPECT_TRUE(coordinator.WaitFor("queue 2; certificates", 60));
+  EXPECT_TRUE(coordinator.WaitFor("take effect at the next start: metrics\n", 60));
+  EXPECT_EQ(submit("b").code, 0);
+  const CommandResult waited = Command::Run({"weft", "wait", "2", "--coordinator", Socket("c.sock")});
+  EXPECT_EQ(waited.code, 1);
+  EXPECT_THAT(waited.out + waited.err, HasSubstr("waited 1 s for worker processes"));
+  const CommandResult first = Command::Run({"weft", "ls", "--coordinator", Socket("c.sock"), "-o", "json"});
+  EXPECT_EQ(nlohmann::json::parse(first.out, nullptr, false)[0]["state"], "waiting") << "its time had begun";
 }
 
 }  // namespace

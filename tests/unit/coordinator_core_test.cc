@@ -501,11 +501,40 @@ TEST_F(CoreTest, FirstInLineWaitsForBusyWorkers_TheNextDoesNotOvertake) {
   EXPECT_EQ(core->GetRun(small)->reason, "needs 1 worker process, 0 are free (2 connected)");
 }
 
+// A thousand sessions cost the work of a run nothing.
+TEST_F(CoreTest, WorkOfARun_LooksAtNoWorkerButThoseThatSpeak) {
+  const uint64_t run = Running(/*credit=*/1);
+  const uint64_t before = core->probe().surveys;
+  for (int i = 0; i < 3; ++i) {
+    for (SessionId s : {1, 2}) {
+      now += 1'000'000'000;
+      Say(s, Report{run, {}});
+      const std::optional<Grant> grant = Heard<Grant>(s);
+      if (grant.has_value()) Say(s, Complete(s, run, grant->jobs));
+      Say(s, Credit{run, lease[s].rank, lease[s].token, 1});
+    }
+  }
+  EXPECT_EQ(core->probe().surveys, before);
+  EXPECT_GT(jobs_ended, 3u);
+  Join(3);
+  EXPECT_GT(core->probe().surveys, before);
+  // Workers that were heard of have more time than when all were looked at last.
+  now += options.lease_ns - 1'000'000'001;
+  for (SessionId s : {1, 2}) Say(s, Report{run, {}});
+  now += 1'500'000'000;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  now += options.lease_ns;
+  EXPECT_LE(core->next_deadline(), now);
+  Do(Tick{});
+  EXPECT_EQ(core->probe().workers_lost, 1u) << "with the first one the run ends";
+}
+
 TEST_F(CoreTest, FirstInLineNeedsMoreThanAreConnected_TheNextPasses) {
   Join(1);
   Join(2);
   const uint64_t big = Submit(4, 4), small = Submit(2);
-  EXPECT_EQ(core->GetRun(big)->reason, "needs 4 worker processes, 2 are free (2 connected)");
+  EXPECT_EQ(core->GetRun(big)->reason, "needs 4 worker processes, 0 are free (2 connected)");
   EXPECT_EQ(core->GetRun(small)->state, RunState::kPreparing);
   Join(3);
   Join(4);

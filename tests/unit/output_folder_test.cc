@@ -1,6 +1,7 @@
 #include "coordinator/record/output_folder.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -164,6 +165,35 @@ TEST_F(OutputFolderTest, KilledReplacement_ResumeKeepsItAndOverwriteDoesNot) {
       EXPECT_TRUE(Read(out_ + "/replacement").empty());
     }
   }
+}
+
+// The runs of a long queue are taken up without a write to the disk for each.
+TEST_F(OutputFolderTest, ReopenedAtTheSameStep_RunJsonIsNotWrittenAnew) {
+  RunRecord record = Record("running");
+  record.run_id = "abc";
+  { ASSERT_TRUE((*Open(FormerWork::kRefuse))->Begin(record).ok()); }
+  const auto file = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat((out_ + "/run.json").c_str(), &info), 0);
+    return info.st_ino;
+  };
+  const ino_t before = file();
+  { ASSERT_TRUE(OutputFolder::Reopen(out_, out_, record).ok()); }
+  EXPECT_EQ(file(), before);
+  ++record.steps_done;
+  { ASSERT_TRUE(OutputFolder::Reopen(out_, out_, record).ok()); }
+  EXPECT_NE(file(), before);
+}
+
+TEST_F(OutputFolderTest, RunThatHasBegun_KeepsRoomOnlyWhenItIsToldTo) {
+  auto folder = Open(FormerWork::kRefuse);
+  ASSERT_TRUE(folder.ok() && (*folder)->Begin(Record("running")).ok());
+  const auto kept = [&] { return fs::file_size(out_ + "/.weft.lock"); };
+  EXPECT_LE(kept(), 4096u);
+  (*folder)->KeepReserve();
+  EXPECT_GT(kept(), 100'000u);
+  (*folder)->ReleaseReserve();
+  EXPECT_LE(kept(), 4096u);
 }
 
 TEST_F(OutputFolderTest, Opened_NoOtherOpensItUntilItEnds) {

@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +54,7 @@ class RunQueueTest : public ::testing::Test {
     std::vector<uint64_t> started;
     while (auto admitted = queue.Next(out)) {
       admitted->run->Start(out, admitted->workers, &numbers);
+      runs.File(*admitted->run);
       for (Worker* w : admitted->workers) w->run = admitted->run->id();
       started.push_back(admitted->run->id());
     }
@@ -124,6 +129,7 @@ TEST_F(RunQueueTest, RunThatBeginsAgain_ComesBeforeAHigherPriority) {
   EXPECT_THAT(Pass(), IsEmpty());
   runs.Find(begun)->EndAttempt("a process is lost");
   runs.Find(begun)->Restart(out);
+  runs.File(*runs.Find(begun));
   workers.Find(1)->run = 0;
   EXPECT_THAT(Pass(), ElementsAre(begun));
   End(begun);
@@ -150,7 +156,7 @@ TEST_F(RunQueueTest, Pool_IsServedByItsOwnWorkersAlone) {
   Join(2, "large");
   const uint64_t two = Submit(2, {0, "large", ""}), plain = Submit(1), large = Submit(1, {0, "large", ""});
   EXPECT_THAT(Pass(), ElementsAre(plain, large));
-  EXPECT_THAT(ReasonOf(two), HasSubstr("needs 2 worker processes of pool large, 1 is free (1 connected)"));
+  EXPECT_THAT(ReasonOf(two), HasSubstr("needs 2 worker processes of pool large, 0 are free (1 connected)"));
   const uint64_t next = Submit(1);
   EXPECT_THAT(Pass(), IsEmpty());
   Join(3, "large");
@@ -174,6 +180,77 @@ TEST_F(RunQueueTest, PassWithoutAChange_LooksAtNoRun) {
   EXPECT_THAT(out.effects.runs, IsEmpty());
   Join(1);
   EXPECT_THAT(Pass(), ElementsAre(run));
+}
+
+// A queue costs no more the longer it is: what happens at its head is told to those near it alone.
+TEST_F(RunQueueTest, HeadOfALongQueueStarts_ChangesOnlyTheRunsNearIt) {
+  constexpr size_t kRuns = 10 * RunQueue::kExact;
+  Join(1);
+  std::vector<uint64_t> all;
+  for (size_t i = 0; i < kRuns; ++i) all.push_back(Submit(1));
+  EXPECT_THAT(Pass(), ElementsAre(all[0]));
+  EXPECT_THAT(ReasonOf(all[2]),
+              HasSubstr(absl::StrCat("behind run ", all[1], "; needs 1 worker process, 0")));
+  EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("behind at least 32 other runs; needs 1 worker process"));
+  for (size_t i = 0; i + 1 < kRuns; ++i) {
+    End(all[i]);
+    out.Take();
+    ASSERT_THAT(Pass(), ElementsAre(all[i + 1]));
+    ASSERT_LE(out.effects.runs.size(), RunQueue::kExact + 2);
+  }
+}
+
+TEST_F(RunQueueTest, ManyRunsThatNeedMoreThanAreConnected_AreToldWhatStaysTrue) {
+  constexpr size_t kRuns = 10 * RunQueue::kExact;
+  std::vector<uint64_t> all;
+  for (size_t i = 0; i < kRuns; ++i) all.push_back(Submit(3));
+  EXPECT_THAT(Pass(), IsEmpty());
+  out.Take();
+  Join(1);
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_EQ(out.effects.runs.size(), RunQueue::kExact);
+  EXPECT_THAT(ReasonOf(all[0]), HasSubstr("needs 3 worker processes, 1 is free (1 connected)"));
+  EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("needs 3 worker processes, more than are connected"));
+  EXPECT_EQ(runs.waiting().next_due(), options.waiting_ns);
+  for (const SessionId session : {2, 3}) Join(session);
+  EXPECT_THAT(Pass(), ElementsAre(all[0]));
+  EXPECT_EQ(runs.waiting().next_due(), kNever) << "the others wait for their turn";
+  EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("behind at least"));
+}
+
+// Whatever comes and goes, the run that starts is the first by priority, owner and number of those that fit.
+TEST_F(RunQueueTest, AnyRuns_StartInTheOrderThatTheRuleSays) {
+  std::mt19937 random(5);
+  const auto draw = [&](int most) { return static_cast<int>(random() % most); };
+  for (const SessionId session : {1, 2, 3}) Join(session);
+  std::map<uint64_t, RunInfo> waiting, running;
+  for (int i = 0; i < 2000; ++i) {
+    const int runs_of_three = 1 + draw(4);  // some need more than are connected
+    const uint64_t id =
+        Submit(runs_of_three, {draw(3), "", std::string(1, static_cast<char>('a' + draw(4)))});
+    waiting.emplace(id, runs.Find(id)->info());
+    if (draw(3) > 0 && !running.empty()) {
+      const uint64_t ended = std::next(running.begin(), draw(static_cast<int>(running.size())))->first;
+      End(ended);
+      running.erase(ended);
+    }
+    while (auto admitted = queue.Next(out)) {
+      std::map<std::string, int64_t> processes;
+      for (const auto& [run, info] : running) processes[info.terms.owner] += info.processes;
+      std::vector<std::tuple<int, int64_t, uint64_t>> fitting;
+      for (const auto& [run, info] : waiting) {
+        if (info.processes <= 3) fitting.emplace_back(-info.terms.priority, processes[info.terms.owner], run);
+      }
+      const uint64_t started = admitted->run->id();
+      ASSERT_EQ(started, std::get<uint64_t>(*std::min_element(fitting.begin(), fitting.end())));
+      admitted->run->Start(out, admitted->workers, &numbers);
+      runs.File(*admitted->run);
+      for (Worker* w : admitted->workers) w->run = started;
+      running.insert(waiting.extract(started));
+    }
+    out.Take();
+  }
+  EXPECT_GT(running.rbegin()->first, 300u);
 }
 
 TEST_F(RunQueueTest, RepeatedRequest_IsTheSameRunUntilItIsForgotten) {

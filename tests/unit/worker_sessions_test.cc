@@ -44,7 +44,11 @@ class Sessions : public ::testing::Test {
   RunTable runs{options};
   WorkerSessions sessions{options, &runs};
   FencingNumbers numbers;
-  StepEffects out{.now = kSecond, .effects = {}, .counts = {}};
+  StepEffects out = [] {
+    StepEffects first;
+    first.now = kSecond;
+    return first;
+  }();
 };
 
 TEST_F(Sessions, NoHelloInTime_EndsTheSessionWithoutALoss) {

@@ -423,7 +423,7 @@ int Main(int argc, char** argv) {
     reload = [&] {
       const auto now = read();
       Reload(now.status(), now.ok() ? now->settings : configuration->settings, configuration->settings,
-             "certificates", &log);
+             {"certificates", {}}, &log);
     };
   }
   if (!flags.coordinator.empty()) signals.emplace(reload);

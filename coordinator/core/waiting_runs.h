@@ -1,0 +1,89 @@
+// Keeps the runs that wait for worker processes, in the order of their queue.
+//
+// A queue may be long, and most of what happens changes little of it: one run joins it, or its first one
+// starts. So runs lie in an order that holds without being sorted: those that have begun before by number;
+// the others by pool, by priority, by owner, by number. Which owner comes next depends on what the owners'
+// runs have at that time, and is asked for. Of a pool, runs that need more processes than are connected lie
+// apart, by that number: they hold back nobody.
+//
+// Invariants: each run is here once; next_due is the earliest deadline of all, as of the last Add of each.
+// The finding of a run, and its joining and leaving, take a time that grows with the logarithm of their
+// number. Refers to the runs, which outlive their stay. Pure; one thread.
+#ifndef WEFT_COORDINATOR_CORE_WAITING_RUNS_H_
+#define WEFT_COORDINATOR_CORE_WAITING_RUNS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/run.h"
+
+namespace weft {
+
+class WaitingRuns {
+ public:
+  using Runs = std::map<uint64_t, Run*>;
+  // The processes that serve each owner's runs; an owner who is not there has none.
+  using Processes = std::map<std::string, int64_t>;
+
+  // The runs of one pool that have not begun before.
+  class Line {
+   public:
+    // Returns the first runs in their order, of those for which enough workers are connected.
+    std::vector<Run*> First(size_t most, const Processes& processes) const;
+    // Returns runs that need more workers than are connected, those that need the fewest first.
+    std::vector<Run*> FirstOfLarge(size_t most) const;
+    bool empty() const { return turns_.empty() && large_.empty(); }
+    // Notes the runs that are told exactly why they wait. Returns the others that must be told less: they
+    // have joined the line, changed sides in it, or were told exactly before.
+    std::vector<Run*> SetNear(const std::vector<Run*>& near);
+
+   private:
+    friend class WaitingRuns;
+    void Add(Run* run);
+    void Remove(const Run& run);
+    void SetConnected(int32_t connected);
+
+    // By priority, the highest first; by owner.
+    std::map<int32_t, std::map<std::string, Runs>, std::greater<>> turns_;
+    std::map<int32_t, Runs> large_;  // by the number of processes
+    int32_t connected_ = 0;
+    Runs near_;    // told exactly
+    Runs untold_;  // those that have joined the line or changed sides since the last SetNear
+  };
+
+  // Takes a run in, or notes that its deadline has changed.
+  void Add(Run* run);
+  // Lets a run go, which may not be here.
+  void Remove(const Run& run);
+  // Notes how many workers of the pool are connected.
+  void SetConnected(const std::string& pool, size_t connected);
+
+  size_t size() const { return dues_of_.size(); }
+  // Returns the runs that have begun before, by number.
+  const Runs& begun() const { return begun_; }
+  std::map<std::string, Line>& lines() { return lines_; }
+  // Returns true if a run waits for workers of the pool.
+  bool WaitsFor(const std::string& pool) const;
+  int64_t next_due() const { return dues_.empty() ? kNever : dues_.begin()->first; }
+  // Returns the runs whose deadlines have passed.
+  std::vector<uint64_t> Due(int64_t now) const;
+
+ private:
+  static bool HasBegun(const Run& run);
+
+  Runs begun_;
+  std::map<std::string, Line> lines_;  // by pool; none is empty
+  std::map<std::string, int32_t> connected_;
+  std::map<uint64_t, int64_t> dues_of_;
+  std::set<std::pair<int64_t, uint64_t>> dues_;  // those that there are
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_WAITING_RUNS_H_
