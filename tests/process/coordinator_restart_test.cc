@@ -7,6 +7,8 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -125,6 +127,46 @@ TEST_F(CoordinatorRestart, StoppedAndStarted_GoesOn) {
   ExpectFinished();
   ExpectTheReference();
   ExpectOneAttempt(1);
+}
+
+// A rolling upgrade of everything: each process gets SIGTERM in its turn, and its supervisor starts another
+// in its place. The run may not begin again for a loss, and makes no step twice.
+TEST_F(CoordinatorRestart, EveryProcessGetsSigtermInTurn_NoStepIsLostAndNoAttemptIsSpent) {
+  const std::string file = WriteRun("{1f1b: {}}", 150, {{"restarts", "0"}});
+  TrainReference(file);
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(file);
+  int least = 8;
+  const auto stop = [&](const Command& process, const char* name) {
+    ASSERT_TRUE(AwaitSteps(least)) << name;
+    process.Signal(SIGTERM);
+  };
+  std::string logs;
+  for (int round = 0; round < 2; ++round) {
+    stop(*coordinator_, "coordinator");
+    const CommandResult ended = coordinator_->Wait(kSeconds);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    logs += ended.err;
+    StartCoordinator();
+    least += 15;
+    stop(*workers_[round], "worker");
+    workers_.push_back(StartWorker(2 + round));
+    const CommandResult left = workers_[round]->Wait(kSeconds);
+    EXPECT_EQ(left.code, 0) << left.err;
+    least += 15;
+  }
+  ExpectFinished();
+  ExpectTheReference();
+  coordinator_->Signal(SIGTERM);
+  logs += coordinator_->Wait(kSeconds).err;
+  EXPECT_THAT(logs, ::testing::Not(HasSubstr(" was lost"))) << "whoever leaves is no loss";
+  std::vector<int> made;
+  std::istringstream steps(ReadWholeFile(out_ + "/steps.jsonl"));
+  for (std::string line; std::getline(steps, line);) made.push_back(Json::parse(line)["step"]);
+  std::vector<int> all(150);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(made, all);
 }
 
 // The workers that come back may be fewer. Then the attempt is over, and the next one begins at a checkpoint.
