@@ -110,10 +110,10 @@ TEST_F(Config, Hangup_TakesANewLogLevelAndStopsNothing) {
   Command worker({"weft-worker", "--coordinator", Socket("c.sock"), "--config", worker_file, "--name", "w"});
   ASSERT_TRUE(worker.WaitFor("joined as process", 60));
 
-  folder_.Write("worker.yaml", "log-level: info\ndrain: 3\n");
+  folder_.Write("worker.yaml", "log-level: info\ndrain: 3\nlink-timeout: 60\n");
   worker.Signal(SIGHUP);
-  EXPECT_TRUE(worker.WaitFor("reloaded: log level info", 60));
-  EXPECT_TRUE(worker.WaitFor("take effect at the next start: drain", 60));
+  EXPECT_TRUE(worker.WaitFor("reloaded: log level info, drain 3; certificates", 60));
+  EXPECT_TRUE(worker.WaitFor("take effect at the next start: link-timeout\n", 60));
 
   folder_.Write("coordinator.yaml", absl::StrCat("listen: ", Socket("c.sock"), "\nlog-level: wrong\n"));
   coordinator.Signal(SIGHUP);

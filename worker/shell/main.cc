@@ -422,8 +422,9 @@ int Main(int argc, char** argv) {
   if (!flags.owned) {
     reload = [&] {
       const auto now = read();
-      Reload(now.status(), now.ok() ? now->settings : configuration->settings, configuration->settings,
-             {"certificates", {}}, &log);
+      const bool taken = Reload(now.status(), now.ok() ? now->settings : configuration->settings,
+                                configuration->settings, {"certificates", {"drain"}}, &log);
+      if (taken) signals->SetPatience(now->flags.drain);
     };
   }
   if (!flags.coordinator.empty()) signals.emplace(reload);

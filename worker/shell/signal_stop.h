@@ -40,20 +40,23 @@ class SignalStop {
   // A process that serves a run asks to leave first, and gives the coordinator `patience_s` seconds for that;
   // another signal ends the patience.
   void Watch(WorkerLoop* loop, SessionLink* link, int patience_s) {
-    thread_ = StartThread([this, loop, link, patience_s] {
+    patience_s_ = patience_s;
+    thread_ = StartThread([this, loop, link] {
       int signal = 0;
       while (sigwait(&awaited_, &signal) == 0 && signal == SIGHUP) reload_();
       if (signal == SIGUSR2) return;
       taken_ = signal;
       const std::string name = absl::StrCat("SIG", sigabbrev_np(signal));
-      if (patience_s > 0 && link->AskToLeave(name)) {
-        const timespec patience{patience_s, 0};
+      const timespec patience{patience_s_, 0};
+      if (patience.tv_sec > 0 && link->AskToLeave(name)) {
         if (sigtimedwait(&set_, nullptr, &patience) == SIGUSR2) return;  // it has left
       }
       link->LeaveRun(absl::StrCat("it was stopped by ", name));
       loop->Stop();
     });
   }
+  // Gives another patience, until a signal has come. Any thread.
+  void SetPatience(int patience_s) { patience_s_ = patience_s; }
   // Returns the signal that ended the loop; 0 for none.
   int taken() const { return taken_; }
   // Stops watching. After it no signal reaches the loop; it may be destroyed.
@@ -67,7 +70,7 @@ class SignalStop {
  private:
   const std::function<void()> reload_;
   sigset_t set_, awaited_;  // what stops, and that with SIGHUP
-  std::atomic<int> taken_{0};
+  std::atomic<int> taken_{0}, patience_s_{0};
   std::thread thread_;
 };
 
