@@ -118,6 +118,7 @@ struct ExportedFigure {
 };
 
 struct ExportedModel {
+  bool has_weights = true;  // false for one that was exported from the meta device: it can be planned only
   std::vector<ExportedField> fields;
   int64_t sample_bytes = 0;
   std::vector<ExportedLayer> layers;

@@ -498,6 +498,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
                      kFormat, "; export the model again, with this version's weft"));
   }
   auto model = std::make_shared<ExportedModel>();
+  if (file.contains("weights")) model->has_weights = reader.Flag("weights");
   ReadFields(reader.List("fields"), *model, status);
   const Json& layers = reader.List("layers");
   if (layers.empty() || layers.size() > kMaxGraphLayers)

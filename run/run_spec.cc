@@ -512,6 +512,14 @@ absl::Status CheckSteps(const RunSpec& run) {
                                         ", and the run ends at step ", run.end_step(), ": nothing is left"));
 }
 
+absl::Status CheckHasWeights(const RunSpec& run) {
+  const auto* exported = std::get_if<ExportedSpec>(&run.model);
+  if (exported == nullptr || exported->model->has_weights) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "model.exported: was exported from the meta device, without weights, so that it can be simulated, "
+      "compared and planned; export it on the CPU to train it");
+}
+
 RunSpec ValidationRun(const RunSpec& run) {
   RunSpec held_out = run;
   held_out.data = run.validate.data;

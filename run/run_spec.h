@@ -201,6 +201,10 @@ absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
 // was set after it was parsed. Failure as ParseRunSpec.
 absl::Status CheckSteps(const RunSpec& run);
 
+// Checks that there are weights to train: an exported model may come without. InvalidArgument with what to
+// do.
+absl::Status CheckHasWeights(const RunSpec& run);
+
 // Returns the run with its held-out data in the place of its training data: what an evaluation of them is
 // given.
 RunSpec ValidationRun(const RunSpec& run);

@@ -147,6 +147,8 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use
 
 absl::Status CheckGraphs(const std::string& file, const RunSpec& run) {
   if (!std::holds_alternative<ExportedSpec>(run.model)) return absl::OkStatus();
+  if (const absl::Status weights = CheckHasWeights(run); !weights.ok())
+    return absl::InvalidArgumentError(AtItsLine(file, std::string(weights.message())));
   WorkerTask task;
   if (absl::Status started = task.Start("--check", run, {}); !started.ok()) return started;
   std::string problem;

@@ -22,6 +22,7 @@ absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
   if (!spec.ok()) return spec.status();
   if (spec->resume.copies)
     return absl::InvalidArgumentError("a new run has no copies in memory to go on from");
+  if (absl::Status weights = CheckHasWeights(*spec); !weights.ok()) return weights;
   if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) {
     return UnplannedRun{/*slow=*/true,
                         [run = *std::move(spec)]() -> absl::StatusOr<std::shared_ptr<const RunPlan>> {

@@ -21,6 +21,11 @@ def costs_of(interpreter: Interpreter, examples: list[dict[str, torch.Tensor]]) 
     return costs
 
 
+def _key(storage) -> int:
+    """Returns what tells the storage from others, also on the meta device, where none has an address."""
+    return storage.data_ptr() or storage._cdata
+
+
 def _measure(interpreter, fields) -> list[tuple[float, int, int]]:
     samples = next(iter(fields.values())).shape[0]
     outputs, measured = [], []
@@ -28,21 +33,21 @@ def _measure(interpreter, fields) -> list[tuple[float, int, int]]:
         read = [outputs[number] for number in layer["reads"]["layers"]]
         own = {p["name"] for p in layer["parameters"]}
         staying = [t for n, t in interpreter.parameters.items() if n in own] + list(fields.values())
-        counted = {t.untyped_storage().data_ptr() for t in staying + read}
+        counted = {_key(t.untyped_storage()) for t in staying + read}
         saved, largest = {}, [0]
 
         def pack(tensor):
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in counted:
-                saved[storage.data_ptr()] = storage.nbytes()
+            if _key(storage) not in counted:
+                saved[_key(storage)] = storage.nbytes()
             largest[0] = max(largest[0], storage.nbytes())
             return tensor
 
         with FlopCounterMode(display=False) as flops, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             output = interpreter.run_layer(layer, outputs, fields, samples)
         storage = output.untyped_storage()
-        if storage.data_ptr() not in counted:
-            saved[storage.data_ptr()] = storage.nbytes()
+        if _key(storage) not in counted:
+            saved[_key(storage)] = storage.nbytes()
         measured.append((flops.get_total_flops() or output.numel(), sum(saved.values()), largest[0]))
         outputs.append(output.detach().requires_grad_())
     return measured

@@ -14,7 +14,7 @@ from weft.costs import NO_COSTS, costs_of
 from weft.cutting import Layer, block_patterns, cut, data_layer
 from weft.errors import NotExportable
 from weft.figures import Figures, WrongFigures
-from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder
+from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder, write_model
 from weft.interpreter import Interpreter
 from weft.tracing import Trace, Value, aliases_of, trace, trace_evaluation
 
@@ -33,17 +33,21 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
         takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
 
-    Raises NotExportable, and writes nothing, if the model cannot be exported. Every export is checked before: on two
+    A model whose parameters are all on the meta device is exported as an outline, in which no weights are and nothing
+    is checked: weft simulates, compares and plans its training, on a machine that could not hold it.
+
+    Raises NotExportable, and writes nothing, if the model cannot be exported. Every other export is checked before: on two
     examples, the loss and all gradients of the folder have the bits of the model's own, and so have, in evaluation
     mode, the loss and all figures. A model without further figures that can be trained and not evaluated is exported
     with a warning.
     """
     figures = Figures(loss or _loss_of_output)
     _check_arguments(model, example)
+    outline = _is_outline(model)
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
-        one = dict(sorted(example.items()))
+        one = {n: t.to("meta") if outline else t for n, t in sorted(example.items())}
         two = _another(one)
         first, second = trace(model, one, figures.loss), trace(model, two, figures.loss)
         patterns = block_patterns(model) if layers is None else list(layers)
@@ -56,6 +60,10 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
                    "layers": _layers_json(parts, first, second)}
         if counting:
             content["count"] = {**_layers_json(counting, first, second)[0], "costs": NO_COSTS}
+        if outline:
+            content.update(weights=False, evaluation="it was exported without weights", **_state_names(model, tensors))
+            _write_outline(path, content, tensors, [one, two])
+            return [layer["name"] for layer in content["layers"]]
         content["evaluation"] = _evaluation_or_reason(model, figures, [one, two], (first, second), tensors)
         content.update(_state_names(model, tensors))
         state = model.state_dict()
@@ -87,6 +95,10 @@ def _state_names(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> di
             "outside_state": sorted(n for n in tensors if n not in state)}
 
 
+def _is_outline(model) -> bool:
+    return all(parameter.device.type == "meta" for parameter in model.parameters())
+
+
 def _check_arguments(model, example) -> None:
     counts = {t.shape[0] if t.dim() else 0 for t in example.values()}
     if len(counts) != 1 or min(counts) < 2:
@@ -99,9 +111,9 @@ def _check_arguments(model, example) -> None:
         if getattr(module, "momentum", 0.1) is None and getattr(module, "track_running_stats", False):
             raise NotExportable(f"{name} is a batch norm with momentum=None; give it a number, as 0.1")
     for name, parameter in model.named_parameters():
-        if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+        if parameter.dtype != torch.float32 or parameter.device.type != ("meta" if _is_outline(model) else "cpu"):
             raise NotExportable(f"the parameter {name} is of {parameter.dtype} on {parameter.device}; export the model "
-                                "in float32 on the CPU, as model.float().cpu()")
+                                "in float32 on the CPU, as model.float().cpu(), or all of it on the meta device")
 
 
 def _another(example: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -240,26 +252,44 @@ def _without_fast_path():
 # ---- the check
 
 
-def _write_checked(path, content, tensors, unread, model, loss, examples) -> None:
-    """Writes the folder beside its place, checks it, and moves it there."""
+@contextlib.contextmanager
+def _folder_beside(path):
+    """Yields a new folder beside the path, and moves it there if all goes well."""
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     if os.path.exists(path) and not os.path.exists(os.path.join(path, "model.json")):
         raise NotExportable(f"{path} is there and is no exported model; give another path")
     partial = tempfile.mkdtemp(prefix=os.path.basename(path) + ".", dir=parent)
     try:
-        write_folder(partial, content, tensors, unread)
-        for example in examples:
-            _check(read_folder(partial), model, loss, example)
-        for layer, costs in zip(content["layers"], costs_of(Interpreter(*read_folder(partial)), examples)):
-            layer["costs"] = costs
-        write_folder(partial, content, tensors, unread)
+        yield partial
         os.chmod(partial, 0o755)
         if os.path.exists(path):
             shutil.rmtree(path)
         os.rename(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write_outline(path, content, tensors, examples) -> None:
+    _add_costs(content, tensors, examples)
+    with _folder_beside(path) as partial:
+        write_model(partial, content)
+
+
+def _write_checked(path, content, tensors, unread, model, loss, examples) -> None:
+    with _folder_beside(path) as partial:
+        write_folder(partial, content, tensors, unread)
+        for example in examples:
+            _check(read_folder(partial), model, loss, example)
+        _add_costs(content, read_folder(partial)[1], examples)
+        write_model(partial, content)
+
+
+def _add_costs(content, tensors, examples) -> None:
+    # As a reader of the file sees it.
+    interpreter = Interpreter(json.loads(json.dumps(content)), tensors)
+    for layer, costs in zip(content["layers"], costs_of(interpreter, examples)):
+        layer["costs"] = costs
 
 
 class _WithoutDropout(TorchFunctionMode):

@@ -60,7 +60,7 @@ def argument_json(value: Any, number_of) -> Any:
     raise NotExportable(f"an argument of the type {type(value).__name__} has no form in the file")
 
 
-def argument_of(form: Any, values: list, samples: int) -> Any:
+def argument_of(form: Any, values: list, samples: int, device: torch.device) -> Any:
     """Returns the argument that the file's form says, for an operation on `values` of so many samples."""
     if not isinstance(form, dict):
         return form
@@ -70,7 +70,7 @@ def argument_of(form: Any, values: list, samples: int) -> Any:
     if kind == "values":
         return [None if number is None else values[number] for number in content]
     if kind == "list":
-        return [argument_of(v, values, samples) for v in content]
+        return [argument_of(v, values, samples, device) for v in content]
     if kind == "samples":
         return content * samples
     if kind == "float":
@@ -80,7 +80,7 @@ def argument_of(form: Any, values: list, samples: int) -> Any:
     if kind == "type":
         return TYPE_OF[content]
     if kind == "device":
-        return torch.device("cpu")
+        return device
     if kind == "layout":
         return torch.strided
     if kind == "memory_format":
@@ -97,6 +97,11 @@ def write_folder(path: str, model: dict, tensors: dict[str, torch.Tensor], unrea
     write_safetensors(os.path.join(path, "weights.safetensors"), tensors)
     if unread:
         write_safetensors(os.path.join(path, "unread.safetensors"), unread)
+    write_model(path, model)
+
+
+def write_model(path: str, model: dict) -> None:
+    """Writes the model alone."""
     partial = os.path.join(path, "model.json.partial")
     with open(partial, "w", encoding="utf-8") as file:
         json.dump(model, file, separators=(",", ":"))

@@ -8,10 +8,14 @@ from weft.graph_file import TYPE_OF, argument_of
 
 
 class Interpreter:
-    """The layers of a folder that `graph_file.read_folder` returned. Dropout that stands alone drops nothing."""
+    """The layers of a folder that `graph_file.read_folder` returned, on the device of its tensors.
+
+    Dropout that stands alone drops nothing.
+    """
 
     def __init__(self, model: dict, tensors: dict[str, torch.Tensor]):
         self.layers = model["layers"]
+        self._device = next((t.device for t in tensors.values()), torch.device("cpu"))
         self._counting = model.get("count")
         # Leaves of the graph, by name; a parameter that several operations of a layer read is one leaf.
         self.parameters = {p["name"]: tensors[p["name"]].clone().requires_grad_()
@@ -31,7 +35,7 @@ class Interpreter:
         given += [self._constants[c["name"]] for c in layer["constants"]]
         values[:len(given)] = given
         for operation in layer["operations"]:
-            made = _call(operation, values, samples)
+            made = _call(operation, values, samples, self._device)
             results = operation["results"]
             for number, result in zip(results, made if isinstance(made, (list, tuple)) else [made]):
                 if number is not None:
@@ -52,8 +56,8 @@ class Interpreter:
         return self.run_layer(self._counting, [], fields, samples) if self._counting else None
 
 
-def _call(operation: dict, values: list, samples: int):
-    arguments = [argument_of(form, values, samples) for form in operation["arguments"]]
+def _call(operation: dict, values: list, samples: int, device: torch.device):
+    arguments = [argument_of(form, values, samples, device) for form in operation["arguments"]]
     if operation["op"] == "aten::dropout":
         return arguments[0]
     name, _, overload = operation["op"].removeprefix("aten::").partition(".")

@@ -243,6 +243,7 @@ REFUSED = [
     ("another size than the weights'", lambda m: m["layers"][0]["parameters"][0].update(sizes=[24, 13]), "mat1 and mat2 shapes"),
     ("another name than the weights'", lambda m: m["layers"][0]["parameters"][0].update(name="w"), "holds no w"),
     ("another size than the data's", lambda m: m["fields"][1].update(sizes=[13]), "of layer layers.0"),
+    ("no weights", lambda m: m.update(weights=False), "export it on the CPU to train it"),
     ("an output of another size", lambda m: m["layers"][0]["output"].update(sizes=[25]), "are announced"),
 ]
 
@@ -404,6 +405,39 @@ def compare_adamw(weft, folder):
     return [f"AdamW with groups: {wrong}"] if wrong else []
 
 
+def check_outline(weft, folder):
+    """A module on the meta device is exported as on the CPU, without weights: it can be planned, and not trained."""
+    import numpy
+    import torch
+    import weft as package
+    layers = [torch.nn.Linear, lambda a, b: torch.nn.Sequential(torch.nn.LayerNorm(a), torch.nn.GELU()), torch.nn.Linear]
+    models = {}
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            model = torch.nn.Sequential(*[make(32, 32) for make in layers])
+        example = {"x": torch.randn(4, 32), "y": torch.randn(4, 32)}
+        package.export(model, example, lambda m, f: (m(f["x"]) - f["y"]).square().mean(), path=str(folder / f"{device}.weft"))
+        models[device] = json.loads((folder / f"{device}.weft" / "model.json").read_text())
+    failures = []
+    if models["meta"]["layers"] != models["cpu"]["layers"]:
+        failures.append("the outline has other layers, or costs, than the model")
+    if {p.name for p in (folder / "meta.weft").iterdir()} != {"model.json"}:
+        failures.append("the outline has more than its graphs")
+    for name in ("x", "y"):
+        numpy.save(folder / f"{name}.npy", numpy.zeros((24, 32), numpy.float32))
+    run = folder / "outline.yaml"
+    run.write_text(RUN.format(model="meta", arrays="x: x.npy, y: y.npy", steps=3, optimizer=ADAMW, stages=2, schedule="1f1b"))
+    for command, words in (("simulate", ""), ("compare", "1f1b")):
+        told = subprocess.run([weft, command, run], capture_output=True, text=True, check=False)
+        if told.returncode or words not in told.stdout:
+            failures.append(f"weft {command} of an outline: exit {told.returncode}, {told.stderr}")
+    refused = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False)
+    if refused.returncode != 78 or "without weights" not in refused.stderr:
+        failures.append(f"an outline is trained: exit {refused.returncode}, {refused.stderr}")
+    print(f"an outline, {len(failures)} failures")
+    return failures
+
+
 def check_exporter(folder):
     """Tries what weft.export must refuse, and what it must not."""
     import modules  # only where torch is there
@@ -438,7 +472,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if options.torch:
-            checks = (compare_with_torch, evaluate_with_torch, check_without_evaluation, compare_adamw,
+            checks = (compare_with_torch, evaluate_with_torch, check_without_evaluation, compare_adamw, check_outline,
                       lambda _, folder: check_exporter(folder))
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
