@@ -192,6 +192,18 @@ std::function<void(uint64_t)> RecordWritten(StoreWriter* writer) {
   };
 }
 
+// Lets the server record its runs, and ask for what is recorded.
+void RecordRuns(RunRecords* records, const DaemonLog& log, CoordinatorServerOptions* options) {
+  options->observer = Both(Observe(&log), records);
+  options->claim = [records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
+    return records->Claim(run, request, plan);
+  };
+  options->release = [records](uint64_t run) { records->Release(run); };
+  options->trace = [records](uint64_t run, const std::string& output) {
+    return records->TraceOf(run, output);
+  };
+}
+
 void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
                 CoordinatorServerOptions* options) {
   options->core.last_run = store->stored.last_run;
@@ -324,14 +336,7 @@ int Serve(const Configuration& configuration,
   // The records exist before the server, which calls them.
   RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
                      SayOfRuns(serving, log), RecordWritten(writer), store->takes_over);
-  options.observer = Both(Observe(&log), &records);
-  options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
-    return records.Claim(run, request, plan);
-  };
-  options.release = [&records](uint64_t run) { records.Release(run); };
-  options.trace = [&records](uint64_t run, const std::string& output) {
-    return records.TraceOf(run, output);
-  };
+  RecordRuns(&records, log, &options);
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
   if (writer != nullptr) TakeUpRuns(&*store, &records, &log, &options);
