@@ -20,7 +20,7 @@ namespace weft {
 class SpanRequests {
  public:
   // Time that a process has to tell.
-  static constexpr int64_t kPatienceNs = 2'000'000'000;
+  static constexpr int64_t kPatienceNs = 5'000'000'000;
 
   // Asks the sessions, for the run. Answers at once if there are none.
   void Ask(StepEffects& out, const AskSpans& request, const std::vector<SessionId>& sessions);

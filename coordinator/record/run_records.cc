@@ -130,10 +130,13 @@ class RunRecords::Recording {
       for (const std::string& sentence : ended_run.lost) Say(sentence);
       if (!ended_run.status.ok()) Say(ended_run.status.message());
     } else {
+      TrainResults so_far;  // of a run that has made no step there is nothing to draw
+      so_far.spec = spec_;
+      if (!steps_.seconds().empty()) so_far = ResultsSoFar(spec_, schedule_, recorder_);
       const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
       const std::string message = LeaveUnfinished(
-          ResultsSoFar(spec_, schedule_, recorder_),
-          RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason), folder_.get(), &steps_);
+          std::move(so_far), RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason),
+          folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
     folder_.reset();  // and with it the lock

@@ -373,7 +373,7 @@ void ServerLoop::ReadTrace(uint64_t run, TraceReader::Done answer) {
     const absl::StatusOr<RunInfo> info = asked.ok() ? core_.GetRun(*asked) : asked.status();
     if (!info.ok()) return answer(info.status());
     const bool reads = traces_.Read(*asked, info->output, [this, answer](absl::StatusOr<RunTrace> trace) {
-      Post([answer, trace = std::move(trace)] { answer(trace); });
+      Post([answer, trace = std::move(trace)]() mutable { answer(std::move(trace)); });
     });
     if (!reads) answer(absl::ResourceExhaustedError("too many traces are asked for at once; try again"));
   };
