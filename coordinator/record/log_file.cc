@@ -62,16 +62,15 @@ std::string RunLogJson(const RunLogLine& line) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Opens no file yet: the runs of a long queue would hold one each.
+// Leaves the file closed until there is a line: the runs of a long queue would hold one each.
 LogFile::LogFile(const std::string& folder, bool goes_on, int64_t most_bytes)
     : folder_(folder), most_bytes_(most_bytes) {
   const std::string path = absl::StrCat(folder_, "/", kName);
-  if (!goes_on) {
-    unlink(path.c_str());
-    unlink(absl::StrCat(folder_, "/", kFormer).c_str());
-  }
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (goes_on ? 0 : O_TRUNC), 0644);
+  if (!goes_on) unlink(absl::StrCat(folder_, "/", kFormer).c_str());
   struct stat info {};
-  if (stat(path.c_str(), &info) == 0) bytes_ = info.st_size;
+  if (file >= 0 && fstat(file, &info) == 0) bytes_ = info.st_size;
+  if (file >= 0) close(file);
 }
 
 LogFile::~LogFile() {
