@@ -1,6 +1,5 @@
 #include "coordinator/record/run_end.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -34,8 +33,7 @@ void KeepWholeSteps(const RunSchedule& schedule, int32_t first, std::vector<Draw
   const int all = Graph(schedule).jobs_per_step();
   std::map<int32_t, int> made;
   for (const DrawnJob& j : *jobs) ++made[j.job.step];
-  const auto runs = [&](const DrawnJob& j) { return j.job.step >= first && made[j.job.step] < all; };
-  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), runs), jobs->end());
+  std::erase_if(*jobs, [&](const DrawnJob& j) { return j.job.step >= first && made[j.job.step] < all; });
 }
 
 // Adds the figures that come from the run's steps.

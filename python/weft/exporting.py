@@ -42,8 +42,8 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     with a warning.
     """
     figures = Figures(loss or _loss_of_output)
-    _check_arguments(model, example)
     outline = _is_outline(model)
+    _check_arguments(model, example, "meta" if outline else "cpu")
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
@@ -96,10 +96,11 @@ def _state_names(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> di
 
 
 def _is_outline(model) -> bool:
-    return all(parameter.device.type == "meta" for parameter in model.parameters())
+    devices = {parameter.device.type for parameter in model.parameters()}
+    return devices == {"meta"}
 
 
-def _check_arguments(model, example) -> None:
+def _check_arguments(model, example, device: str) -> None:
     counts = {t.shape[0] if t.dim() else 0 for t in example.values()}
     if len(counts) != 1 or min(counts) < 2:
         raise NotExportable("`example` must have fields whose first dimension is the same number of samples, at least "
@@ -111,7 +112,7 @@ def _check_arguments(model, example) -> None:
         if getattr(module, "momentum", 0.1) is None and getattr(module, "track_running_stats", False):
             raise NotExportable(f"{name} is a batch norm with momentum=None; give it a number, as 0.1")
     for name, parameter in model.named_parameters():
-        if parameter.dtype != torch.float32 or parameter.device.type != ("meta" if _is_outline(model) else "cpu"):
+        if parameter.dtype != torch.float32 or parameter.device.type != device:
             raise NotExportable(f"the parameter {name} is of {parameter.dtype} on {parameter.device}; export the model "
                                 "in float32 on the CPU, as model.float().cpu(), or all of it on the meta device")
 

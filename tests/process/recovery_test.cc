@@ -337,10 +337,19 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
   ExpectFinished();
   const Json run = Describe();
   EXPECT_EQ(run["state"], "finished");
-  EXPECT_EQ(run["restarts"], 1);
-  EXPECT_THAT(run["restart_reason"].get<std::string>(), AllOf(HasSubstr("(w0, pid"), HasSubstr("was lost")));
-  EXPECT_THAT(run["members"].dump(), AllOf(HasSubstr("w1"), HasSubstr("w2")));
-  EXPECT_THAT(Weft({"describe", "1"}).out, HasSubstr("restarts   1; the last: "));
+  const std::string reason = run["restart_reason"];
+  // About one kill in a hundred falls into the writing of a message, and w1 hears nobody behind that. It
+  // notices and leaves too, within seconds (receive_watch.h).
+  if (run["restarts"] == 2) {
+    EXPECT_THAT(reason, HasSubstr("messages do not arrive here any more"));
+  } else {
+    EXPECT_EQ(run["restarts"], 1);
+    EXPECT_THAT(reason, AllOf(HasSubstr("(w0, pid"), HasSubstr("was lost")));
+    EXPECT_THAT(run["members"].dump(), HasSubstr("w1"));
+  }
+  EXPECT_THAT(run["members"].dump(), HasSubstr("w2"));
+  EXPECT_THAT(Weft({"describe", "1"}).out,
+              HasSubstr(absl::StrCat("restarts   ", run["restarts"].dump(), "; the last: ")));
   ExpectTheReference();
 }
 

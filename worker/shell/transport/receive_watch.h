@@ -28,14 +28,15 @@ class ReceiveWatch {
   // The least number of looks in vain, since this process may have been stopped itself.
   static constexpr int kLooks = 100;
 
-  // Notes that messages arrived, or that there is nothing to be read.
+  // Notes that a message arrived, or that there is nothing to be read. That UCX did something is no sign of it:
+  // it also looks after its connections now and then.
   void Moves() { looks_ = 0; }
   // Notes a look that found nothing although there is something.
   void LookedInVain(int64_t now) {
     if (looks_ == 0) since_ = now;
     if (looks_ < kLooks) ++looks_;
   }
-  // Notes that a process of this machine has ended.
+  // Notes that a process of this machine has ended, or is given up, so that nobody waits for it any more.
   void PeerEnded(int64_t now) {
     ended_ = now;
     any_ended_ = true;

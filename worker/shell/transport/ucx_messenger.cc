@@ -124,9 +124,10 @@ struct UcxMessenger::Impl {
 
   static ucs_status_t OnActiveMessage(void* arg, const void* header, size_t header_bytes, void* data,
                                       size_t bytes, const ucp_am_recv_param_t* param) {
-    return static_cast<Impl*>(arg)->Receive(absl::string_view(static_cast<const char*>(header), header_bytes),
-                                            data, bytes,
-                                            (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+    Impl* const impl = static_cast<Impl*>(arg);
+    impl->receives.Moves();
+    return impl->Receive(absl::string_view(static_cast<const char*>(header), header_bytes), data, bytes,
+                         (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
   }
   static void OnSendDone(void* request, ucs_status_t status, void* user_data) {
     auto* operation = static_cast<Operation*>(user_data);
@@ -134,6 +135,7 @@ struct UcxMessenger::Impl {
     ucp_request_free(request);
   }
   static void OnReceiveDone(void* request, ucs_status_t status, size_t /*bytes*/, void* user_data) {
+    static_cast<Operation*>(user_data)->impl->receives.Moves();
     OnSendDone(request, status, user_data);
   }
   static void OnError(void* arg, ucp_ep_h, ucs_status_t status) {
@@ -456,7 +458,6 @@ int UcxMessenger::Progress() {
     if (n == 0) break;
     done += static_cast<int>(n);
   }
-  if (done > 0) impl_->receives.Moves();
   if (!impl_->failures.empty()) {
     done += static_cast<int>(impl_->failures.size());
     impl_->ReportFailedLinks();

@@ -191,6 +191,9 @@ void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
 }
 
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
+  // It may have been killed while it wrote, whatever shows its end first, as a read of its memory that fails.
+  const PeerConnection* const lost = connections_.Find(sender);
+  if (lost != nullptr && lost->process_fd >= 0) messenger_->PeerEnded();
   connections_.End(sender, messenger_.get());
   admitted_->Remove(sender);
   links_.Forget(sender);
@@ -218,10 +221,7 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
       if (connections_.Find(held_.Find(offer)->consumer)->open) SendOffer(offer);
     }
   }
-  for (const uint64_t sender : connections_.FindEnded()) {
-    messenger_->PeerEnded();
-    Lose(sender, "its process has ended");
-  }
+  for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
   if (messenger_->hears()) return;
   // This process hears no peer any more, and another one in its place does.
   for (const auto& [sender, connection] : connections_.all()) {
