@@ -8,14 +8,12 @@
 #ifndef WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 #define WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "base/mutex.h"
+#include "coordinator/shell/request_queue.h"
 #include "coordinator/shell/server_options.h"
 
 namespace weft {
@@ -40,17 +38,11 @@ class PlannerThread {
   };
   void ReadAll();
   void PlanSlowOnes();
-  // Waits for a request; returns false once it is to stop.
-  bool Take(std::deque<Request>* waiting, Request* request);
   // Hands the request to the second thread, or refuses it where too many wait there.
   void PutAside(Request request);
 
   const Planner planner_;
-  Mutex mu_;
-  CondVar wake_;
-  std::deque<Request> waiting_ ABSL_GUARDED_BY(mu_);
-  std::deque<Request> slow_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  RequestQueue<Request> waiting_{kMaxWaiting}, slow_{kMaxSlowWaiting};
   std::thread thread_, slow_thread_;
 };
 

@@ -1,5 +1,6 @@
 #include "coordinator/shell/replanner.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/monotonic_clock.h"
@@ -20,11 +21,7 @@ Replanner::Replanner(Post post, Move move) : post_(std::move(post)), move_(std::
 
 Replanner::~Replanner() {
   stopping_ = true;
-  {
-    MutexLock lock(mu_);
-    ends_ = true;
-  }
-  wake_.SignalAll();
+  requests_.Stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -48,9 +45,8 @@ void Replanner::Hear(const StepDone& step) {
   if (watch == watches_.end()) return;
   std::optional<WindowQuestion> question = watch->second.StepEnded(step.step);
   if (!question.has_value()) return;
-  MutexLock lock(mu_);
-  requests_.push_back({step.run, *std::move(question)});
-  wake_.SignalAll();
+  Request request{step.run, *std::move(question)};
+  requests_.Add(request);
 }
 
 void Replanner::Hear(const RunInfo& run) {
@@ -69,17 +65,9 @@ void Replanner::Hear(const Replanned& replanned) {
 }
 
 void Replanner::Search() {
-  while (true) {
-    Request request;
-    {
-      MutexLock lock(mu_);
-      while (!ends_ && requests_.empty()) wake_.Wait(mu_);
-      if (ends_) return;
-      request = std::move(requests_.front());
-      requests_.pop_front();
-    }
-    const auto found = std::make_shared<Found>(Answer(request));
-    post_([this, run = request.run, found] { Take(run, std::move(*found)); });
+  while (const std::optional<Request> request = requests_.Take()) {
+    const auto found = std::make_shared<Found>(Answer(*request));
+    post_([this, run = request->run, found] { Take(run, std::move(*found)); });
   }
 }
 

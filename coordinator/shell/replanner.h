@@ -12,17 +12,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "base/mutex.h"
 #include "coordinator/core/events.h"
 #include "coordinator/replanning/replan_watch.h"
+#include "coordinator/shell/request_queue.h"
 
 namespace weft {
 
@@ -61,10 +59,7 @@ class Replanner {
   const Move move_;
   std::map<uint64_t, ReplanWatch> watches_;  // by run; of the loop's thread
   std::atomic<bool> stopping_ = false;
-  Mutex mu_;
-  CondVar wake_;
-  std::deque<Request> requests_ ABSL_GUARDED_BY(mu_);
-  bool ends_ ABSL_GUARDED_BY(mu_) = false;
+  RequestQueue<Request> requests_;
   std::thread thread_;  // begins with the first run that is watched
 };
 

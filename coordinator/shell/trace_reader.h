@@ -7,14 +7,12 @@
 #define WEFT_COORDINATOR_SHELL_TRACE_READER_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
+#include "coordinator/shell/request_queue.h"
 #include "proto/session/run_trace.h"
 
 namespace weft {
@@ -41,10 +39,7 @@ class TraceReader {
   void ReadAll();
 
   const Source source_;
-  Mutex mu_;
-  CondVar wake_;
-  std::deque<Request> waiting_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  RequestQueue<Request> requests_{kMaxWaiting};
   std::thread thread_;  // begins with the first request
 };
 
