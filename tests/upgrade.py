@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-import bits
+from chaos import weights
 
 LIMIT = 240 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))  # seconds for a run
 STEPS = 400
@@ -96,10 +96,6 @@ class Service:
         for _, process in [*self.workers, ("", self.coordinator)]:
             process.kill()
             process.wait()
-
-
-def weights(folder):
-    return bits.tensors_in((folder / "checkpoint").glob("*.safetensors"))
 
 
 def upgrade(folder, before, after, coordinator_first):

@@ -243,11 +243,9 @@ ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
   if (!run.ok()) return Fail(ExitCodeOf(run.status()), run.status().message());
   if (run->state < RunState::kRunning) return ShowState(options, *run);
   const absl::StatusOr<FoundTrace> found = FetchTrace(**client, number);
-  if (absl::IsFailedPrecondition(found.status())) {
-    if (run->state > RunState::kFinished) return ShowState(options, *run);
-    return Fail(kExitBadConfiguration, found.status().message());
-  }
-  if (!found.ok()) return Fail(ExitCodeOf(found.status()), found.status().message());
+  if (absl::IsFailedPrecondition(found.status()) && run->state > RunState::kFinished)
+    return ShowState(options, *run);
+  if (!found.ok()) return FailToFetch(found.status());
   if (!run->reason.empty()) PrintMessage(absl::StrCat("note: run ", number, ": ", run->reason));
   return Show(options, *found);
 }

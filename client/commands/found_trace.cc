@@ -72,4 +72,9 @@ absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run) {
   return FoundTrace{name, "", std::move(fetched->trace), std::move(trace), std::move(spec)};
 }
 
+ExitCode FailToFetch(const absl::Status& status) {
+  return Fail(absl::IsFailedPrecondition(status) ? kExitBadConfiguration : ExitCodeOf(status),
+              status.message());
+}
+
 }  // namespace weft

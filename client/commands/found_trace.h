@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/console/console.h"
 #include "client/files/trace_file.h"
 #include "client/runs/runs_client.h"
 #include "run/run_spec.h"
@@ -32,6 +33,8 @@ FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise)
 // Fetches the trace of a coordinator's run. Failure as RunsClient::Trace; `run` and `trace` are ok in what it
 // returns.
 absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run);
+// Says why there is none.
+ExitCode FailToFetch(const absl::Status& status);
 
 }  // namespace weft
 

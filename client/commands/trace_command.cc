@@ -157,9 +157,7 @@ ExitCode RunTrace(const TraceOptions& options) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const absl::StatusOr<FoundTrace> found = FetchTrace(**client, *number);
-  if (absl::IsFailedPrecondition(found.status()))
-    return Fail(kExitBadConfiguration, found.status().message());
-  if (!found.ok()) return Fail(ExitCodeOf(found.status()), found.status().message());
+  if (!found.ok()) return FailToFetch(found.status());
   return Show(options, *found);
 }
 

@@ -23,7 +23,7 @@ std::string ResumeCommand(const LocalTrainingOptions& options) {
 
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
   const EndedRun ended_run =
-      LeaveResults(results, RecordOf(options.run.spec, options.file, "finished", results.step_seconds.size()),
+      LeaveResults(results, RecordOf(results.spec, options.file, "finished", results.step_seconds.size()),
                    options.output, log);
   for (const std::string& sentence : ended_run.lost) PrintMessage(sentence);
   if (ended_run.folder_gone) return Fail(kExitFailed, ended_run.status.message());
@@ -60,9 +60,8 @@ std::string StoppingText(int step, int end_step) {
 void TellUnfinished(const LocalTrainingOptions& options, const TrainResults& so_far, const std::string& state,
                     const std::string& reason, StepLog* log) {
   SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
-  const std::string message =
-      LeaveUnfinished(so_far, RecordOf(options.run.spec, options.file, state, log->seconds().size(), reason),
-                      options.output, log);
+  const std::string message = LeaveUnfinished(
+      so_far, RecordOf(so_far.spec, options.file, state, log->seconds().size(), reason), options.output, log);
   if (!message.empty()) PrintMessage(message);
 }
 

@@ -184,15 +184,14 @@ void CoordinatorCore::StartWaiting() {
 
 // A run that lost processes takes in those that are free again, unless another run waits for them.
 void CoordinatorCore::ExpandRuns() {
-  Run* smaller = nullptr;
-  for (const auto& [id, run] : runs_.active()) {
-    if (run->MayExpand(out_.now)) smaller = run;
-    if (smaller != nullptr) break;
-  }
-  if (smaller == nullptr || IsWaitedFor(smaller->info().terms.pool)) return;
-  const std::vector<Worker*> free = queue_.FreeFor(*smaller);
+  const auto smaller = std::find_if(runs_.active().begin(), runs_.active().end(),
+                                    [this](const auto& entry) { return entry.second->MayExpand(out_.now); });
+  if (smaller == runs_.active().end()) return;
+  Run& run = *smaller->second;
+  if (IsWaitedFor(run.info().terms.pool)) return;
+  const std::vector<Worker*> free = queue_.FreeFor(run);
   if (free.empty()) return;
-  smaller->Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));
+  run.Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));
 }
 
 // Returns true if a run waits for workers of the pool, or for those that it had.

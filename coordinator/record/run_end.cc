@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -57,10 +58,11 @@ TrainResults ResultsSoFar(const RunSpec& first_spec, const RunSchedule& first_sc
   results.ranks = schedule.scheme.ranks;
   const RunInfo run = recorder.run();
   results.reports = run.reports;
+  const std::optional<int64_t> start = recorder.first_start_ns();
+  if (!start.has_value()) return results;  // no job has ended
+  results.first_start_unix_ns = *start + UnixMinusMonotonic();
   results.jobs = recorder.LastJobs();
   KeepWholeSteps(schedule, run.restart_step, &results.jobs);
-  if (const auto start = recorder.first_start_ns(); start.has_value())
-    results.first_start_unix_ns = *start + UnixMinusMonotonic();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
   std::set<int> kept;
@@ -97,8 +99,8 @@ TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int pro
   return results;
 }
 
-EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolder* output, StepLog* log) {
-  record.spec = ToJson(results.spec).dump();
+EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                      StepLog* log) {
   EndedRun ended_run;
   const absl::Status there = output->StillThere();
   ended_run.folder_gone = !there.ok();
@@ -134,11 +136,11 @@ EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolde
   return ended_run;
 }
 
-std::string LeaveUnfinished(TrainResults so_far, RunRecord record, OutputFolder* output, StepLog* log) {
+std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output,
+                            StepLog* log) {
   // They are drawn in a fraction of a second: a user who has pressed Ctrl-C waits.
   constexpr size_t kJobsDrawn = 20'000;
   so_far.jobs = LastSteps(so_far.jobs, kJobsDrawn);
-  record.spec = ToJson(so_far.spec).dump();
   if (output->StillThere().ok()) {
     log->Finish().IgnoreError();
     if (!log->seconds().empty()) {

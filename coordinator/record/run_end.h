@@ -20,7 +20,7 @@
 
 namespace weft {
 
-// Returns the run as run.json has it.
+// Returns the run as run.json has it. `spec` is the specification that its jobs followed last.
 RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
                    size_t steps_made = 0, const std::string& reason = "");
 
@@ -47,12 +47,13 @@ struct EndedRun {
 };
 
 // Writes the results of a run that finished.
-EndedRun LeaveResults(const TrainResults& results, RunRecord record, OutputFolder* output, StepLog* log);
+EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                      StepLog* log);
 
 // Writes what there is of a run that was stopped or failed: the record, and of one that has made a step what
 // the last steps looked like. Returns a sentence about what the folder holds where that is not the run's own
 // work.
-std::string LeaveUnfinished(TrainResults so_far, RunRecord record, OutputFolder* output, StepLog* log);
+std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output, StepLog* log);
 
 }  // namespace weft
 

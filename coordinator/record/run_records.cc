@@ -124,19 +124,18 @@ class RunRecords::Recording {
     id_ = run.id;
     WriteSteps();
     if (run.state == RunState::kFinished) {
+      const TrainResults results = ResultsOf(spec_, schedule_, run.processes, recorder_, steps_);
       const EndedRun ended_run =
-          LeaveResults(ResultsOf(spec_, schedule_, run.processes, recorder_, steps_),
-                       RecordOf(spec_, file_, "finished", steps_.seconds().size()), folder_.get(), &steps_);
+          LeaveResults(results, RecordOf(results.spec, file_, "finished", steps_.seconds().size()),
+                       folder_.get(), &steps_);
       for (const std::string& sentence : ended_run.lost) Say(sentence);
       if (!ended_run.status.ok()) Say(ended_run.status.message());
     } else {
-      TrainResults so_far;  // of a run that has made no step there is nothing to draw
-      so_far.spec = spec_;
-      if (!steps_.seconds().empty()) so_far = ResultsSoFar(spec_, schedule_, recorder_);
+      const TrainResults so_far = ResultsSoFar(spec_, schedule_, recorder_);
       const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
-      const std::string message = LeaveUnfinished(
-          std::move(so_far), RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason),
-          folder_.get(), &steps_);
+      const std::string message =
+          LeaveUnfinished(so_far, RecordOf(so_far.spec, file_, state, steps_.seconds().size(), run.reason),
+                          folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
     folder_.reset();  // and with it the lock

@@ -36,8 +36,8 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     A model whose parameters are all on the meta device is exported as an outline, in which no weights are and nothing
     is checked: weft simulates, compares and plans its training, on a machine that could not hold it.
 
-    Raises NotExportable, and writes nothing, if the model cannot be exported. Every other export is checked before: on two
-    examples, the loss and all gradients of the folder have the bits of the model's own, and so have, in evaluation
+    Raises NotExportable, and writes nothing, if the model cannot be exported. Every other export is checked before: on
+    two examples, the loss and all gradients of the folder have the bits of the model's own, and so have, in evaluation
     mode, the loss and all figures. A model without further figures that can be trained and not evaluated is exported
     with a warning.
     """

@@ -82,7 +82,7 @@ class Messenger {
   // Returns Unavailable or ResourceExhausted once no later message will arrive here.
   virtual absl::Status Health() const { return absl::OkStatus(); }
   virtual bool hears() const { return true; }
-  // Notes that a peer's process on this machine has ended.
+  // Notes that a peer's process on this machine has ended, or is given up.
   virtual void PeerEnded() {}
 
   // Moves messages; returns how much was done.
