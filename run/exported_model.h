@@ -6,10 +6,12 @@
 // layer: first what it reads (layers, then fields), then its parameters, its statistics, its constants, and
 // the results of its operations, in order. The last layer's output is the loss: a mean over the micro-batch,
 // or a sum, beside which the model has a count. The evaluation is a graph of its own, without cuts, because
-// a module may compute something else in evaluation mode.
+// a module may compute something else in evaluation mode. A model has one file of graphs for float32, and may
+// have another for bfloat16, in which layers read narrowed copies of the same weights (precision.h).
 //
-// Invariants of a parsed model: every operation is one of the allowed, functional ones; an operation reads
-// values that stand before it; sizes are positive and their products stay far from overflow; names of layers
+// Invariants of a parsed model: every operation is one of the allowed, functional ones of ATen, or of another
+// namespace, whose libraries the run has to name; an operation reads values that stand before it; sizes are
+// positive and their products stay far from overflow; names of layers
 // and of tensors are unique; each layer but the last is read by one or two others, so that the sum of their
 // gradients has the same bits wherever the model is cut. Whether LibTorch takes the arguments is the worker's
 // to check (worker/shell/torch/graph_layer.h). Pure.
@@ -63,7 +65,7 @@ struct GraphOperation {
 // A parameter or a constant, by its name in the model's state_dict.
 struct ExportedTensor {
   std::string name;
-  ElementType type = ElementType::kF32;
+  ElementType type = ElementType::kF32;  // as operations read it
   std::vector<int64_t> sizes;
 };
 
@@ -118,6 +120,7 @@ struct ExportedFigure {
 };
 
 struct ExportedModel {
+  bool narrow = false;      // layers compute in bfloat16
   bool has_weights = true;  // false for one that was exported from the meta device: it can be planned only
   std::vector<ExportedField> fields;
   int64_t sample_bytes = 0;
@@ -126,6 +129,8 @@ struct ExportedModel {
   // layer reads.
   std::map<std::string, std::string> aliases;
   std::vector<std::string> unread;
+  // Tensors of the weights' file that only graphs of another precision read.
+  std::vector<std::string> elsewhere;
   // What counts a micro-batch, where the loss is a sum: a model of one layer that reads data alone, with the
   // fields that it reads. Null for a loss that is a mean by itself.
   std::shared_ptr<const ExportedModel> count;

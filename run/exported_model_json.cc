@@ -111,6 +111,15 @@ class Reader {
     if (sizes.size() > kMaxDimensions) Fail(key, absl::StrCat("are more than ", kMaxDimensions));
     return sizes;
   }
+  std::vector<std::string> Names(const char* key) {
+    std::vector<std::string> names;
+    for (const Json& name : List(key)) {
+      if (!name.is_string()) Fail(key, "are not names");
+      if (!ok()) return {};
+      names.push_back(name.get<std::string>());
+    }
+    return names;
+  }
   ElementType Type(const char* key) { return TypeOf(At(key), key); }
   ElementType TypeOf(const Json& json, absl::string_view key) {
     for (const NamedType& t : kTypes) {
@@ -213,7 +222,7 @@ GraphOperation OperationOf(const Json& json, const std::string& path, int* defin
   operation.name = full.substr(0, dot);
   if (dot != std::string::npos) operation.overload = full.substr(dot + 1);
   if (json.is_object() && json.contains("place")) operation.place = reader.Name("place");
-  if (reader.ok() && !IsExportedOperation(operation.name)) {
+  if (reader.ok() && !IsExportedOperation(operation.name) && !IsForeignOperation(operation.name)) {
     reader.Fail("op", absl::StrCat("the operation ", operation.name,
                                    operation.place.empty() ? "" : absl::StrCat(", in ", operation.place, ","),
                                    " is not among those that an exported model may use"));
@@ -233,7 +242,11 @@ std::vector<ExportedTensor> ParametersOf(const Json& list, const std::string& pa
   std::vector<ExportedTensor> parameters;
   for (const Json& json : list) {
     Reader reader(json, absl::StrCat(path, "[", parameters.size(), "]"), status);
-    parameters.push_back({reader.Name("name"), ElementType::kF32, reader.Sizes("sizes")});
+    ExportedTensor parameter{reader.Name("name"), ElementType::kF32, reader.Sizes("sizes")};
+    if (json.contains("type")) parameter.type = reader.Type("type");
+    if (reader.ok() && parameter.type != ElementType::kF32 && parameter.type != ElementType::kBF16)
+      reader.Fail("type", "must be F32 or BF16");
+    parameters.push_back(std::move(parameter));
   }
   return parameters;
 }
@@ -453,8 +466,16 @@ void CheckNames(const ExportedModel& model, absl::Status& status) {
   }
 }
 
-// Reads the names of the state_dict that are no tensor of a layer.
-void ReadOtherNames(Reader& reader, ExportedModel& model) {
+// Returns true if the layers compute in bfloat16.
+bool ReadNarrow(Reader& reader) {
+  const std::string precision = reader.Name("precision");
+  if (reader.ok() && precision != "float32" && precision != "bf16")
+    reader.Fail("precision", "is neither float32 nor bf16");
+  return precision == "bf16";
+}
+
+// Reads the names of tensors that are in no layer.
+void ReadOtherNames(Reader& reader, bool has_elsewhere, ExportedModel& model) {
   const Json& aliases = reader.At("aliases");
   if (reader.ok() && !aliases.is_object()) reader.Fail("aliases", "are not an object");
   if (!reader.ok()) return;
@@ -462,10 +483,8 @@ void ReadOtherNames(Reader& reader, ExportedModel& model) {
     if (!name.is_string()) return reader.Fail("aliases", "are not names");
     model.aliases[alias] = name.get<std::string>();
   }
-  for (const Json& name : reader.List("unread")) {
-    if (!name.is_string()) return reader.Fail("unread", "are not names");
-    model.unread.push_back(name.get<std::string>());
-  }
+  model.unread = reader.Names("unread");
+  if (has_elsewhere) model.elsewhere = reader.Names("elsewhere");
 }
 
 // Checks that one or two layers read each layer but the last.
@@ -499,6 +518,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
   }
   auto model = std::make_shared<ExportedModel>();
   if (file.contains("weights")) model->has_weights = reader.Flag("weights");
+  if (file.contains("precision")) model->narrow = ReadNarrow(reader);
   ReadFields(reader.List("fields"), *model, status);
   const Json& layers = reader.List("layers");
   if (layers.empty() || layers.size() > kMaxGraphLayers)
@@ -509,7 +529,7 @@ absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Js
     model->layers.push_back(
         LayerOf(layer, Numbered("", "layers", number), *model, number + 1 == layers.size(), status));
   }
-  ReadOtherNames(reader, *model);
+  ReadOtherNames(reader, file.contains("elsewhere"), *model);
   model->count = CountOf(file, model->fields, status);
   if (format == kFormat) {
     ReadEvaluation(reader.At("evaluation"), *model, status);

@@ -1,5 +1,5 @@
-// Names the operations that an exported model may use: functional ones, whose results depend on their
-// arguments alone.
+// Names the operations of ATen that an exported model may use: functional ones, whose results depend on their
+// arguments alone; and tells operations of other namespaces, which libraries of the user's own register.
 //
 // Without this list a file could call anything that LibTorch registers, as operations that read files or
 // write to their arguments. python/weft/operations.txt holds the names, for the exporter too. Pure.
@@ -12,6 +12,10 @@ namespace weft {
 
 // `name` without an overload: "aten::add".
 bool IsExportedOperation(absl::string_view name);
+
+// Returns true for the name of an operation outside of ATen, as "mynet::rope". Whether a library that the run
+// names registers it is the worker's to check (worker/shell/torch/plugins.h).
+bool IsForeignOperation(absl::string_view name);
 
 }  // namespace weft
 

@@ -51,8 +51,9 @@ void LayerOperations::Parameter(std::string name, std::vector<int64_t> size, Par
   parameters_.push_back({std::move(name), std::move(size), init, ParameterSpec::Kind::kTrained, wide});
 }
 
-void LayerOperations::ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file) {
-  Parameter(name, std::move(size), kZeroInit);
+void LayerOperations::ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file,
+                                      bool wide) {
+  Parameter(name, std::move(size), kZeroInit, wide);
   parameters_.back().model_name = std::move(name);
   parameters_.back().file = std::move(file);
 }

@@ -37,7 +37,7 @@ class LayerOperations {
   void Linear(absl::string_view name, int64_t rows, int64_t in, int64_t out, ParameterInit weight,
               std::optional<ParameterInit> bias);
   // Adds a parameter whose initial value is in a file.
-  void ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file);
+  void ParameterOfFile(std::string name, std::vector<int64_t> size, std::string file, bool wide = false);
   // Adds a running average whose initial value is in a file.
   void StatisticOfFile(std::string name, std::vector<int64_t> size, std::string file, float momentum);
   // Adds a product alone; its matrix is a parameter that was added.

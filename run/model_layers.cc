@@ -157,7 +157,7 @@ void AddOperations(const AveragedScoresSpec& k, LayerOperations* layer) {
 void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
   const ExportedLayer& graph = k.graph();
   for (const ExportedTensor& p : graph.parameters)
-    layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own());
+    layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own(), p.type == ElementType::kF32);
   for (const ExportedStatistic& s : graph.statistics)
     layer->StatisticOfFile(s.name, s.sizes, k.initial_or_own(), static_cast<float>(s.momentum));
   layer->Flops(graph.costs.flops);

@@ -157,13 +157,17 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
   section.Require("folder", "folder: mymodel.weft");
   section.Read("folder", exported.folder);
   if (!status.ok()) return exported;
-  absl::StatusOr<std::shared_ptr<const ExportedModel>> model = ParseExportedModel(section.At("graphs"));
+  const Json& graphs = section.At("graphs");
+  absl::StatusOr<std::shared_ptr<const ExportedModel>> model = ParseExportedModel(graphs);
   if (!model.ok()) {
-    status = ErrorAt(choice.path, absl::StrCat(exported.folder, "/model.json: ", model.status().message()));
+    const bool narrow = graphs.is_object() && graphs.contains("precision") && graphs["precision"] == "bf16";
+    status = ErrorAt(choice.path,
+                     absl::StrCat(exported.folder,
+                                  narrow ? "/model.bf16.json: " : "/model.json: ", model.status().message()));
     return exported;
   }
   exported.model = *std::move(model);
-  exported.source = std::make_shared<const Json>(section.At("graphs"));
+  exported.source = std::make_shared<const Json>(graphs);
   return exported;
 }
 

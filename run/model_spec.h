@@ -71,6 +71,12 @@ struct VitSpec {
   int size = 224;    // pixels of an image's side
   int patches() const { return (size / patch) * (size / patch); }
 };
+// A library of operations that an exported model calls, and the hash that its file must have.
+struct PluginSpec {
+  std::string library;
+  std::string sha256;  // 64 hexadecimal digits, a-f
+  bool operator==(const PluginSpec&) const = default;
+};
 // The user's own model, in the folder that weft.export wrote. A run file names the folder alone; the client
 // puts the model's graphs beside it, so that only the weights are read from the folder later.
 struct ExportedSpec {
@@ -78,6 +84,7 @@ struct ExportedSpec {
   std::shared_ptr<const ExportedModel> model;
   std::shared_ptr<const nlohmann::json> source;  // the model as its file has it
   std::string initial;  // weights in the place of the exported ones (run_spec.h); "" for none
+  std::vector<PluginSpec> plugins;
   std::string weights() const { return folder + "/weights.safetensors"; }
 };
 using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec, ExportedSpec>;

@@ -11,6 +11,7 @@
 #include "run/file_section.h"
 #include "run/learning_rate.h"
 #include "run/model_layers.h"
+#include "run/plugin_spec.h"
 #include "run/replan_spec.h"
 #include "run/resnet.h"
 #include "run/schedule_spec.h"
@@ -157,11 +158,20 @@ void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const s
   }
 }
 
-// Refuses what exported models cannot do yet.
+// Checks that the graphs are those of the run's precision.
+void CheckGraphsPrecision(const RunSpec& spec, const ExportedSpec& exported, absl::Status& status) {
+  const bool narrow = spec.precision == Precision::kBFloat16;
+  if (narrow == exported.model->narrow) return;
+  status = ErrorAt("precision", absl::StrCat("the graphs of ", exported.folder, " compute in ",
+                                             narrow ? "float32" : "bf16", ", and the run in ",
+                                             PrecisionName(spec.precision)));
+}
+
+// Refuses what an exported model cannot do as it was exported.
 void CheckExported(const RunSpec& spec, absl::Status& status) {
-  if (!status.ok() || !std::holds_alternative<ExportedSpec>(spec.model)) return;
-  if (spec.precision != Precision::kFloat32)
-    status = ErrorAt("precision", "an exported model computes in float32; leave the key out");
+  const auto* exported = std::get_if<ExportedSpec>(&spec.model);
+  if (!status.ok() || exported == nullptr) return;
+  CheckGraphsPrecision(spec, *exported, status);
   if (!spec.validate.any()) return;
   const absl::Status can = CheckEvaluable(spec.model);
   if (!can.ok()) status = ErrorAt("validate", can.message());
@@ -465,15 +475,16 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
   FileSection file(json, "",
-                   {"name", "model", "weights", "data", "train", "stages", "schedule", "memory", "precision",
-                    "kernels", "checkpoint", "restarts", "redundancy", "job_timeout", "replan", "validate",
-                    "record", "resume", "until"},
+                   {"name",        "model",  "weights",   "plugins", "data",       "train",    "stages",
+                    "schedule",    "memory", "precision", "kernels", "checkpoint", "restarts", "redundancy",
+                    "job_timeout", "replan", "validate",  "record",  "resume",     "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
   file.Read("weights", spec.weights);
   if (auto* exported = std::get_if<ExportedSpec>(&spec.model)) exported->initial = spec.weights;
+  ReadPlugins(file, spec, status);
   file.Require("data", "data: {text: {path: input.txt}}");
   spec.data = ReadData(file.At("data"), "data", {"order", "augment"}, status);
   CheckModelAndData(spec.model, spec.data, "data", status);
@@ -544,6 +555,8 @@ Json ToJson(const RunSpec& spec) {
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};
   if (!spec.weights.empty()) json["weights"] = spec.weights;
+  const auto* const exported = std::get_if<ExportedSpec>(&spec.model);
+  if (exported != nullptr && !exported->plugins.empty()) json["plugins"] = ToJson(exported->plugins);
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};

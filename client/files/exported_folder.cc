@@ -11,14 +11,19 @@ namespace weft {
 
 namespace fs = std::filesystem;
 
-absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& model) {
+absl::Status EmbedGraphs(const std::string& folder, Precision precision, nlohmann::json& model) {
   // The coordinator takes a run's specification up to 1 MiB.
   constexpr uintmax_t kMaxBytes = uintmax_t{1} << 20;
   if (!model.is_object() || !model.contains("exported") || !model["exported"].is_string())
     return absl::OkStatus();
   const fs::path path = fs::absolute(fs::path(folder) / std::string(model["exported"])).lexically_normal();
-  const std::string file = (path / "model.json").string();
+  const bool narrow = precision == Precision::kBFloat16;
+  const std::string file = (path / (narrow ? "model.bf16.json" : "model.json")).string();
   std::error_code error;
+  if (narrow && fs::exists(path / "model.json", error) && !fs::exists(file, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path.string(), " was exported for float32 alone; export it with precisions=(\"float32\", \"bf16\")"));
+  }
   const uintmax_t bytes = fs::file_size(file, error);
   std::ifstream in(file, std::ios::binary);
   if (error || !in) {

@@ -77,7 +77,8 @@ constexpr const char* kPaths[] = {"/weights",
                                   "/validate/data/idx/labels",
                                   "/validate/data/cifar10/path"};
 
-// Returns the same of this file: the files of an exported model's fields have the fields' names.
+// Returns the same of this file: the files of an exported model's fields have the fields' names, and it may
+// have several libraries.
 std::vector<Json::json_pointer> PathsOf(const Json& json) {
   std::vector<Json::json_pointer> paths;
   for (const char* pointer : kPaths) paths.emplace_back(pointer);
@@ -86,6 +87,9 @@ std::vector<Json::json_pointer> PathsOf(const Json& json) {
     if (!json.contains(arrays) || !json[arrays].is_object()) continue;
     for (const auto& item : json[arrays].items()) paths.push_back(arrays / item.key());
   }
+  const Json::json_pointer plugins("/plugins");
+  for (size_t i = 0; json.contains(plugins) && json[plugins].is_array() && i < json[plugins].size(); ++i)
+    paths.push_back(plugins / i / "library");
   return paths;
 }
 
@@ -212,7 +216,9 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
   if (json.is_object() && json.contains("model")) {
-    const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json["model"]);
+    absl::Status wrong;  // the parser says it
+    const Precision precision = ReadPrecision(json.value("precision", Json()), "precision", wrong);
+    const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), precision, json["model"]);
     if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
   }
   for (const char* key : {"resume", "until"}) {

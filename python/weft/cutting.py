@@ -4,12 +4,12 @@ What depends on the data and on constants alone, as masks and positions, does no
 computes it again. Cuts are at the borders of the model's own blocks. A tied parameter, which several layers read,
 becomes a layer of its own that hands it to them.
 """
-import fnmatch
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from weft.errors import NotExportable
+from weft.narrowing import matches
 from weft.tracing import Operation, Trace, Value, needed_for, values_of
 
 
@@ -58,11 +58,7 @@ def data_layer(trace: Trace, output: Value, name: str) -> Layer:
 
 
 def _block_of(operation: Operation, patterns: list[str]) -> str | None:
-    for module in operation.modules:
-        for pattern in patterns:
-            if module.count(".") == pattern.count(".") and fnmatch.fnmatchcase(module, pattern):
-                return module
-    return None
+    return next((module for module in operation.modules if matches(module, patterns)), None)
 
 
 def _last_readers(trace: Trace) -> dict[Value, int]:
@@ -110,7 +106,8 @@ def _places(trace: Trace, blocks: list[str | None], by_sample: set[Value]) -> li
 
 
 def _single_places(trace: Trace, by_sample: set[Value]) -> list[int]:
-    """Returns the places that one float tensor alone crosses, samples first, through which gradients pass."""
+    """Returns the places that one tensor alone crosses, of the type in which layers compute, samples first, through
+    which gradients pass."""
     last, alive, single = _last_readers(trace), set(), []
     for i, operation in enumerate(trace.operations):
         alive |= {v for v in operation.results if v.live}
@@ -118,7 +115,7 @@ def _single_places(trace: Trace, by_sample: set[Value]) -> list[int]:
         if len(alive) != 1 or i + 1 == len(trace.operations):
             continue
         (value,) = alive
-        if value.trained and value.meta.dtype == torch.float32 and value in by_sample:
+        if value.trained and value.meta.dtype == trace.dtype and value in by_sample:
             single.append(i)
     return single
 

@@ -5,7 +5,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from typing import Callable
+from dataclasses import dataclass
+from typing import Callable, Iterable
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -14,13 +15,14 @@ from weft.costs import NO_COSTS, costs_of
 from weft.cutting import Layer, block_patterns, cut, data_layer
 from weft.errors import NotExportable
 from weft.figures import Figures, WrongFigures
-from weft.graph_file import FORMAT, TYPES, Samples, argument_json, read_folder, write_folder, write_model
+from weft.graph_file import FORMAT, MODEL_FILES, TYPES, Samples, argument_json, read_folder, write_model, write_weights
 from weft.interpreter import Interpreter
+from weft.narrowing import narrowed
 from weft.tracing import Trace, Value, aliases_of, trace, trace_evaluation
 
 
 def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable | None = None, *,
-           path: str, layers: list[str] | None = None) -> list[str]:
+           path: str, layers: list[str] | None = None, precisions: Iterable[str] = ("float32",)) -> list[str]:
     """Writes the model with its loss and weights as the folder `path`, and returns the names of its layers.
 
     model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
@@ -32,6 +34,9 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         `model(**fields)` that returns the loss, or an object with it as `loss`.
     layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
         takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
+    precisions: in which runs can compute, ("float32",) or ("float32", "bf16"). The weights are float32 in both. In bf16
+        layers read copies of them in bfloat16, but for batch norms, buffers stay as they are, and the model's output
+        is float32 again before the loss.
 
     A model whose parameters are all on the meta device is exported as an outline, in which no weights are and nothing
     is checked: weft simulates, compares and plans its training, on a machine that could not hold it.
@@ -44,37 +49,84 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     figures = Figures(loss or _loss_of_output)
     outline = _is_outline(model)
     _check_arguments(model, example, "meta" if outline else "cpu")
+    precisions = _checked_precisions(precisions)
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
         one = {n: t.to("meta") if outline else t for n, t in sorted(example.items())}
         two = _another(one)
-        first, second = trace(model, one, figures.loss), trace(model, two, figures.loss)
         patterns = block_patterns(model) if layers is None else list(layers)
-        parts = list(zip(cut(first, second, model, patterns), cut(second, first, model, patterns)))
-        counting = [(data_layer(first, first.count, "count"), data_layer(second, second.count, "count"))
-                    ] if first.count is not None else []
-        tensors = _tensors_of(parts + counting, first)
-        content = {"format": FORMAT, "torch": torch.__version__.split("+")[0],
-                   "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in one.items()],
-                   "layers": _layers_json(parts, first, second)}
-        if counting:
-            content["count"] = {**_layers_json(counting, first, second)[0], "costs": NO_COSTS}
-        if outline:
-            content.update(weights=False, evaluation="it was exported without weights", **_state_names(model, tensors))
-            _write_outline(path, content, tensors, [one, two])
-            return [layer["name"] for layer in content["layers"]]
-        content["evaluation"] = _evaluation_or_reason(model, figures, [one, two], (first, second), tensors)
-        content.update(_state_names(model, tensors))
-        state = model.state_dict()
-        unread = {n: state[n] for n in content["unread"]}
-        _write_checked(path, content, tensors, unread, model, figures.loss, [one, two])
+        graphs = {}
+        for precision in precisions:
+            with _computing_in(precision, model, patterns):
+                graphs[precision] = _graphs_of(model, figures, [one, two], patterns, precision, outline)
+        _complete(graphs, model)
+        _write(path, graphs, model, patterns, figures.loss, [one, two], outline)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    if isinstance(content["evaluation"], str):
+    content = graphs["float32"].content
+    if isinstance(content["evaluation"], str) and not outline:
         warnings.warn(f"weft can train the model and not evaluate it: {content['evaluation']}", stacklevel=2)
     return [layer["name"] for layer in content["layers"]]
+
+
+@dataclass
+class _Graphs:
+    """The graphs of one precision."""
+    content: dict                     # of their file
+    tensors: dict[str, torch.Tensor]  # that they read, by name
+
+
+def _checked_precisions(precisions: Iterable[str]) -> list[str]:
+    asked = [precisions] if isinstance(precisions, str) else list(precisions)
+    if "float32" not in asked or not set(asked) <= set(MODEL_FILES):
+        raise NotExportable(f'precisions are ("float32",) or ("float32", "bf16"), not {tuple(asked)}')
+    return [p for p in MODEL_FILES if p in asked]
+
+
+@contextlib.contextmanager
+def _computing_in(precision: str, model, patterns):
+    """Makes the model compute in the precision; a failure names it."""
+    if precision == "float32":
+        yield
+        return
+    try:
+        with narrowed(model, patterns):
+            yield
+    except NotExportable as error:
+        raise type(error)(f"in {precision}: {error}") from error
+
+
+def _graphs_of(model, figures: Figures, examples, patterns, precision: str, outline: bool) -> _Graphs:
+    """Traces the model, which computes in the precision."""
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
+    first, second = (trace(model, example, figures.loss, dtype) for example in examples)
+    parts = list(zip(cut(first, second, model, patterns), cut(second, first, model, patterns)))
+    counting = [(data_layer(first, first.count, "count"), data_layer(second, second.count, "count"))
+                ] if first.count is not None else []
+    tensors = _tensors_of(parts + counting, first)
+    content = {"format": FORMAT, "torch": torch.__version__.split("+")[0], "precision": precision,
+               "fields": [{"name": n, **_type_and_size(t.shape[1:], t.dtype)} for n, t in examples[0].items()],
+               "layers": _layers_json(parts, first, second)}
+    if counting:
+        content["count"] = {**_layers_json(counting, first, second)[0], "costs": NO_COSTS}
+    if outline:
+        content.update(weights=False, evaluation="it was exported without weights")
+    else:
+        content["evaluation"] = _evaluation_or_reason(model, figures, examples, (first, second), tensors)
+    return _Graphs(content, tensors)
+
+
+def _complete(graphs: dict[str, _Graphs], model) -> None:
+    """Adds what the graphs of all precisions have to say together; their parameters become the model's own."""
+    own = dict(model.named_parameters())
+    names = {name for g in graphs.values() for name in g.tensors}
+    for g in graphs.values():
+        g.tensors = {n: own[n].detach() if n in own else t for n, t in g.tensors.items()}
+        g.content.update(_state_names(model, names))
+        if elsewhere := sorted(names - set(g.tensors)):
+            g.content["elsewhere"] = elsewhere
 
 
 def _loss_of_output(model, fields):
@@ -87,7 +139,7 @@ def _tensors_of(parts: list[tuple[Layer, Layer]], traced: Trace) -> dict[str, to
             for kind in ("parameter", "statistic", "constant") for v in a.inputs[kind]}
 
 
-def _state_names(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> dict:
+def _state_names(model: torch.nn.Module, tensors: set[str]) -> dict:
     """Returns what turns the folder's tensors into the module's state_dict: further names, and those that it lacks."""
     state = model.state_dict()
     aliases = {n: first for n, first in aliases_of(model).items() if n in state}
@@ -160,7 +212,7 @@ def _layer_json(a: Layer, b: Layer, first: Trace, second: Trace, number_of: dict
         output.update(sizes=list(a.output.meta.shape[1:]), of="sample")
     return {"name": a.name,
             "reads": {"layers": [number_of[v] for v in a.reads], "fields": [v.name for v in a.inputs["field"]]},
-            "parameters": [{"name": v.name, "sizes": list(v.meta.shape)} for v in a.inputs["parameter"]],
+            "parameters": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype)} for v in a.inputs["parameter"]],
             "statistics": [{"name": v.name, "sizes": list(v.meta.shape), "momentum": first.momenta[v.name]}
                            for v in a.inputs["statistic"]],
             "constants": [{"name": v.name, **_type_and_size(v.meta.shape, v.meta.dtype),
@@ -271,19 +323,24 @@ def _folder_beside(path):
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_outline(path, content, tensors, examples) -> None:
-    _add_costs(content, tensors, examples)
+def _write(path, graphs: dict[str, _Graphs], model, patterns, loss, examples, outline: bool) -> None:
+    """Writes the folder, and checks it if it has weights. The model in float32 comes last: such a folder is whole."""
     with _folder_beside(path) as partial:
-        write_model(partial, content)
-
-
-def _write_checked(path, content, tensors, unread, model, loss, examples) -> None:
-    with _folder_beside(path) as partial:
-        write_folder(partial, content, tensors, unread)
-        for example in examples:
-            _check(read_folder(partial), model, loss, example)
-        _add_costs(content, read_folder(partial)[1], examples)
-        write_model(partial, content)
+        if not outline:
+            state = model.state_dict()
+            write_weights(partial, {n: t for g in graphs.values() for n, t in g.tensors.items()},
+                          {n: state[n] for n in graphs["float32"].content["unread"]})
+        for precision, g in reversed(graphs.items()):
+            tensors = g.tensors
+            if not outline:
+                write_model(partial, g.content, precision)
+                folder = read_folder(partial, precision)
+                with _computing_in(precision, model, patterns):
+                    for example in examples:
+                        _check(folder, model, loss, example)
+                tensors = folder[1]
+            _add_costs(g.content, tensors, examples)
+            write_model(partial, g.content, precision)
 
 
 def _add_costs(content, tensors, examples) -> None:
@@ -367,5 +424,6 @@ def _loss_and_count(made):
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.detach().contiguous().view(torch.int32),
-                                              b.detach().contiguous().view(torch.int32))
+    bits = torch.int16 if a.dtype == torch.bfloat16 else torch.int32
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.detach().contiguous().view(bits),
+                                                                     b.detach().contiguous().view(bits))

@@ -13,6 +13,8 @@ import torch
 from weft.errors import NotExportable
 
 FORMAT = 3
+# The file of the graphs for each precision of a run.
+MODEL_FILES = {"float32": "model.json", "bf16": "model.bf16.json"}
 
 TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64",
          torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -88,29 +90,27 @@ def argument_of(form: Any, values: list, samples: int, device: torch.device) -> 
     raise ValueError(f"the file has an argument of the unknown kind {kind}")
 
 
-def write_folder(path: str, model: dict, tensors: dict[str, torch.Tensor], unread: dict[str, torch.Tensor]) -> None:
-    """Writes the folder; the model comes last, so that a folder with a model is whole.
+def write_weights(path: str, tensors: dict[str, torch.Tensor], unread: dict[str, torch.Tensor]) -> None:
+    """Writes the weights of a folder, which is there.
 
     unread: the part of the module's state_dict that no layer reads. Workers do not read it.
     """
-    os.makedirs(path, exist_ok=True)
     write_safetensors(os.path.join(path, "weights.safetensors"), tensors)
     if unread:
         write_safetensors(os.path.join(path, "unread.safetensors"), unread)
-    write_model(path, model)
 
 
-def write_model(path: str, model: dict) -> None:
-    """Writes the model alone."""
-    partial = os.path.join(path, "model.json.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(model, file, separators=(",", ":"))
-    os.replace(partial, os.path.join(path, "model.json"))
+def write_model(path: str, model: dict, precision: str = "float32") -> None:
+    """Writes the graphs of a precision."""
+    file = os.path.join(path, MODEL_FILES[precision])
+    with open(f"{file}.partial", "w", encoding="utf-8") as partial:
+        json.dump(model, partial, separators=(",", ":"))
+    os.replace(f"{file}.partial", file)
 
 
-def read_folder(path: str) -> tuple[dict, dict[str, torch.Tensor]]:
-    """Returns the model of a folder, and its tensors by name."""
-    with open(os.path.join(path, "model.json"), encoding="utf-8") as file:
+def read_folder(path: str, precision: str = "float32") -> tuple[dict, dict[str, torch.Tensor]]:
+    """Returns the graphs of a folder, and its tensors by name."""
+    with open(os.path.join(path, MODEL_FILES[precision]), encoding="utf-8") as file:
         model = json.load(file)
     return model, read_safetensors(os.path.join(path, "weights.safetensors"))
 

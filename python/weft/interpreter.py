@@ -18,7 +18,7 @@ class Interpreter:
         self._device = next((t.device for t in tensors.values()), torch.device("cpu"))
         self._counting = model.get("count")
         # Leaves of the graph, by name; a parameter that several operations of a layer read is one leaf.
-        self.parameters = {p["name"]: tensors[p["name"]].clone().requires_grad_()
+        self.parameters = {p["name"]: tensors[p["name"]].to(TYPE_OF[p.get("type", "F32")], copy=True).requires_grad_()
                            for layer in self.layers for p in layer["parameters"]}
         self._statistics = {s["name"]: tensors[s["name"]] for layer in self.layers for s in layer["statistics"]}
         self._constants = {c["name"]: tensors[c["name"]].to(TYPE_OF[c["type"]])

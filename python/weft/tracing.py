@@ -50,12 +50,14 @@ class Trace:
     samples: int
     tensors: dict[str, torch.Tensor]  # of parameters, statistics and constants, by name
     momenta: dict[str, float]         # of statistics, by name
+    dtype: torch.dtype                # in which layers compute
 
 
-def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable) -> Trace:
-    """Traces `loss(model, example)`."""
+def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable,
+          dtype: torch.dtype = torch.float32) -> Trace:
+    """Traces `loss(model, example)` of a model that computes in float32, or was narrowed to bfloat16."""
     program = _exported(model, example, loss)
-    return _Flattening(program, example, aliases_of(model)).run()
+    return _Flattening(program, example, aliases_of(model), dtype).run()
 
 
 def trace_evaluation(model: torch.nn.Module, example: dict[str, torch.Tensor], figures: Callable,
@@ -122,8 +124,9 @@ def _keep_regions_without_gradients(program) -> None:
 class _Flattening:
     """Reads torch's program into operations."""
 
-    def __init__(self, program, example, aliases):
+    def __init__(self, program, example, aliases, dtype):
         self._program = program
+        self._dtype = dtype
         self._aliases = aliases
         self._example = dict(sorted(example.items()))
         self._values = {}  # by node: a Value or a list of them
@@ -145,7 +148,8 @@ class _Flattening:
                 returned = node.args[0][len(signature.buffers_to_mutate):]
         loss, count = self._loss_and_count(returned)
         samples = next(iter(self._example.values())).shape[0]
-        return Trace(needed_for([loss, count], self._operations), loss, count, samples, self._tensors, self._momenta)
+        return Trace(needed_for([loss, count], self._operations), loss, count, samples, self._tensors, self._momenta,
+                     self._dtype)
 
     def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
         if len(returned) not in (1, 2):
@@ -154,6 +158,8 @@ class _Flattening:
         loss, count = [*(self._values[r] if isinstance(r, torch.fx.Node) else None for r in returned), None][:2]
         if not isinstance(loss, Value) or loss.kind != "result" or loss.meta.dim() != 0 or not loss.trained:
             raise NotExportable("the loss must be one number that depends on the model's parameters")
+        if loss.meta.dtype != torch.float32:
+            raise NotExportable(f"the loss must be float32, and it is {loss.meta.dtype}; return loss.float()")
         if len(returned) == 2 and not (isinstance(count, Value) and count.kind == "result" and count.meta.dim() == 0
                                        and count.meta.dtype in (torch.int64, torch.float32) and not count.live):
             raise NotExportable("the count of the loss must be one number, int64 or float32, that is computed from the "
@@ -203,7 +209,7 @@ class _Flattening:
 
     def _constant_name(self, name: str) -> str:
         """Returns the name in the folder of a tensor that the model has outside of its state."""
-        return name
+        return name if self._dtype == torch.float32 else f"bf16.{name}"  # torch numbers them in each program
 
     def _take(self, node) -> None:
         if node.target is operator.getitem:
@@ -272,7 +278,7 @@ class _EvaluationFlattening(_Flattening):
     """Reads the program of an evaluation, whose one output are the figures; running averages are read."""
 
     def __init__(self, program, example, aliases, training: Trace):
-        super().__init__(program, example, aliases)
+        super().__init__(program, example, aliases, training.dtype)
         self._momenta = training.momenta
 
     def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
@@ -290,7 +296,7 @@ class _EvaluationFlattening(_Flattening):
         super()._take_writes(signature)
 
     def _constant_name(self, name: str) -> str:
-        return f"evaluation.{name}"  # torch numbers them in each program
+        return f"evaluation.{super()._constant_name(name)}"
 
 
 def needed_for(wanted: list[Value | None], operations: list[Operation]) -> list[Operation]:

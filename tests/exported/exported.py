@@ -9,6 +9,7 @@
 make_models.py writes tests/exported/models.
 """
 import argparse
+import contextlib
 import json
 import pathlib
 import shutil
@@ -27,6 +28,7 @@ data: {{arrays: {{{arrays}}}}}
 train: {{steps: {steps}, batch: 12, microbatches: 4, seed: 3, optimizer: {optimizer}}}
 stages: {stages}
 schedule: {schedule}
+precision: {precision}
 """
 ADAMW = "{adamw: {lr: 0.01}}"
 GROUPS = '{adamw: {lr: 0.01, weight_decay: 0.5, no_decay: ["*.bias", "conv?.1.*"]}}'
@@ -43,15 +45,19 @@ SCHEDULES = {
     "cnn_norms": [("1f1b", 2), ("{ddp: , activations: recompute}", 1), ("{fsdp: {shard: width}}", 2)],
     "drawing": [("{ddp: }", 2), ("{1f1b: , activations: recompute}", 1), ("{zb_h1: , activations: offload}", 2)],
     "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
+    "gpt_bf16": [("{zb_h1: , activations: recompute}", 2), ("{fsdp: {shard: width}, activations: offload}", 1), ("ddp", 2)],
+    "norms_bf16": [("1f1b", 2), ("{fsdp: {shard: width}}", 1), ("{ddp: , activations: recompute}", 2)],
 }
 
 
-def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=3):
-    """Writes a run of a model in the folder; returns its path."""
+def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=3, precision=None):
+    """Writes a run of a model in the folder; returns its path. Models that end with _bf16 compute in that."""
     fields = sorted(p.name.split(".")[1] for p in folder.glob(f"{name}.*.npy"))
     arrays = ", ".join(f"{field}: {name}.{field}.npy" for field in fields)
     path = folder / "run.yaml"
-    path.write_text(RUN.format(model=name, arrays=arrays, steps=steps, optimizer=optimizer, schedule=schedule, stages=stages))
+    precision = precision or ("bf16" if name.endswith("_bf16") else "float32")
+    path.write_text(RUN.format(model=name, arrays=arrays, steps=steps, optimizer=optimizer, schedule=schedule, stages=stages,
+                               precision=precision))
     return path
 
 
@@ -275,9 +281,9 @@ def check_empty_count(weft, folder):
 
 # ---- PyTorch's own first step
 
-def first_step(module, loss, data):
+def first_step(module, loss, data, computing=contextlib.nullcontext()):
     """Returns the loss, and the parameters and running averages after one step of plain gradient descent, with the
-    arithmetic of the run."""
+    arithmetic of the run. `computing`: a region in which the module computes in the run's precision."""
     import torch  # only where it is there
     norms = {n: (m, m.momentum) for n, m in module.named_modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)}
     averages = {f"{n}.{part}": (getattr(m, part), getattr(m, part).clone(), momentum, [])
@@ -287,16 +293,18 @@ def first_step(module, loss, data):
     trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
     parts = [{n: t[3 * b:3 * b + 3].contiguous() for n, t in data.items()} for b in range(4)]
     divisor = None
-    if isinstance(loss(module, parts[0]), tuple):  # a sum and a count
-        divisor = as_float32(sum(loss(module, part)[1].item() for part in parts) / 4)
     losses, sums = [], None
-    for part in parts:
-        value = loss(module, part) if divisor is None else loss(module, part)[0] / divisor
-        gradients = torch.autograd.grad(value, list(trained.values()), grad_outputs=torch.tensor(0.25))
-        losses.append(value.item())
-        for average, _, _, measured in averages.values():
-            measured.append(average.clone())
-        sums = list(gradients) if sums is None else [s + g for s, g in zip(sums, gradients)]
+    with computing:
+        if isinstance(loss(module, parts[0]), tuple):  # a sum and a count
+            divisor = as_float32(sum(loss(module, part)[1].item() for part in parts) / 4)
+        for part in parts:
+            value = loss(module, part) if divisor is None else loss(module, part)[0] / divisor
+            gradients = torch.autograd.grad(value, list(trained.values()), grad_outputs=torch.tensor(0.25))
+            gradients = [g.float() for g in gradients]
+            losses.append(value.item())
+            for average, _, _, measured in averages.values():
+                measured.append(average.clone())
+            sums = gradients if sums is None else [s + g for s, g in zip(sums, gradients)]
     stepped = {n: (p - 0.5 * g).detach() for (n, p), g in zip(trained.items(), sums)}
     for name, (_, before, momentum, measured) in averages.items():
         part = as_float32(momentum)
@@ -320,7 +328,7 @@ def compare_with_torch(weft, folder):
             continue  # their masks are Weft's own
         module, loss, data = make_models.make(folder, name)
         with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-            wanted_loss, wanted = first_step(module, loss, data)
+            wanted_loss, wanted = first_step(module, loss, data, make_models.computing(name, module))
         if name == "gpt_counted":  # the mean of the step is that of one large batch
             total, count = loss(module, {n: t[:12] for n, t in data.items()})
             failures += [] if abs(wanted_loss - (total / count).item()) < 1e-6 else ["the mean over unequal counts"]
@@ -347,7 +355,8 @@ def evaluate_with_torch(weft, folder):
         train(weft, run, out, "--reference")
         module.load_state_dict(package.load_checkpoint(out), strict=True)
         for samples in (24, 20):
-            wanted = make_models.figures(module, loss, {n: t[:samples] for n, t in data.items()}, 3)
+            with make_models.computing(name, module):
+                wanted = make_models.figures(module, loss, {n: t[:samples] for n, t in data.items()}, 3)
             made = evaluate(weft, run, out, "--samples", str(samples))
             differing = [n for n, value in wanted.items() if made[n] != value]
             failures += [f"{name}, {samples} samples: {made}, and PyTorch has {wanted}"] if differing else []
@@ -426,7 +435,7 @@ def check_outline(weft, folder):
     for name in ("x", "y"):
         numpy.save(folder / f"{name}.npy", numpy.zeros((24, 32), numpy.float32))
     run = folder / "outline.yaml"
-    run.write_text(RUN.format(model="meta", arrays="x: x.npy, y: y.npy", steps=3, optimizer=ADAMW, stages=2, schedule="1f1b"))
+    run.write_text(RUN.format(model="meta", arrays="x: x.npy, y: y.npy", steps=3, optimizer=ADAMW, stages=2, schedule="1f1b", precision="float32"))
     for command, words in (("simulate", ""), ("compare", "1f1b")):
         told = subprocess.run([weft, command, run], capture_output=True, text=True, check=False)
         if told.returncode or words not in told.stdout:

@@ -4,6 +4,7 @@
     make_models.py FOLDER [NAME ..]     all models, or those that are named; tests/exported/models is the repository's
                                         folder, whose older models stay as an older version wrote them
 """
+import contextlib
 import json
 import pathlib
 import sys
@@ -15,10 +16,23 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import weft  # noqa: E402
 from modules import MODULES  # noqa: E402
+from weft.cutting import block_patterns  # noqa: E402
+from weft.narrowing import narrowed  # noqa: E402
 
 SAMPLES = 24  # of the data
 SCORED = ("classifier", "gpt_scored")  # with metrics
-KEPT = (*SCORED, "mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "lstm")  # in the repository
+KEPT = (*SCORED, "mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "lstm",
+        "gpt_bf16", "norms_bf16")  # in the repository
+
+
+def is_narrow(name):
+    """Returns true for a model whose runs compute in bfloat16."""
+    return name.endswith("_bf16")
+
+
+def computing(name, module):
+    """Returns a region in which the module computes as the runs of this model do."""
+    return narrowed(module, block_patterns(module)) if is_narrow(name) else contextlib.nullcontext()
 
 
 def make(folder, name):
@@ -26,7 +40,8 @@ def make(folder, name):
     build, loss, samples = MODULES[name]
     torch.manual_seed(20 + len(name))
     module = build()
-    weft.export(module, samples(4), loss, path=str(folder / f"{name}.weft"))
+    weft.export(module, samples(4), loss, path=str(folder / f"{name}.weft"),
+                precisions=("float32", "bf16") if is_narrow(name) else ("float32",))
     data = samples(SAMPLES)
     for field, values in data.items():
         small = values.to(torch.uint8) if values.dtype == torch.int64 else values

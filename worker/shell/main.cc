@@ -29,9 +29,11 @@
 #include "base/settings/settings.h"
 #include "base/threads.h"
 #include "proto/session/access.h"
+#include "run/plugin_spec.h"
 #include "run/unknown_name.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
+#include "worker/shell/compute/plugin_permission.h"
 #include "worker/shell/exit_code.h"
 #include "worker/shell/loop/session_link.h"
 #include "worker/shell/loop/worker_loop.h"
@@ -54,6 +56,7 @@ struct Flags {
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto", data_plane = "auto";
+  std::vector<std::string> plugins;  // hashes of those that it may load
   PortRange data_ports;
   int connect_timeout = 30, reconnect_timeout = 300, joining = 290, link_timeout = 120, drain = 25;
   std::string check;
@@ -267,6 +270,15 @@ void AddDataPlaneFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(10, 86400));
 }
 
+// Returns which plug-ins this process may load: those of its configuration, or, where a user has started it
+// for a run of their own, those that the run names.
+PluginPermission PluginPermissionOf(const Flags& flags) {
+  PluginPermission permission;
+  permission.any = flags.owned || flags.coordinator.empty();
+  permission.hashes.insert(flags.plugins.begin(), flags.plugins.end());
+  return permission;
+}
+
 // Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
@@ -304,6 +316,14 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "Seconds that a worker stays after SIGTERM or SIGINT, until its run goes on elsewhere without "
          "loss; another signal ends them (default 25; 0: it leaves at once)")
       ->check(CLI::Range(0, 86400));
+  app.add_option("--plugins", flags.plugins,
+                 "Plug-ins that runs may name, libraries with operations of exported models: the SHA-256 of "
+                 "each, as in 9f86..,c0ff..; default: none")
+      ->delimiter(',')
+      ->check([](const std::string& text) {
+        return IsSha256(text) ? std::string() : "takes the 64 digits that sha256sum prints, not " + text;
+      })
+      ->type_name("SHA256");
   AddDataPlaneFlags(app, flags);
   return coordinator;
 }
@@ -428,6 +448,7 @@ int Main(int argc, char** argv) {
     };
   }
   if (!flags.coordinator.empty()) signals.emplace(reload);
+  AllowPlugins(PluginPermissionOf(flags));
   if (!flags.check.empty()) return CheckModel(flags.check);
   // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);

@@ -10,13 +10,13 @@
 namespace weft {
 namespace {
 
-absl::Status CheckTensor(const std::string& file, const SafetensorsEntry* entry,
-                         const ExportedTensor& tensor) {
+absl::Status CheckTensor(const std::string& file, const SafetensorsEntry* entry, const ExportedTensor& tensor,
+                         DataType held) {
   if (entry == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s holds no %s, which the model has; export the model again", file, tensor.name));
   }
-  if (entry->shape == tensor.sizes && entry->type == HeldTypeOf(tensor.type)) return absl::OkStatus();
+  if (entry->shape == tensor.sizes && entry->type == held) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s holds %s with the sizes [%s], and the model has it as %s with [%s]; export the model again", file,
       tensor.name, absl::StrJoin(entry->shape, ", "), std::string(ElementTypeName(tensor.type)),
@@ -27,17 +27,20 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
   const std::string file = exported.weights();
   const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   if (!header.ok()) return header.status();
-  std::set<std::string> wanted;
+  const std::vector<std::string>& elsewhere = exported.model->elsewhere;
+  std::set<std::string> wanted(elsewhere.begin(), elsewhere.end());
+  absl::Status fits;
+  const auto check = [&](const ExportedTensor& tensor, DataType held) {
+    wanted.insert(tensor.name);
+    if (fits.ok()) fits = CheckTensor(file, header->Find(tensor.name), tensor, held);
+  };
   for (const ExportedLayer* const layer : AllGraphs(*exported.model)) {
-    std::vector<ExportedTensor> tensors = layer->parameters;
-    tensors.insert(tensors.end(), layer->constants.begin(), layer->constants.end());
+    for (const ExportedTensor& p : layer->parameters) check(p, DataType::kFloat32);
     for (const ExportedStatistic& s : layer->statistics)
-      tensors.push_back({s.name, ElementType::kF32, s.sizes});
-    for (const ExportedTensor& tensor : tensors) {
-      wanted.insert(tensor.name);
-      if (absl::Status s = CheckTensor(file, header->Find(tensor.name), tensor); !s.ok()) return s;
-    }
+      check({s.name, ElementType::kF32, s.sizes}, DataType::kFloat32);
+    for (const ExportedConstant& c : layer->constants) check(c, HeldTypeOf(c));
   }
+  if (!fits.ok()) return fits;
   for (const SafetensorsEntry& entry : header->entries) {
     if (wanted.count(entry.name) != 0) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -48,8 +51,9 @@ absl::Status CheckWeightsFile(const ExportedSpec& exported) {
 
 }  // namespace
 
-DataType HeldTypeOf(ElementType type) {
-  switch (type) {
+DataType HeldTypeOf(const ExportedConstant& constant) {
+  if (constant.is_frozen_parameter) return DataType::kFloat32;
+  switch (constant.type) {
     case ElementType::kF32:
       return DataType::kFloat32;
     case ElementType::kBF16:
@@ -77,16 +81,16 @@ absl::Status CheckExportedWeights(const ExportedSpec& exported) {
   return absl::InvalidArgumentError(absl::StrCat("model.exported: ", checked.message()));
 }
 
-absl::Status ReadExportedTensor(const std::string& file, const ExportedTensor& tensor, void* out) {
+absl::Status ReadExportedConstant(const std::string& file, const ExportedConstant& constant, void* out) {
   const absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
   if (!header.ok()) return header.status();
-  const SafetensorsEntry* const entry = header->Find(tensor.name);
-  if (absl::Status s = CheckTensor(file, entry, tensor); !s.ok()) return s;
+  const SafetensorsEntry* const entry = header->Find(constant.name);
+  if (absl::Status s = CheckTensor(file, entry, constant, HeldTypeOf(constant)); !s.ok()) return s;
   std::ifstream in(file, std::ios::binary);
   in.seekg(static_cast<std::streamoff>(header->data_begin + entry->begin));
   in.read(static_cast<char*>(out), static_cast<std::streamsize>(entry->end - entry->begin));
   if (in) return absl::OkStatus();
-  return absl::DataLossError(absl::StrFormat("%s: cannot read %s", file, tensor.name));
+  return absl::DataLossError(absl::StrFormat("%s: cannot read %s", file, constant.name));
 }
 
 }  // namespace weft

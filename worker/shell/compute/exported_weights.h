@@ -15,18 +15,20 @@
 
 namespace weft {
 
-// Returns the type in which the file holds elements.
-DataType HeldTypeOf(ElementType type);
+// Returns the type in which the file holds a constant. Parameters are float32 there, also frozen ones,
+// whatever the graphs read.
+DataType HeldTypeOf(const ExportedConstant& constant);
 
 // Returns the graphs that read the weights: the layers, the count and the evaluation, as far as it has them.
 std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model);
 
-// Checks that the file holds all tensors of the model, with their types and sizes, and no others. The message
+// Checks that the file holds all tensors of the model, with their types and sizes, and no others but those of
+// its graphs of another precision. The message
 // begins with "model.exported: ".
 absl::Status CheckExportedWeights(const ExportedSpec& exported);
 
-// Copies one tensor, whose size and type must be these, to `out`.
-absl::Status ReadExportedTensor(const std::string& file, const ExportedTensor& tensor, void* out);
+// Copies one constant, whose size and type must be these, to `out`, as the file holds it.
+absl::Status ReadExportedConstant(const std::string& file, const ExportedConstant& constant, void* out);
 
 }  // namespace weft
 

@@ -99,6 +99,7 @@ Wanted WantedBy(const ModelSpec& model) {
     }
   }
   wanted.ignored.insert(graphs.unread.begin(), graphs.unread.end());
+  wanted.ignored.insert(graphs.elsewhere.begin(), graphs.elsewhere.end());
   for (const auto& [alias, name] : graphs.aliases) wanted.ignored.insert(alias);
   return wanted;
 }

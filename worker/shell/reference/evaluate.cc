@@ -15,6 +15,7 @@
 #include "worker/shell/reference/exported_evaluation.h"
 #include "worker/shell/reference/trained_model.h"
 #include "worker/shell/torch/plain_device.h"
+#include "worker/shell/torch/plugins.h"
 
 namespace weft {
 namespace {
@@ -64,6 +65,7 @@ absl::StatusOr<Evaluation> InBatches(const Dataset& data, Evaluation result, int
 absl::StatusOr<Evaluation> EvaluateExported(const RunSpec& run, const Dataset& data,
                                             const Checkpoint& checkpoint, Evaluation begin,
                                             const EvaluationProgress& on_progress, PlainDevice& device) {
+  if (absl::Status s = LoadPlugins(std::get<ExportedSpec>(run.model).plugins); !s.ok()) return s;
   ExportedEvaluation model(run, device);
   if (absl::Status s = model.Load(checkpoint); !s.ok()) return s;
   absl::StatusOr<Evaluation> result = InBatches(

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <variant>
 
+#include "worker/shell/torch/graph_arguments.h"
 #include "worker/shell/torch/graph_layer.h"
 
 namespace weft {
@@ -22,21 +23,21 @@ ExportedEvaluation::ExportedEvaluation(const RunSpec& run, PlainDevice& device)
       device_(device) {}
 
 absl::Status ExportedEvaluation::Load(const Checkpoint& checkpoint) {
-  const auto load = [&](const std::string& name, const std::vector<int64_t>& sizes, bool trained) {
-    const std::vector<float>& values = checkpoint.parameters.at(name);
-    const at::Tensor host = at::empty(sizes, c10::kFloat);
+  const auto load = [&](const ExportedTensor& tensor, bool trained) {
+    const std::vector<float>& values = checkpoint.parameters.at(tensor.name);
+    const at::Tensor host = at::empty(tensor.sizes, c10::kFloat);
     std::memcpy(host.mutable_data_ptr<float>(), values.data(), values.size() * sizeof(float));
-    absl::StatusOr<at::Tensor> there = device_.ToDevice(host);
+    absl::StatusOr<at::Tensor> there = device_.ToDevice(host.to(TorchTypeOf(tensor.type)));
     // As in PyTorch's module: operations may take another way for what is trained.
     if (there.ok()) parameters_.push_back(there->detach().set_requires_grad(trained));
     return there.status();
   };
   absl::Status status;
   for (const ExportedTensor& p : model_.layers[0].parameters) {
-    if (status.ok()) status = load(p.name, p.sizes, true);
+    if (status.ok()) status = load(p, true);
   }
   for (const ExportedStatistic& s : model_.layers[0].statistics) {
-    if (status.ok()) status = load(s.name, s.sizes, false);
+    if (status.ok()) status = load({s.name, ElementType::kF32, s.sizes}, false);
   }
   return status;
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
 #include "worker/shell/torch/graph_program.h"
+#include "worker/shell/torch/plugins.h"
 #include "worker/shell/torch/torch_guard.h"
 
 namespace weft {
@@ -155,9 +156,13 @@ absl::Status CheckGraphs(const RunSpec& run) {
   at::NoGradGuard without_graph;
   const int64_t samples = run.microbatch_samples();
   std::vector<at::Tensor> outputs, counts, figures;
-  absl::Status fits;
-  for (int layer = 0; layer < static_cast<int>(exported->model->layers.size()) && fits.ok(); ++layer)
-    fits = CheckLayer(*exported, exported->model, layer, samples, {c10::kFloat}, &outputs);
+  absl::Status fits = LoadPlugins(exported->plugins);
+  const int layers = static_cast<int>(exported->model->layers.size());
+  for (int layer = 0; layer < layers && fits.ok(); ++layer) {
+    const bool narrow = exported->model->narrow && layer + 1 < layers;
+    fits = CheckLayer(*exported, exported->model, layer, samples, {narrow ? c10::kBFloat16 : c10::kFloat},
+                      &outputs);
+  }
   if (fits.ok() && exported->model->count != nullptr)
     fits = CheckLayer(*exported, exported->model->count, 0, samples, {c10::kLong, c10::kFloat}, &counts);
   if (fits.ok() && exported->model->evaluation != nullptr)

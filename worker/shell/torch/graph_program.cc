@@ -16,10 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "run/exported_operations.h"
 #include "worker/shell/compute/exported_weights.h"
 #include "worker/shell/compute/initial_weights.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/torch/batch_norm.h"
+#include "worker/shell/torch/plugins.h"
 #include "worker/shell/torch/torch_stage.h"
 
 namespace weft {
@@ -104,6 +106,9 @@ void CallWithoutBytes(const c10::OperatorHandle& handle, torch::jit::Stack* stac
 absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& operation) const {
   const std::optional<c10::OperatorHandle> handle =
       c10::Dispatcher::singleton().findSchema({operation.name, operation.overload});
+  const bool foreign = IsForeignOperation(operation.name);
+  if (foreign && !(handle.has_value() && IsOperationOfPlugin(operation.name, operation.overload)))
+    return absl::InvalidArgumentError("none of the run's plugins registers the operation");
   if (!handle.has_value()) return absl::InvalidArgumentError("this LibTorch does not have the operation");
   const c10::FunctionSchema& schema = handle->schema();
   const std::vector<c10::Argument>& wanted = schema.arguments();
@@ -187,10 +192,10 @@ absl::Status GraphProgram::ReadConstants(const ExportedLayerSpec& spec) {
     const c10::ScalarType type = TorchTypeOf(constant.type);
     at::Tensor value = at::empty(constant.sizes, c10::TensorOptions().dtype(type).device(place_.device));
     if (!place_.device.is_meta()) {
-      const at::Tensor held = at::empty(constant.sizes, TorchType(HeldTypeOf(constant.type)));
+      const at::Tensor held = at::empty(constant.sizes, TorchType(HeldTypeOf(constant)));
       const bool other = constant.is_frozen_parameter && initial->Has(constant.name);
       absl::Status read = other ? initial->Read(constant.name, constant.sizes, held.mutable_data_ptr<float>())
-                                : ReadExportedTensor(spec.weights, constant, held.mutable_data_ptr());
+                                : ReadExportedConstant(spec.weights, constant, held.mutable_data_ptr());
       if (!read.ok()) return read;
       value.copy_(held);
     }
