@@ -50,10 +50,10 @@ class Service:
         self.coordinator = self.start(f"coordinator-{bins.parent.parent.parent.name}", bins / "weft-coordinator", "--listen",
                                       self.address, "--store", self.folder / "store", "--output-root", self.folder / "runs")
 
-    def join(self, bins):
+    def join(self, bins, *flags):
         self.joined += 1
         name = f"worker-{self.joined}"
-        self.workers.append((name, self.start(name, bins / "weft-worker", "--coordinator", self.address, "--name", name)))
+        self.workers.append((name, self.start(name, bins / "weft-worker", "--coordinator", self.address, "--name", name, *flags)))
 
     def call(self, bins, *arguments):
         return subprocess.run([bins / "weft", *arguments, "--coordinator", self.address], capture_output=True, text=True)

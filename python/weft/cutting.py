@@ -115,7 +115,7 @@ def _single_places(trace: Trace, by_sample: set[Value]) -> list[int]:
         if len(alive) != 1 or i + 1 == len(trace.operations):
             continue
         (value,) = alive
-        if value.trained and value.meta.dtype == trace.dtype and value in by_sample:
+        if value.trained and value.meta.dtype == trace.means.dtype and value in by_sample:
             single.append(i)
     return single
 

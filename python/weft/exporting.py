@@ -18,11 +18,13 @@ from weft.figures import Figures, WrongFigures
 from weft.graph_file import FORMAT, MODEL_FILES, TYPES, Samples, argument_json, read_folder, write_model, write_weights
 from weft.interpreter import Interpreter
 from weft.narrowing import narrowed
-from weft.tracing import Trace, Value, aliases_of, trace, trace_evaluation
+from weft.plugins import operations_of
+from weft.tracing import Means, Trace, Value, aliases_of, trace, trace_evaluation
 
 
 def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable | None = None, *,
-           path: str, layers: list[str] | None = None, precisions: Iterable[str] = ("float32",)) -> list[str]:
+           path: str, layers: list[str] | None = None, precisions: Iterable[str] = ("float32",),
+           plugins: Iterable[str | os.PathLike] = ()) -> list[str]:
     """Writes the model with its loss and weights as the folder `path`, and returns the names of its layers.
 
     model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
@@ -37,6 +39,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     precisions: in which runs can compute, ("float32",) or ("float32", "bf16"). The weights are float32 in both. In bf16
         layers read copies of them in bfloat16, but for batch norms, buffers stay as they are, and the model's output
         is float32 again before the loss.
+    plugins: libraries of C++ operations (TORCH_LIBRARY) that the model calls; a run names them too, with their hashes.
 
     A model whose parameters are all on the meta device is exported as an outline, in which no weights are and nothing
     is checked: weft simulates, compares and plans its training, on a machine that could not hold it.
@@ -49,7 +52,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     figures = Figures(loss or _loss_of_output)
     outline = _is_outline(model)
     _check_arguments(model, example, "meta" if outline else "cpu")
-    precisions = _checked_precisions(precisions)
+    precisions, operations = _checked_precisions(precisions), operations_of(plugins)
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
@@ -59,7 +62,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         graphs = {}
         for precision in precisions:
             with _computing_in(precision, model, patterns):
-                graphs[precision] = _graphs_of(model, figures, [one, two], patterns, precision, outline)
+                graphs[precision] = _graphs_of(model, figures, [one, two], patterns, precision, operations, outline)
         _complete(graphs, model)
         _write(path, graphs, model, patterns, figures.loss, [one, two], outline)
     finally:
@@ -98,10 +101,10 @@ def _computing_in(precision: str, model, patterns):
         raise type(error)(f"in {precision}: {error}") from error
 
 
-def _graphs_of(model, figures: Figures, examples, patterns, precision: str, outline: bool) -> _Graphs:
+def _graphs_of(model, figures: Figures, examples, patterns, precision: str, operations, outline: bool) -> _Graphs:
     """Traces the model, which computes in the precision."""
-    dtype = torch.float32 if precision == "float32" else torch.bfloat16
-    first, second = (trace(model, example, figures.loss, dtype) for example in examples)
+    means = Means(torch.float32 if precision == "float32" else torch.bfloat16, operations)
+    first, second = (trace(model, example, figures.loss, means) for example in examples)
     parts = list(zip(cut(first, second, model, patterns), cut(second, first, model, patterns)))
     counting = [(data_layer(first, first.count, "count"), data_layer(second, second.count, "count"))
                 ] if first.count is not None else []

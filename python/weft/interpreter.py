@@ -60,8 +60,9 @@ def _call(operation: dict, values: list, samples: int, device: torch.device):
     arguments = [argument_of(form, values, samples, device) for form in operation["arguments"]]
     if operation["op"] == "aten::dropout":
         return arguments[0]
-    name, _, overload = operation["op"].removeprefix("aten::").partition(".")
-    call = getattr(getattr(torch.ops.aten, name), overload or "default")
+    full, _, overload = operation["op"].partition(".")
+    namespace, _, name = full.partition("::")
+    call = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
     schema = call._schema.arguments
     by_place = [a for a, s in zip(arguments, schema) if not s.kwarg_only]
     by_name = {s.name: a for a, s in zip(arguments, schema) if s.kwarg_only}

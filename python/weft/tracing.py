@@ -50,14 +50,20 @@ class Trace:
     samples: int
     tensors: dict[str, torch.Tensor]  # of parameters, statistics and constants, by name
     momenta: dict[str, float]         # of statistics, by name
-    dtype: torch.dtype                # in which layers compute
+    means: "Means"
 
 
-def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable,
-          dtype: torch.dtype = torch.float32) -> Trace:
+@dataclass(frozen=True)
+class Means:
+    """What a model is traced with."""
+    dtype: torch.dtype = torch.float32           # in which layers compute
+    operations: frozenset[str] = frozenset()     # of plug-ins, which it may call beside those of ATen
+
+
+def trace(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Callable, means: Means = Means()) -> Trace:
     """Traces `loss(model, example)` of a model that computes in float32, or was narrowed to bfloat16."""
     program = _exported(model, example, loss)
-    return _Flattening(program, example, aliases_of(model), dtype).run()
+    return _Flattening(program, example, aliases_of(model), means).run()
 
 
 def trace_evaluation(model: torch.nn.Module, example: dict[str, torch.Tensor], figures: Callable,
@@ -124,9 +130,9 @@ def _keep_regions_without_gradients(program) -> None:
 class _Flattening:
     """Reads torch's program into operations."""
 
-    def __init__(self, program, example, aliases, dtype):
+    def __init__(self, program, example, aliases, means: Means):
         self._program = program
-        self._dtype = dtype
+        self._means = means
         self._aliases = aliases
         self._example = dict(sorted(example.items()))
         self._values = {}  # by node: a Value or a list of them
@@ -149,7 +155,7 @@ class _Flattening:
         loss, count = self._loss_and_count(returned)
         samples = next(iter(self._example.values())).shape[0]
         return Trace(needed_for([loss, count], self._operations), loss, count, samples, self._tensors, self._momenta,
-                     self._dtype)
+                     self._means)
 
     def _loss_and_count(self, returned) -> tuple[Value, Value | None]:
         if len(returned) not in (1, 2):
@@ -209,7 +215,7 @@ class _Flattening:
 
     def _constant_name(self, name: str) -> str:
         """Returns the name in the folder of a tensor that the model has outside of its state."""
-        return name if self._dtype == torch.float32 else f"bf16.{name}"  # torch numbers them in each program
+        return name if self._means.dtype == torch.float32 else f"bf16.{name}"  # torch numbers them in each program
 
     def _take(self, node) -> None:
         if node.target is operator.getitem:
@@ -218,9 +224,10 @@ class _Flattening:
                 self._values[node] = made[number]
             return
         place = _place(node)
-        if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+        operation = isinstance(node.target, torch._ops.OpOverload)
+        if not operation or (node.target.namespace != "aten" and node.target._schema.name not in self._means.operations):
             raise NotExportable(f"{node.target} is not an operation of ATen, so that a worker, which has no Python, "
-                                f"cannot run it{_at(place)}")
+                                f"cannot run it{_at(place)}; one of a library is named by plugins=[..]")
         schema = node.target._schema
         if not schema.returns:
             return  # an assertion of the tracer
@@ -233,7 +240,7 @@ class _Flattening:
             arguments = arguments[:kept]
         if _is_batch_norm(node):  # moves no average: that is done once a step
             name, arguments = "aten::batch_norm", [*arguments[:5], True, 0.0, arguments[7], False]
-        if name not in ALLOWED or schema.is_mutable:
+        if name not in ALLOWED | self._means.operations or schema.is_mutable:
             raise NotExportable(f"the operation {name} is not among those that an exported model may use{_at(place)}")
         self._operations.append(self._operation(node, name, schema, arguments, place))
 
@@ -278,7 +285,7 @@ class _EvaluationFlattening(_Flattening):
     """Reads the program of an evaluation, whose one output are the figures; running averages are read."""
 
     def __init__(self, program, example, aliases, training: Trace):
-        super().__init__(program, example, aliases, training.dtype)
+        super().__init__(program, example, aliases, training.means)
         self._momenta = training.momenta
 
     def _loss_and_count(self, returned) -> tuple[Value, Value | None]:

@@ -262,8 +262,12 @@ def check_refusals(weft, folder):
         done = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False)
         if done.returncode != 78 or words not in done.stderr or (folder / "refused").exists():
             failures.append(f"{title}: exit {done.returncode}, {done.stderr}")
-    print(f"{len(REFUSED)} wrong models, {len(failures)} not refused as they should be")
     changed_model(folder, lambda m: None)
+    narrow = run_file(folder, "mlp", precision="bf16")
+    done = subprocess.run([weft, "train", narrow, "--out", folder / "refused"], capture_output=True, text=True, check=False)
+    if done.returncode != 78 or 'was exported for float32 alone; export it with precisions=("float32", "bf16")' not in done.stderr:
+        failures.append(f"bf16 without graphs for it: exit {done.returncode}, {done.stderr}")
+    print(f"{len(REFUSED) + 1} wrong models, {len(failures)} not refused as they should be")
     return failures
 
 
@@ -305,6 +309,8 @@ def first_step(module, loss, data, computing=contextlib.nullcontext()):
             for average, _, _, measured in averages.values():
                 measured.append(average.clone())
             sums = gradients if sums is None else [s + g for s, g in zip(sums, gradients)]
+    for norm, momentum in norms.values():
+        norm.momentum = momentum
     stepped = {n: (p - 0.5 * g).detach() for (n, p), g in zip(trained.items(), sums)}
     for name, (_, before, momentum, measured) in averages.items():
         part = as_float32(momentum)
@@ -465,6 +471,14 @@ def check_exporter(folder):
         wrong = said is not None if words is None else said is None or words not in said or path.exists()
         failures += [f"{title}: {said}"] if wrong else []
         shutil.rmtree(path, ignore_errors=True)
+    fields = {"x": torch.randn(4, 6), "y": torch.randn(4, 6)}
+    for precisions in (("bf16",), "half", ("float32", "float64")):
+        try:
+            weft.export(modules.Chain(), fields, lambda m, f: (m(f["x"]) - f["y"]).square().mean(), path=str(folder / "refused.weft"),
+                        precisions=precisions)
+            failures.append(f"exported in {precisions}")
+        except weft.NotExportable as error:
+            failures += [] if "precisions are" in str(error) else [f"{precisions}: {error}"]
     print(f"{len(modules.REFUSED)} modules of which some cannot be exported, {len(failures)} judged wrongly")
     return failures
 

@@ -2,19 +2,25 @@
 """Exports small models of transformers, torchvision and our own, with random weights and their code as it is, and trains each
 under several schedules.
 
-    known_models.py BIN_DIR [--only NAME,..] [--export-only] [--out docs/measurements/exported_models.md]
+    known_models.py BIN_DIR [--only NAME,..] [--wide] [--export-only] [--out docs/measurements/exported_models.md]
 
 With a Python that has torch, numpy, transformers and torchvision; models of a package that is not there are left out. For each
-model: its layers, the seconds of the export, whether the first step has PyTorch's bits (dropout 0), how many of the schedules
-end with the bits of weft train --reference, and whether weft eval of that has PyTorch's bits. Prints one markdown table, and
-writes it into a page; exits 1 if a model that should train does not.
+model and both precisions: its layers, the seconds of the export, whether the first step has PyTorch's bits (dropout 0), how
+many of the runs end with the bits of weft train --reference, and whether weft eval of that has PyTorch's bits; in float32, how
+far ten steps of AdamW are from PyTorch's. Without --wide there are three runs of a model, with it 24. Prints one markdown
+table, and writes it into a page; exits 1 if a model that should train does not.
 """
 import argparse
+import contextlib
+import copy
 import importlib.metadata
 import json
 import pathlib
+import re
+import shutil
 import sys
 import tempfile
+import textwrap
 import time
 
 import numpy
@@ -29,24 +35,32 @@ import exported  # noqa: E402
 import make_models  # noqa: E402
 import modules  # noqa: E402
 import weft  # noqa: E402
+from weft.cutting import block_patterns  # noqa: E402
+from weft.narrowing import narrowed  # noqa: E402
 
 PAGE = """# Known models
 
 Models as their authors wrote them, in small configurations with random weights and without dropout. Each was exported
 with `weft.export`, whose check compares the loss and all gradients, and the loss in evaluation mode, with the model's
-own on two examples. Then it trained with micro-batches of 3 samples, where it was exported with 4.
+own on two examples, in float32 and in bf16. Then it trained with micro-batches of 3 samples, where it was exported
+with 4.
 
-- **First step**: the loss and all weights after one step of `sgd` have the bits of PyTorch eager.
-- **Schedules**: how many of three end with the bits of `weft train --reference` after 3 steps of `adamw`, on 2
-  processes: `1f1b`, `zb_h1` with recompute, `fsdp` by width with offload; for a model of one layer `ddp`, `ddp` with
-  recompute, and that `fsdp`.
+- **First step**: the loss and all weights after one step of `sgd` have the bits of PyTorch eager. In bf16, PyTorch
+  computes over narrowed weights as the exporter's check does.
+- **Runs**: how many end with the bits of `weft train --reference` after 10 steps of `adamw`. There is a run for each of
+  {schedules} on each of {processes} processes (or one for each rank, where the schedule has fewer), with kept, recomputed and offloaded activations in turn, so that each
+  schedule meets all three. Left out are schedules that cannot have the model's stages: {cuts}. In bf16 there are three
+  runs: `1f1b`, `zb_h1` with recompute, `fsdp` by width with offload, on 2 processes; of a model of one layer `ddp` in
+  the place of the first two.
 - **Evaluation**: the loss that `weft eval` prints for the reference's checkpoint has the bits of PyTorch eager, in
   evaluation mode without gradients.
+- **AdamW**: the largest difference of a weight from the same ten steps in float64 by PyTorch with `torch.optim.AdamW`,
+  divided by that of PyTorch in float32. Both come from rounding alone; the script fails above 4.
 - A **refused** model says why.
 
 {table}
 
-Made by `tests/exported/known_models.py build/release/bin --out docs/measurements/exported_models.md`, with
+Made by `tests/exported/known_models.py build/release/bin --wide --out docs/measurements/exported_models.md`, with
 {versions}.
 The seconds of an export are of a busy machine of 2 cores. U-Nets and LSTMs have few layers, because their long
 connections leave no place to cut, and ConvNeXt is exported as one layer
@@ -54,8 +68,14 @@ connections leave no place to cut, and ConvNeXt is exported as one layer
 """
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-SCHEDULES = ["1f1b", "{zb_h1: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}"]
-WHOLE = ["ddp", "{ddp: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}"]  # of one stage
+SCHEDULES = [(text, 2) for text in ("1f1b", "{zb_h1: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
+WHOLE = [(text, 2) for text in ("ddp", "{ddp: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
+WIDE = ["ddp: ", "1f1b: ", "lpp: {groups: 2, ranks: 2}", "zb_h1: ", "fsdp: ", "fsdp: {shard: width}", "dualpipe_v: ", "ddp: , rule: cdp_v2"]
+PROCESSES = (1, 2, 4)
+WIDE_RUNS = [("{%s%s}" % (name, (", activations: recompute", "", ", activations: offload")[(i + j) % 3]), processes)
+             for i, name in enumerate(WIDE) for j, processes in enumerate(PROCESSES)]
+STEPS = 10
+WORST_ERROR = 4.0
 
 
 def tokens(n):
@@ -182,48 +202,140 @@ def known():
             print(f"left out: {error}", file=sys.stderr)
 
 
-def evaluated(program, folder, run, module, loss, data, name):
-    """Says whether the reference's checkpoint has PyTorch's loss in evaluation mode."""
-    if isinstance(json.loads((folder / "model.weft" / "model.json").read_text())["evaluation"], str):
-        return "**none**"
-    made = exported.evaluate(program, run, folder / "reference")["loss"]
-    module.load_state_dict(weft.load_checkpoint(folder / "reference"), strict=True)
-    wanted = make_models.figures(module, loss, data, 3)["loss"]
-    return "drawn by Weft" if name in DRAWING else "equal" if made == wanted else "**different**"
+class Trial:
+    """One model in a folder, with its data, in one precision."""
+
+    def __init__(self, program, folder, name, module, loss, data, stages, precision):
+        self.program, self.folder, self.name, self.module, self.loss, self.data = program, folder, name, module, loss, data
+        self.options = {"stages": stages, "precision": precision}
+
+    def computing(self):
+        narrow = self.options["precision"] == "bf16"
+        return narrowed(self.module, block_patterns(self.module)) if narrow else contextlib.nullcontext()
+
+    def train(self, out, *flags, **options):
+        run = exported.run_file(self.folder, "model", **{"steps": STEPS, **self.options, **options})
+        return exported.train(self.program, run, self.folder / out, *flags)
+
+    def train_on(self, processes, out, **options):
+        """Trains on so many processes, or as many as the schedule has ranks."""
+        try:
+            return self.train(out, "--processes", str(processes), **options)
+        except SystemExit as error:
+            fewer = re.search(r"is more than the (\d+) ranks", str(error))
+            if not fewer:
+                raise
+            return self.train(out, "--processes", fewer[1], **options)
+
+    def first_step(self):
+        """Says whether one step of sgd has PyTorch's bits."""
+        if self.name in DRAWING:
+            return "drawn by Weft"
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+            wanted_loss, wanted = exported.first_step(self.module, self.loss, self.data, self.computing())
+        made, losses = self.train("first", "--processes", "1", steps=1, optimizer="{sgd: {lr: 0.5}}")
+        made = {key.split(".", 1)[1]: value for key, value in made.items()}
+        same = losses == [wanted_loss] and all(made.get(n) == p.numpy().tobytes() for n, p in wanted.items())
+        return "equal" if same else "**different**"
+
+    def runs(self, runs, unfit):
+        """Returns how many runs have the bits of their reference, and how many there are; adds to `unfit` what cannot be cut."""
+        references, equal, tried = {}, 0, 0
+        for number, (schedule, processes) in enumerate(runs):
+            rule = "rule:" in schedule
+            try:
+                if rule not in references:
+                    references[rule] = self.train(f"reference{int(rule)}", "--reference", **({"schedule": schedule} if rule else {}))
+                made = self.train_on(processes, f"run{number}", schedule=schedule)
+            except SystemExit as error:
+                if "ended with 78" not in str(error):
+                    raise
+                unfit.add((self.name, schedule.strip("{}").split(", activations")[0].removesuffix(": ")))
+                continue
+            tried += 1
+            equal += made == references[rule]
+            if made != references[rule]:
+                print(f"{self.name} {self.options} {schedule} {processes} processes: DIFFERENT", file=sys.stderr)
+        return equal, tried
+
+    def evaluation(self):
+        """Says whether the reference's checkpoint has PyTorch's loss in evaluation mode."""
+        file = "model.bf16.json" if self.options["precision"] == "bf16" else "model.json"
+        if isinstance(json.loads((self.folder / "model.weft" / file).read_text())["evaluation"], str):
+            return "**none**"
+        run = exported.run_file(self.folder, "model", **self.options)
+        made = exported.evaluate(self.program, run, self.folder / "reference0")["loss"]
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(weft.load_checkpoint(self.folder / "reference0"), strict=True)
+        self.module, kept = module, self.module
+        with self.computing():
+            wanted = make_models.figures(module, self.loss, self.data, 3)["loss"]
+        self.module = kept
+        return "drawn by Weft" if self.name in DRAWING else "equal" if made == wanted else "**different**"
+
+    def adamw(self):
+        """Returns the largest difference of a weight from float64's, divided by that of PyTorch in float32."""
+        if self.name in DRAWING:
+            return "drawn by Weft"
+        made = weft.load_checkpoint(self.folder / "reference0")
+        exact, single = (adamw(self.module, self.loss, self.data, dtype) for dtype in (torch.float64, torch.float32))
+        mine, its = (max((values[n].double() - p).abs().max().item() for n, p in exact.items()) for values in (made, single))
+        ratio = mine / max(its, 1e-12)
+        return f"{ratio:.2f}" if ratio <= WORST_ERROR else f"**{ratio:.2f}**"
 
 
-def try_model(program, folder, name, build, samples, loss, export_only):
+def adamw(module, loss, data, dtype):
+    """Returns the weights of the module after the run's steps in a plain loop of PyTorch."""
+    module = copy.deepcopy(module).to(dtype)
+    data = {n: t.to(dtype) if t.is_floating_point() else t for n, t in data.items()}
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=0.01, weight_decay=0.01)
+    for step in range(STEPS):
+        for b in range(4):
+            begin = (12 * step + 3 * b) % 24
+            (loss(module, {n: t[begin:begin + 3].clone() for n, t in data.items()}) / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {n: p.detach() for n, p in module.named_parameters() if p.requires_grad}
+
+
+def try_model(program, folder, name, build, samples, loss, options, unfit):
     """Returns the row of a model, and whether it is good."""
     torch.manual_seed(1)
     module, begun = build(), time.time()
     try:
-        layers = weft.export(module, samples(4), loss, path=str(folder / "model.weft"), layers=[] if name in UNCUT else None)
+        layers = weft.export(module, samples(4), loss, path=str(folder / "model.weft"), layers=[] if name in UNCUT else None,
+                             precisions=("float32", "bf16"))
     except weft.NotExportable as error:
-        return [name, "", "", "refused: " + str(error).split(";")[0], "", ""], False
+        return [name, "", "", "refused: " + str(error).split(";")[0], "", "", "", ""], False
     row = [name, str(len(layers)), f"{time.time() - begun:.1f}"]
-    if export_only:
-        return [*row, "", "", ""], True
+    if options.export_only:
+        return [*row, "", "", "", "", ""], True
     data = samples(24)
     for field, values in data.items():
         numpy.save(folder / f"model.{field}.npy", values.numpy())
     stages = next(s for s in (4, 3, 2, 1) if s <= len(layers))
-    run = {"stages": stages}
-    first = "drawn by Weft"
-    if name not in DRAWING:
-        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-            wanted_loss, wanted = exported.first_step(module, loss, data)
-        made, losses = exported.train(program, exported.run_file(folder, "model", steps=1, optimizer="{sgd: {lr: 0.5}}", **run),
-                                      folder / "first", "--processes", "1")
-        made = {key.split(".", 1)[1]: value for key, value in made.items()}
-        same = losses == [wanted_loss] and all(made.get(n) == p.numpy().tobytes() for n, p in wanted.items())
-        first = "equal" if same else "**different**"
-    plain = exported.train(program, exported.run_file(folder, "model", **run), folder / "reference", "--reference")
-    schedules = SCHEDULES if stages > 1 else WHOLE
-    equal = [plain == exported.train(program, exported.run_file(folder, "model", schedule=schedule, **run), folder / str(i),
-                                     "--processes", "2") for i, schedule in enumerate(schedules)]
-    evaluation = evaluated(program, folder, exported.run_file(folder, "model", **run), module, loss, data, name)
-    good = "**" not in first + evaluation and all(equal)
-    return [*row, first, f"{sum(equal)} of {len(equal)}", evaluation], good
+    few = SCHEDULES if stages > 1 else WHOLE
+    firsts, counts, evaluations = [], [], []
+    for precision in ("float32", "bf16"):
+        trial = Trial(program, folder, name, module, loss, data, stages, precision)
+        before = copy.deepcopy(module.state_dict())
+        firsts.append(trial.first_step())
+        module.load_state_dict(before)
+        counts.append(trial.runs(WIDE_RUNS if options.wide and precision == "float32" else few, unfit))
+        if precision == "float32":
+            difference = trial.adamw()
+            module.load_state_dict(before)
+        evaluations.append(trial.evaluation())
+        for left in folder.glob("r*[0-9]"):
+            shutil.rmtree(left)
+        shutil.rmtree(folder / "first", ignore_errors=True)
+    row += [both(firsts), *(f"{equal} of {tried}" for equal, tried in counts), both(evaluations), difference]
+    return row, "**" not in "".join(row) and all(equal == tried > 0 for equal, tried in counts)
+
+
+def both(said):
+    """Returns what is said of float32 and bf16, once where it is the same."""
+    return said[0] if said[0] == said[1] else f"{said[0]}; bf16: {said[1]}"
 
 
 def versions():
@@ -231,32 +343,46 @@ def versions():
     return ", ".join(f"{name} {found[name]}" for name in ("torch", "transformers", "torchvision") if name in found)
 
 
+def page(table, unfit):
+    of_schedule = {}
+    for name, schedule in sorted(unfit):
+        of_schedule.setdefault(schedule, []).append(name)
+    cuts = "; ".join(f"`{schedule}` of {', '.join(names)}" for schedule, names in of_schedule.items()) or "none"
+    schedules = ", ".join("`" + name.removesuffix(": ") + "`" for name in WIDE)
+    text = PAGE.format(table="{table}", versions=versions(), schedules=schedules, cuts=cuts,
+                       processes=", ".join(map(str, PROCESSES[:-1])) + f" and {PROCESSES[-1]}")
+    wrapped = ["\n".join(textwrap.wrap(line, 120, break_on_hyphens=False, break_long_words=False)) if len(line) > 120 else line
+               for line in text.splitlines()]
+    return "\n".join(wrapped).replace("{table}", table) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--export-only", action="store_true")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     only = [n for n in options.only.split(",") if n]
-    rows, good = [], True
+    rows, good, unfit = [], True, set()
     for name, build, samples, loss in known():
         if only and name not in only:
             continue
         with tempfile.TemporaryDirectory() as folder:
             try:
-                row, fine = try_model(options.bin.resolve() / "weft", pathlib.Path(folder), name, build, samples, loss, options.export_only)
+                row, fine = try_model(options.bin.resolve() / "weft", pathlib.Path(folder), name, build, samples, loss, options, unfit)
             except SystemExit as error:  # a training that failed
-                row, fine = [name, "", "", "failed: " + str(error).splitlines()[-1], "", ""], False
+                row, fine = [name, "", "", "failed: " + str(error).splitlines()[-1], "", "", "", ""], False
         print("  ".join(row), file=sys.stderr, flush=True)
         rows.append(row)
         good &= fine
-    head = ["model", "layers", "export, s", "first step and PyTorch's", "schedules equal to `--reference`",
-            "evaluation and PyTorch's"]
+    head = ["model", "layers", "export, s", "first step and PyTorch's", "runs equal to `--reference`", "in bf16",
+            "evaluation and PyTorch's", "AdamW"]
     table = "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
     if options.out:
-        options.out.write_text(PAGE.format(table=table, versions=versions()))
+        options.out.write_text(page(table, unfit))
     print(table)
     return 0 if good else 1
 

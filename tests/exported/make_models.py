@@ -3,6 +3,7 @@
 
     make_models.py FOLDER [NAME ..]     all models, or those that are named; tests/exported/models is the repository's
                                         folder, whose older models stay as an older version wrote them
+    make_models.py FOLDER plugged LIBRARY   the model that calls an operation of the tests' library (plugins.py)
 """
 import contextlib
 import json
@@ -15,7 +16,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import weft  # noqa: E402
-from modules import MODULES  # noqa: E402
+from modules import MODULES, MODULES_WITH_PLUGINS  # noqa: E402
 from weft.cutting import block_patterns  # noqa: E402
 from weft.narrowing import narrowed  # noqa: E402
 
@@ -35,13 +36,13 @@ def computing(name, module):
     return narrowed(module, block_patterns(module)) if is_narrow(name) else contextlib.nullcontext()
 
 
-def make(folder, name):
-    """Writes one model and its data; returns the module, its loss and the data."""
-    build, loss, samples = MODULES[name]
+def make(folder, name, plugins=()):
+    """Writes one model and its data; returns the module, its loss and the data. `plugins`: libraries that it calls."""
+    build, loss, samples = {**MODULES, **MODULES_WITH_PLUGINS}[name]
     torch.manual_seed(20 + len(name))
     module = build()
     weft.export(module, samples(4), loss, path=str(folder / f"{name}.weft"),
-                precisions=("float32", "bf16") if is_narrow(name) else ("float32",))
+                precisions=("float32", "bf16") if is_narrow(name) else ("float32",), plugins=plugins)
     data = samples(SAMPLES)
     for field, values in data.items():
         small = values.to(torch.uint8) if values.dtype == torch.int64 else values
@@ -71,6 +72,9 @@ def figures(module, loss, data, batch):
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
+    if sys.argv[2:3] == ["plugged"]:
+        make(folder, "plugged", plugins=sys.argv[3:])
+        return 0
     for name in sys.argv[2:] or KEPT:
         module, loss, data = make(folder, name)
         if name in SCORED:

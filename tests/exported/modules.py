@@ -152,6 +152,20 @@ class Contrast(nn.Module):
         return (x @ x.T) * self.scale
 
 
+class Plugged(nn.Module):
+    """Calls an operation of the library of the tests' plug-in, which must be loaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.scores = nn.Linear(12, 5)
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = torch.ops.weft_test.scaled_tanh(layer(x), 0.5 + i)
+        return self.scores(x)
+
+
 def next_token_loss(model, fields):
     return F.cross_entropy(model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten())
 
@@ -216,6 +230,12 @@ MODULES = {
                    lambda n: {"images": torch.rand(n, 1, 8, 8), "labels": torch.randint(0, 4, (n,))}),
     "contrast": (Contrast, lambda m, f: F.cross_entropy(m(f["x"]), torch.arange(len(f["x"]))),
                  lambda n: {"x": torch.randn(n, 12)}),
+}
+
+
+MODULES_WITH_PLUGINS = {
+    "plugged": (Plugged, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+                lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
 }
 
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "nlohmann/json.hpp"
@@ -329,12 +330,79 @@ TEST(ExportedModel, RunThatDoesNotFit_IsRefused) {
   ExpectRefused(run, "an exported model learns from arrays");
   run = RunOf(TwoLayers());
   run["precision"] = "bf16";
-  ExpectRefused(run, "precision: an exported model computes in float32");
+  ExpectRefused(run, "precision: the graphs of /m.weft compute in float32, and the run in bf16");
   run = RunOf(TwoLayers());
   run["model"] = "mlp";
   ExpectRefused(run, "arrays are the data of an exported model");
   run["model"] = {{"exported", "folder"}};
   ExpectRefused(run, "must be the folder that weft.export wrote");
+}
+
+TEST(ExportedModel, GraphsInBfloat16_TakeARunInThatPrecisionAlone) {
+  Json graphs = TwoLayers();
+  graphs["precision"] = "bf16";
+  graphs["elsewhere"] = {"only.float32"};
+  graphs["layers"][0]["parameters"][0]["type"] = "BF16";
+  Json run = RunOf(graphs);
+  ExpectRefused(run, "precision: the graphs of /m.weft compute in bf16, and the run in float32");
+  run["precision"] = "bf16";
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::vector<LayerSpec> layers = DescribeLayers(spec->model);
+  EXPECT_FALSE(layers[0].parameters[0].is_wide());
+  EXPECT_TRUE(layers[1].parameters[0].is_wide()) << "a parameter without a type is read in float32";
+  EXPECT_THAT(std::get<ExportedSpec>(spec->model).model->elsewhere, ElementsAre("only.float32"));
+  EXPECT_EQ(ToJson(*spec)["model"], run["model"]);
+}
+
+TEST(ExportedModel, WrongPrecision_IsRefusedWithItsFile) {
+  Json graphs = TwoLayers();
+  graphs["precision"] = "half";
+  ExpectRefused(RunOf(graphs), "/m.weft/model.json: precision: is neither float32 nor bf16");
+  graphs["precision"] = "bf16";
+  graphs["layers"][0]["parameters"][0]["type"] = "F16";
+  ExpectRefused(RunOf(graphs), "/m.weft/model.bf16.json: layers[0].parameters[0].type: must be F32 or BF16");
+}
+
+TEST(ExportedModel, Tf32_TakesTheGraphsInFloat32) {
+  Json run = RunOf(TwoLayers());
+  run["precision"] = "tf32";
+  EXPECT_TRUE(ParseRunSpec(run).ok()) << ParseRunSpec(run).status();
+}
+
+TEST(Plugins, ModelWithForeignOperation_NeedsALibrary) {
+  Json graphs = TwoLayers();
+  graphs["layers"][0]["operations"][0]["op"] = "mynet::rope";
+  Json run = RunOf(graphs);
+  ExpectRefused(run, "model.exported: calls mynet::rope, in m.py:3, which LibTorch does not have");
+  const Json plugin = {{"library", "/librope.so"}, {"sha256", std::string(64, 'a')}};
+  run["plugins"] = {plugin};
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(std::get<ExportedSpec>(spec->model).plugins,
+              ElementsAre(PluginSpec{"/librope.so", std::string(64, 'a')}));
+  EXPECT_EQ(ToJson(*spec)["plugins"], run["plugins"]);
+}
+
+TEST(Plugins, WrongList_IsRefusedWithItsPlace) {
+  const auto expect = [](const Json& plugins, const std::string& words) {
+    Json run = RunOf(TwoLayers());
+    run["plugins"] = plugins;
+    ExpectRefused(run, words);
+  };
+  expect(Json::array(), "plugins: must be a list of 1 to 16 libraries");
+  expect("librope.so", "plugins: must be a list of 1 to 16 libraries");
+  expect({{{"library", "/librope.so"}}}, "plugins[0]");
+  expect({{{"library", "/librope.so"}, {"sha256", std::string(64, 'A')}}},
+         "plugins[0].sha256: must be the 64");
+  expect({{{"library", ""}, {"sha256", std::string(64, 'a')}}}, "plugins[0].library: must be the path");
+}
+
+TEST(ExportedOperations, Foreign_AreThoseOfAnotherNamespace) {
+  EXPECT_TRUE(IsForeignOperation("mynet::rope_2"));
+  for (const char* refused :
+       {"aten::linear", "aten::anything", "rope", "::rope", "mynet::", "a::b::c", "a::b c"})
+    EXPECT_FALSE(IsForeignOperation(refused)) << refused;
 }
 
 TEST(ExportedOperations, List_HasFunctionalOperationsOnly) {
