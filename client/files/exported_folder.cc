@@ -6,17 +6,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "run/json_text.h"
+#include "run/precision.h"
 
 namespace weft {
 
 namespace fs = std::filesystem;
 
-absl::Status EmbedGraphs(const std::string& folder, Precision precision, nlohmann::json& model) {
+absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& run) {
   // The coordinator takes a run's specification up to 1 MiB.
   constexpr uintmax_t kMaxBytes = uintmax_t{1} << 20;
+  nlohmann::json& model = run["model"];
   if (!model.is_object() || !model.contains("exported") || !model["exported"].is_string())
     return absl::OkStatus();
   const fs::path path = fs::absolute(fs::path(folder) / std::string(model["exported"])).lexically_normal();
+  absl::Status wrong;  // the parser says it
+  const Precision precision = ReadPrecision(run.value("precision", nlohmann::json()), "precision", wrong);
   const bool narrow = precision == Precision::kBFloat16;
   const std::string file = (path / (narrow ? "model.bf16.json" : "model.json")).string();
   std::error_code error;

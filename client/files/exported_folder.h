@@ -7,14 +7,13 @@
 
 #include "absl/status/status.h"
 #include "nlohmann/json_fwd.hpp"
-#include "run/precision.h"
 
 namespace weft {
 
-// Replaces the folder's name in a `model`, {exported: mymodel.weft}, by its absolute path and the graphs for
-// the run's precision: the content of its model.json, or model.bf16.json. Relative paths are relative to
-// `folder`. Other values stay. InvalidArgument with one sentence if the folder cannot be read.
-absl::Status EmbedGraphs(const std::string& folder, Precision precision, nlohmann::json& model);
+// Replaces the folder's name in a run's `model`, {exported: mymodel.weft}, by its absolute path and the
+// graphs for the run's precision: the content of its model.json, or model.bf16.json. Relative paths are
+// relative to `folder`. Other values stay. InvalidArgument with one sentence if the folder cannot be read.
+absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& run);
 
 }  // namespace weft
 

@@ -216,9 +216,7 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
   if (json.is_object() && json.contains("model")) {
-    absl::Status wrong;  // the parser says it
-    const Precision precision = ReadPrecision(json.value("precision", Json()), "precision", wrong);
-    const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), precision, json["model"]);
+    const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
   }
   for (const char* key : {"resume", "until"}) {
