@@ -61,6 +61,8 @@ class LayerOperations {
   void KeepInput(int64_t numbers, std::optional<int64_t> all = std::nullopt);
   // Keeps a tensor with bytes of a sample, and of a micro-batch of any size.
   void KeepBytes(int64_t of_sample, int64_t fixed) { count_.kept.push_back({of_sample, fixed}); }
+  // Adds a tensor that is no parameter and stays.
+  void ConstantBytes(int64_t bytes) { count_.constant_bytes += AlignedBytes(bytes); }
   // Adds bytes of a sample that an operation takes while it runs.
   void Work(int64_t bytes) { count_.work_bytes += bytes; }
   void Output(std::vector<int64_t> sizes, bool by_sample = true) {

@@ -53,6 +53,7 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
   int64_t narrowed = 0;  // of weights that come with a job, for its time
   for (const KeptOfStage& stage : kept) {
     const StageMemory& bytes = stages[stage.stage];
+    rank.constants += bytes.constants;
     if (stage.fetches) narrowed = std::max(narrowed, bytes.narrowed);
     rank.gradients += stage.handed_out * bytes.parameters;
     if (!stage.kept.has_value()) continue;
@@ -65,8 +66,8 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
     rank.optimizer += state.optimizer;
     if (stage.goes_on && state.held() > twice.held()) twice = state;
   }
-  rank.weights += twice.weights + jobs_at_once * narrowed;
-  rank.certain_weights += narrowed;
+  rank.weights += twice.weights + jobs_at_once * narrowed + rank.constants;
+  rank.certain_weights += narrowed + rank.constants;
   rank.gradients += twice.gradients;
   rank.optimizer += twice.optimizer;
   return rank;
@@ -148,6 +149,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   for (int l = links.first_layer; l < links.end_layer; ++l) {
     trained += layers[l].held_parameters;
     memory.parameters += kFloat * (layers[l].held_parameters + layers[l].held_statistics);
+    memory.constants += layers[l].constant_bytes;
     operation = std::max(
         operation, layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kTensorAlignment);
     output = element * layers[l].output.elements(run.microbatch_samples());

@@ -35,7 +35,8 @@ int OptimizerBuffers(const OptimizerSpec& optimizer);
 struct StageMemory {
   // Bytes of the flat buffer of the weights; also of their gradient, and of each buffer of the optimizer.
   int64_t parameters = 0;
-  int64_t narrowed = 0;  // bytes of the copy that layers compute with, beside each version of the weights
+  int64_t narrowed = 0;   // bytes of the copy that layers compute with, beside each version of the weights
+  int64_t constants = 0;  // bytes of tensors that every rank that computes the stage has once
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
   // Additional bytes that the first half of a split backward keeps until the second.
   int64_t between = 0;
@@ -54,6 +55,7 @@ struct RankMemory {
   int64_t weights = 0, gradients = 0, optimizer = 0;
   // The part of the weights that is there whatever jobs last: no version beside another.
   int64_t certain_weights = 0;
+  int64_t constants = 0;  // the part of both that belongs to no version
   int64_t held() const { return weights + gradients + optimizer; }
   int64_t work = 0;    // bytes of the job that needs most, and, in overlapped pairs, of a forward beside it
   int work_stage = 0;  // stage of that job

@@ -336,7 +336,9 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
                           counted.optimizer, rank.activations.most.Peak(First::kFrees),
                           counted.work + counted.waiting + rank.between.Peak(First::kFrees)};
     peaks.push_back({least, most});
-    if (!versions.empty()) peaks.back().least.weights = peaks.back().most.weights = versions[r];
+    if (!versions.empty()) {
+      peaks.back().least.weights = peaks.back().most.weights = versions[r] + counted.constants;
+    }
   }
   return peaks;
 }

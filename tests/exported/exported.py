@@ -3,6 +3,8 @@
 
     exported.py BIN_DIR           the models of tests/exported/models: every schedule against weft train --reference, evaluations,
                                   and what is refused
+    exported.py BIN_DIR --device D   the same models on another device, whose library WEFT_DEVICE_PATH has: every schedule against
+                                  weft train --reference there, which for the tests' own device has the bits of the CPU
     exported.py BIN_DIR --torch   exports the modules of modules.py anew, compares the first step of a training and evaluations
                                   with PyTorch's own, and tries what cannot be exported; exits 77, with one line, where python3 has no torch or numpy
 
@@ -72,16 +74,32 @@ def lines_of(out):
     return [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
 
 
-def compare_schedules(weft, folder):
+def compare_schedules(weft, folder, *flags, without=()):
     failures = []
     for name, cases in SCHEDULES.items():
-        wanted = train(weft, run_file(folder, name), folder / f"{name}.reference", "--reference")
+        if name in without:
+            continue
+        wanted = train(weft, run_file(folder, name), folder / f"{name}.reference", "--reference", *flags)
         for number, (schedule, processes) in enumerate(cases):
             run = run_file(folder, name, schedule=schedule)
-            made = train(weft, run, folder / f"{name}.{number}", "--processes", str(processes))
+            made = train(weft, run, folder / f"{name}.{number}", "--processes", str(processes), *flags)
             same = made == wanted and len(made[0]) > 0
             print(f"{name}, {schedule}, {processes} processes: {'equal' if same else 'DIFFERENT'}")
             failures += [] if same else [f"{name}, {schedule}"]
+    return failures
+
+
+def compare_on_device(weft, folder, device):
+    """Every schedule on the device; the tests' own has the bits of the CPU, where LibTorch takes its kernels."""
+    # LibTorch computes an LSTM on devices by a fused cell, which the tests' own does not have.
+    without = ["lstm"] if device == "testgpu" else []
+    failures = compare_schedules(weft, folder, "--device", device, without=without)
+    if device == "testgpu":
+        # Group norms and the backward of SiLU are put together of other operations there.
+        for name in SCHEDULES.keys() - {*without, "cnn", "mlp"}:
+            there = tensors_in((folder / f"{name}.reference" / "checkpoint").glob("*.safetensors"))
+            here = train(weft, run_file(folder, name), folder / f"{name}.cpu", "--reference")[0]
+            failures += [] if there == here else [f"{name}: other bits on {device} than on the CPU"]
     return failures
 
 
@@ -486,6 +504,7 @@ def check_exporter(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--device")
     parser.add_argument("--torch", action="store_true")
     options = parser.parse_args()
     if options.torch and subprocess.run([sys.executable, "-c", "import numpy, torch"], capture_output=True, check=False).returncode:
@@ -499,7 +518,7 @@ def main():
                       lambda _, folder: check_exporter(folder))
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            checks = (compare_schedules, compare_groups, compare_tied, compare_evaluations, check_evaluation_refusals,
+            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_evaluations, check_evaluation_refusals,
                       check_refusals, check_empty_count)
         failures = [failure for check in checks for failure in check(weft, folder)]
     for failure in failures:

@@ -43,6 +43,7 @@ absl::Status ExportedEvaluation::Load(const Checkpoint& checkpoint) {
 }
 
 absl::Status ExportedEvaluation::Add(const at::Tensor& fields, Evaluation* result) {
+  if (absl::Status s = device_.Prepare(*graph_, fields.size(0)); !s.ok()) return s;
   const absl::StatusOr<at::Tensor> read = device_.ToDevice(fields);
   if (!read.ok()) return read.status();
   MaskKey key;

@@ -131,6 +131,15 @@ class PlainModel {
     }
   }
 
+  // Makes ready what the layers need beside weights and data. Call once, before the first micro-batch.
+  absl::Status Prepare() {
+    absl::Status status;
+    for (const auto& layer : layers_) {
+      if (status.ok()) status = device_.Prepare(*layer, run_.microbatch_samples());
+    }
+    return status;
+  }
+
   // Makes theta_0.
   absl::Status Initialize() {
     for (PlainStage& stage : stages_) {
@@ -593,7 +602,8 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
                          run.record_hashes && device.is_host() ? checkpoints.hashed : nullptr);
   PlainModel model(run, StalenessOf(scheduled), device, hashes);
   LossCounts counts(run);
-  absl::Status begun = run.first_step() > 0 ? CheckResume(scheduled) : model.Initialize();
+  absl::Status begun = model.Prepare();
+  if (begun.ok()) begun = run.first_step() > 0 ? CheckResume(scheduled) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
   if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
   if (begun.ok() && run.first_step() > 0) begun = ValidateAfter(run, run.first_step(), model, checkpoints);

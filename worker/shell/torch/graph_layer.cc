@@ -47,6 +47,10 @@ class GraphLayer final : public Layer {
     return Run(std::move(given), data, parameters, key).detach();
   }
 
+  absl::Status Prepare(int64_t samples, c10::Device device) const override {
+    return ProgramFor({has_samples() ? samples : 0, device}).status();
+  }
+
  private:
   // `given`: the outputs of the layers that it reads.
   at::Tensor Run(std::vector<at::Tensor> given, const at::Tensor& data, const at::Tensor* parameters,
@@ -57,7 +61,9 @@ class GraphLayer final : public Layer {
     given.reserve(given.size() + graph.fields.size() + own);
     for (const int field : graph.fields) given.push_back(FieldOf(data, spec_.model->fields[field]));
     given.insert(given.end(), parameters, parameters + own);
-    const at::Tensor output = ProgramFor(place)->Run(given, key, index_);
+    const auto program = ProgramFor(place);
+    ThrowUnlessOk(program.status());
+    const at::Tensor output = (*program)->Run(given, key, index_);
     return is_sum_of_losses() ? output / key.loss_divisor : output;
   }
 
@@ -74,12 +80,20 @@ class GraphLayer final : public Layer {
     return 0;
   }
 
-  std::shared_ptr<const GraphProgram> ProgramFor(const GraphPlace& place) const {
+  // Returns true if what it reads has samples.
+  bool has_samples() const {
+    const std::vector<int>& layers = spec_.graph().layers;
+    return spec_.reads_data() || std::any_of(layers.begin(), layers.end(), [this](int layer) {
+             return spec_.model->layers[layer].output_by_sample;
+           });
+  }
+
+  absl::StatusOr<std::shared_ptr<const GraphProgram>> ProgramFor(const GraphPlace& place) const {
     MutexLock lock(mutex_);
     if (program_ == nullptr || program_->place().samples != place.samples ||
         program_->place().device != place.device) {
       absl::StatusOr<std::unique_ptr<const GraphProgram>> made = GraphProgram::Make(spec_, place);
-      ThrowUnlessOk(made.status());
+      if (!made.ok()) return made.status();
       program_ = *std::move(made);
     }
     return program_;

@@ -218,6 +218,17 @@ void GraphProgram::Fold() {
     }
   }
   steps_ = std::move(rest);
+  KeepWhatIsRead();
+}
+
+// Gives back the known values that no step reads any more.
+void GraphProgram::KeepWhatIsRead() {
+  std::vector<bool> read(layer_.values);
+  read[layer_.output] = true;
+  for (const Step& step : steps_) ForEachRead(step.arguments, [&](int number) { read[number] = true; });
+  for (size_t i = 0; i < known_.size(); ++i) {
+    if (!read[i]) known_[i].reset();
+  }
 }
 
 void GraphProgram::NoteLastUses() {

@@ -56,6 +56,7 @@ class GraphProgram {
   absl::Status CheckBatchNorm(const Step& step) const;
   absl::Status ReadConstants(const ExportedLayerSpec& spec);
   void Fold();
+  void KeepWhatIsRead();
   void NoteLastUses();
   void RunStep(const Step& step, const MaskKey& key, int index, std::vector<at::Tensor>* values) const;
   at::Tensor RunBatchNorm(const Step& step, const MaskKey& key, const std::vector<at::Tensor>& values) const;

@@ -76,6 +76,12 @@ absl::Status PlainDevice::Run(const Job& job, const std::function<absl::Status()
   return WaitFor(*launched);
 }
 
+absl::Status PlainDevice::Prepare(const Layer& layer, int64_t samples) {
+  if (is_host()) return layer.Prepare(samples, c10::Device(c10::DeviceType::CPU));
+  const auto charged = device_->Charge(MemoryClass::kWeights);
+  return layer.Prepare(samples, device_->torch_device());
+}
+
 absl::StatusOr<at::Tensor> PlainDevice::ToDevice(const at::Tensor& host) {
   if (device_ == nullptr) return host;
   const auto charged = device_->Charge(MemoryClass::kBuffers);

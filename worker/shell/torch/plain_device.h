@@ -19,6 +19,7 @@
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/flat_math.h"
 #include "worker/shell/torch/rank_device.h"
+#include "worker/shell/torch/torch_layers.h"
 
 namespace weft {
 
@@ -33,6 +34,9 @@ class PlainDevice {
 
   // Runs `work` and waits for all that it enqueues. `job` names it.
   absl::Status Run(const Job& job, const std::function<absl::Status()>& work);
+
+  // Makes what forwards of so many samples need (Layer::Prepare), outside of jobs.
+  absl::Status Prepare(const Layer& layer, int64_t samples);
 
   // Copy, outside of jobs; return the tensor itself where it is there already. The result is contiguous.
   absl::StatusOr<at::Tensor> ToDevice(const at::Tensor& host);

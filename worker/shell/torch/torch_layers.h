@@ -9,6 +9,7 @@
 #define WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <memory>
 #include <vector>
@@ -30,6 +31,9 @@ class Layer {
   // layers and the data behind them.
   virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                              const MaskKey& key) const = 0;
+  // Makes what forwards of so many samples on this device need beside that, if anything, and may wait for the
+  // device; so that no forward does. Call outside of jobs.
+  virtual absl::Status Prepare(int64_t /*samples*/, c10::Device /*device*/) const { return absl::OkStatus(); }
 };
 
 // Builds one for each layer, in order.

@@ -188,6 +188,15 @@ absl::Status TorchRank::AddStage(int stage, const StageRole& role) {
   return guard_.Run(what, [&] { return DoAddStage(stage, role); });
 }
 
+absl::Status TorchRank::PrepareLayers(int stage) {
+  const StageLayout layout = LayOutStage(run_.spec, stage);
+  for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
+    absl::Status s = model_.layers[layer]->Prepare(run_.spec.microbatch_samples(), device_->torch_device());
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TorchRank::DoAddStage(int stage, const StageRole& role) {
   if (stage < 0 || stage >= run_.spec.stages() || stages_.count(stage) != 0) {
     return absl::InvalidArgumentError(
@@ -201,6 +210,7 @@ absl::Status TorchRank::DoAddStage(int stage, const StageRole& role) {
         absl::StrFormat("a rank that holds nothing of stage %d has no update for its gradient sum", stage));
   }
   const Charged charged(*device_, MemoryClass::kWeights);
+  if (absl::Status s = PrepareLayers(stage); !s.ok()) return s;
   auto made = std::make_unique<Stage>(model_, stage, role, data_, *device_);
   if (role.holds()) {
     if (absl::Status s = files_.Begin(&made->held); !s.ok()) return s;
