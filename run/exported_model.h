@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -144,6 +145,7 @@ struct ExportedModel {
 
 // Returns "F32", ..
 absl::string_view ElementTypeName(ElementType type);
+std::optional<ElementType> ElementTypeOf(absl::string_view name);
 int64_t ElementTypeBytes(ElementType type);
 
 }  // namespace weft

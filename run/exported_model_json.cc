@@ -28,17 +28,6 @@ constexpr int64_t kMaxElements = int64_t{1} << 40;
 constexpr int kMaxValues = 1 << 20;
 constexpr int64_t kFieldAlignment = 8;
 
-struct NamedType {
-  ElementType type;
-  const char* name;
-  int64_t bytes;
-};
-constexpr NamedType kTypes[] = {{ElementType::kF32, "F32", 4}, {ElementType::kBF16, "BF16", 2},
-                                {ElementType::kF16, "F16", 2}, {ElementType::kF64, "F64", 8},
-                                {ElementType::kI64, "I64", 8}, {ElementType::kI32, "I32", 4},
-                                {ElementType::kI16, "I16", 2}, {ElementType::kI8, "I8", 1},
-                                {ElementType::kU8, "U8", 1},   {ElementType::kBool, "BOOL", 1}};
-
 absl::Status Wrong(absl::string_view path, absl::string_view message) {
   return absl::InvalidArgumentError(
       absl::StrCat(path.empty() ? "" : absl::StrCat(path, ": "), message, "; export the model again"));
@@ -122,11 +111,10 @@ class Reader {
   }
   ElementType Type(const char* key) { return TypeOf(At(key), key); }
   ElementType TypeOf(const Json& json, absl::string_view key) {
-    for (const NamedType& t : kTypes) {
-      if (json.is_string() && json.get_ref<const std::string&>() == t.name) return t.type;
-    }
-    Fail(key, "is not a type of elements");
-    return ElementType::kF32;
+    const std::optional<ElementType> type =
+        json.is_string() ? ElementTypeOf(json.get_ref<const std::string&>()) : std::nullopt;
+    if (!type.has_value()) Fail(key, "is not a type of elements");
+    return type.value_or(ElementType::kF32);
   }
 
  private:
@@ -501,10 +489,6 @@ void CheckReaders(const ExportedModel& model, absl::Status& status) {
 }
 
 }  // namespace
-
-absl::string_view ElementTypeName(ElementType type) { return kTypes[static_cast<size_t>(type)].name; }
-
-int64_t ElementTypeBytes(ElementType type) { return kTypes[static_cast<size_t>(type)].bytes; }
 
 absl::StatusOr<std::shared_ptr<const ExportedModel>> ParseExportedModel(const Json& file) {
   absl::Status status;

@@ -28,11 +28,12 @@ rm -f "$logs"/*.log "$logs"/*.code
 export root logs
 export LIBRARIES="$torch/lib:$torch/../nvidia/nccl/lib:$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
-# One shard: seconds, name, number of shards, its number, filter.
+# One shard: seconds, name, number of shards, its number, filter. `exported` is a script, all others are programs.
 shard() {
-  local log=$logs/$2.$4.log code
+  local log=$logs/$2.$4.log code program=("$root/tests/$2" --gtest_filter="$5")
+  [[ "$2" != exported ]] || program=(python3 "$root/tests/exported/exported.py" "$root/bin" --device cuda)
   env WEFT_TEST_DEVICE=cuda GTEST_TOTAL_SHARDS="$3" GTEST_SHARD_INDEX="$4" LD_LIBRARY_PATH="$LIBRARIES" \
-    timeout -k 5 "$1" "$root/tests/$2" --gtest_filter="$5" </dev/null >"$log" 2>&1
+    timeout -k 5 "$1" "${program[@]}" </dev/null >"$log" 2>&1
   code=$?
   echo "$code" >"${log%.log}.code"
 }
@@ -41,6 +42,7 @@ export -f shard
 # Seconds of a shard, name, shards, filter: those of most worth first, for whoever has little time.
 tests="
 90 gpu_device_test 2 *
+120 exported 1 *
 300 device_test 9 *
 90 transport_process_test 4 *cuda*
 90 gpu_tolerance_test 4 *
@@ -59,7 +61,7 @@ failed=0
 while read -r name; do
   count() { cat "$logs/$name".*.log | grep -c "$1"; }
   codes=$(cat "$logs/$name".*.code | sort -un | tr '\n' ' ')
-  echo "$name: exit codes $codes; $(count '^\[       OK') cases passed, $(count '^\[  FAILED.*ms)$') failed, $(count '^\[  SKIPPED.*ms)$') skipped"
+  echo "$name: exit codes $codes; $(count '^\[       OK\|: equal$') cases passed, $(count '^\[  FAILED.*ms)$\|: DIFFERENT$') failed, $(count '^\[  SKIPPED.*ms)$') skipped"
   [[ "$codes" == "0 " ]] || failed=1
 done < <(awk '!seen[$2]++ {print $2}' <<<"$chosen")
 echo "after $((SECONDS - began)) s"
