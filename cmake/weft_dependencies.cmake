@@ -9,10 +9,10 @@ find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(muparser CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
-find_package(httplib QUIET)
 find_package(SQLite3 3.37 REQUIRED)  # STRICT tables
 find_path(WEFT_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # compiled in: its functions are inline
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(cpp-httplib REQUIRED IMPORTED_TARGET cpp-httplib)  # with the macros that its library was compiled with
 pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)  # checksums of checkpoints
 
 # AUTO: tests and benchmarks are there where GoogleTest and Google Benchmark are, which `make run` does not install.

@@ -130,7 +130,7 @@ class Watcher {
     state.loss = run_.loss;
     state.has_loss = run_.has_loss;
     state.reports = run_.reports;
-    if (run_.validation.has_value()) state.validated = ValidationText(*run_.validation);
+    state.validation = run_.validation;
     progress_.Show(MonotonicSeconds(), state);
   }
 

@@ -70,11 +70,8 @@ std::map<std::string, double> Difference(const std::map<std::string, double>& no
 
 }  // namespace
 
-std::string ValidationText(const Validation& validation) {
-  return absl::StrCat("validation ", LossText(validation.loss));
-}
-
 void Progress::Show(double now, const ProgressState& state) {
+  if (reporter_ != nullptr) reporter_->Tell(state);
   for (const RankReport& report : state.reports) {
     auto& [before, latest] = reports_[report.rank];
     if (report.wall_seconds > latest.wall_seconds) {
@@ -119,7 +116,7 @@ std::string Progress::Headline(const ProgressState& state) const {
                         state.phase);
   std::string line = absl::StrCat(state.name, ": step ", state.steps_done, " of ", state.steps);
   if (state.has_loss) absl::StrAppend(&line, ", loss ", LossText(state.loss));
-  if (!state.validated.empty()) absl::StrAppend(&line, ", ", state.validated);
+  if (state.validation.has_value()) absl::StrAppend(&line, ", validation ", LossText(state.validation->loss));
   const double rate = StepsPerSecond();
   if (rate > 0) {
     absl::StrAppendFormat(&line, ", %.3g steps/s", rate);

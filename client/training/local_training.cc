@@ -262,7 +262,7 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   state.loss = log_.last_loss();
   state.has_loss = state.steps_done > state.first_step;
   state.reports = run.reports;
-  if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
+  state.validation = log_.validation();
   progress_.Show(MonotonicSeconds(), state);
 }
 

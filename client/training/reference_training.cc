@@ -145,7 +145,7 @@ class ReferenceTraining {
     state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();
     state.has_loss = !log_.seconds().empty();
-    if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
+    state.validation = log_.validation();
     progress_.Show(MonotonicSeconds(), state);
   }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Builds deploy/kubernetes and holds it against a policy and against the programs: kubernetes_test.py BIN_DIR
 
-Each overlay must build; its pods must fit the restricted policy of Pod Security (that of RDMA may lock memory); each flag must be one
+Kubeflow's runtime and its example must have pods of the same policy, and be held against Kubeflow's own models where Python has
+kubeflow-trainer-api; kubeflow_test.py runs its containers. Each overlay must build; its pods must fit the restricted policy of Pod Security (that of RDMA may lock memory); each flag must be one
 of the program; each secret, claim, label and port must be there on both sides; the certificates of cert-manager must have the roles
 of the programs. Needs kubectl 1.27 or a newer one, and PyYAML; exits with 77 without them. With the Python package
 kubernetes-validate each object is also held against the schema of its kind."""
@@ -118,6 +119,43 @@ def check_schemas(objects):
             kubernetes_validate.validate(o, SCHEMA_VERSION, strict=True)
 
 
+def check_kubeflow(bin_dir):
+    """The runtime of Kubeflow Trainer, whose jobs are held against the schema of a Job each."""
+    import yaml
+    runtime, example = (yaml.safe_load((FOLDER / "kubeflow" / f"{name}.yaml").read_text()) for name in ("runtime", "trainjob"))
+    spec = runtime["spec"]["template"]["spec"]
+    jobs = {j["name"]: j["template"] for j in spec["replicatedJobs"]}
+    for job in jobs.values():
+        check_pod(job["spec"]["template"]["spec"], may_lock=False)
+        check_schemas([{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": job["spec"]}])
+    # By these names and this label Trainer finds the pods that a TrainJob's `trainer` is about.
+    assert jobs["node"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    node = jobs["node"]["spec"]["template"]["spec"]["containers"][0]
+    assert node["name"] == "node"
+    check_flags(node, bin_dir)
+    assert spec["successPolicy"]["targetReplicatedJobs"] == ["coordinator"] and "coordinator" in jobs
+    assert example["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    check_kubeflow_models(runtime, example)
+    print(f"kubeflow: {len(jobs)} jobs are right")
+
+
+def check_kubeflow_models(runtime, example):
+    try:
+        import pydantic
+        from kubeflow_trainer_api import models
+    except ImportError:
+        print("note: without the Python package kubeflow-trainer-api, nothing was held against Kubeflow's models", file=sys.stderr)
+        return
+    models.TrainerV1alpha1TrainJob.model_validate(example)
+    try:
+        models.TrainerV1alpha1ClusterTrainingRuntime.model_validate(runtime)
+    except pydantic.ValidationError as error:
+        # Quantities and ports are texts or numbers in Kubernetes, and objects in these models.
+        wrong = [e for e in error.errors() if e.get("ctx", {}).get("class_name") not in
+                 ("IoK8sApimachineryPkgApiResourceQuantity", "IoK8sApimachineryPkgUtilIntstrIntOrString")]
+        assert not wrong, wrong
+
+
 def main():
     try:
         import yaml  # noqa: F401
@@ -142,6 +180,7 @@ def main():
                 for c in o["spec"]["template"]["spec"]["containers"]]
         assert gpus == [1 if overlay.name in ("gpu", "rdma") else None], (overlay.name, gpus)
         print(f"{overlay.name}: {len(objects)} objects are right")
+    check_kubeflow(bin_dir)
     return 0
 
 
