@@ -32,6 +32,12 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation("a plug-in's hash", "worker/shell/torch/plugins.cc",
+             "if (hash == plugin.sha256) return bytes;", "if (!hash.empty()) return bytes;",
+             "plugins_test", "*"),
+    Mutation("the worker's permission for a plug-in", "worker/shell/compute/plugin_permission.cc",
+             "return Allowed().any || Allowed().hashes.count(sha256) != 0;", "return !sha256.empty();",
+             "plugins_test", "*"),
     Mutation("a completion's token, at the coordinator", "coordinator/core/run_members.h",
              "return Has(session, rank) && TokenOf(rank) == token;", "return Has(session, rank);",
              "transcript_golden_test", "*stale_messages_are_fenced*"),
