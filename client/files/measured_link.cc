@@ -16,7 +16,7 @@ double MedianOf(std::vector<double> values) {
 
 // Each size has one point, its median, so that the many transfers of one size do not hide the others. An
 // error counts relative to the time: the time of a large tensor varies by more than a latency, and would
-// decide it.
+// decide it. Neither figure can be below zero: where one would be, the other alone is fitted.
 MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
   std::map<double, std::vector<double>> seconds;
   for (const DrawnTransfer& t : transfers) {
@@ -26,13 +26,15 @@ MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
     double bytes, seconds, weight;
   };
   std::vector<Point> points;
-  double weight = 0, mean_bytes = 0, mean_seconds = 0;
+  double weight = 0, mean_bytes = 0, mean_seconds = 0, bytes_squared = 0, bytes_seconds = 0;
   for (auto& [bytes, of_size] : seconds) {
     const double median = MedianOf(std::move(of_size));
     const Point point = {bytes, median, 1 / (median * median)};
     weight += point.weight;
     mean_bytes += point.weight * point.bytes;
     mean_seconds += point.weight * point.seconds;
+    bytes_squared += point.weight * point.bytes * point.bytes;
+    bytes_seconds += point.weight * point.bytes * point.seconds;
     points.push_back(point);
   }
   MeasuredLink link;
@@ -44,8 +46,12 @@ MeasuredLink LinkOf(const std::vector<DrawnTransfer>& transfers) {
     together += p.weight * (p.bytes - mean_bytes) * (p.seconds - mean_seconds);
     square += p.weight * (p.bytes - mean_bytes) * (p.bytes - mean_bytes);
   }
-  const double per_byte = square > 0 ? std::max(0.0, together / square) : 0;
-  link.latency = std::max(0.0, mean_seconds - per_byte * mean_bytes);
+  double per_byte = square > 0 ? std::max(0.0, together / square) : 0;
+  link.latency = mean_seconds - per_byte * mean_bytes;
+  if (link.latency < 0) {
+    link.latency = 0;
+    per_byte = bytes_seconds / bytes_squared;
+  }
   if (per_byte > 0) link.bandwidth = 1 / per_byte;
   return link;
 }

@@ -70,10 +70,12 @@ connections leave no place to cut, and ConvNeXt is exported as one layer
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SCHEDULES = [(text, 2) for text in ("1f1b", "{zb_h1: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
 WHOLE = [(text, 2) for text in ("ddp", "{ddp: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
-WIDE = ["ddp: ", "1f1b: ", "lpp: {groups: 2, ranks: 2}", "zb_h1: ", "fsdp: ", "fsdp: {shard: width}", "dualpipe_v: ", "ddp: , rule: cdp_v2"]
+# By the name on the page: what stands in the run file, before the activations.
+WIDE = {"ddp": "ddp: ", "1f1b": "1f1b: ", "lpp": "lpp: {groups: 2, ranks: 2}", "zb_h1": "zb_h1: ", "fsdp": "fsdp: ",
+        "fsdp by width": "fsdp: {shard: width}", "dualpipe_v": "dualpipe_v: ", "ddp with cdp_v2": "ddp: , rule: cdp_v2"}
 PROCESSES = (1, 2, 4)
 WIDE_RUNS = [("{%s%s}" % (name, (", activations: recompute", "", ", activations: offload")[(i + j) % 3]), processes)
-             for i, name in enumerate(WIDE) for j, processes in enumerate(PROCESSES)]
+             for i, name in enumerate(WIDE.values()) for j, processes in enumerate(PROCESSES)]
 STEPS = 10
 WORST_ERROR = 4.0
 
@@ -250,7 +252,7 @@ class Trial:
             except SystemExit as error:
                 if "ended with 78" not in str(error):
                     raise
-                unfit.add((self.name, schedule.strip("{}").split(", activations")[0].removesuffix(": ")))
+                unfit.add((self.name, next(n for n, text in WIDE.items() if schedule.split(", activations")[0].strip("{}") == text.strip("{}"))))
                 continue
             tried += 1
             equal += made == references[rule]
@@ -347,13 +349,22 @@ def page(table, unfit):
     of_schedule = {}
     for name, schedule in sorted(unfit):
         of_schedule.setdefault(schedule, []).append(name)
-    cuts = "; ".join(f"`{schedule}` of {', '.join(names)}" for schedule, names in of_schedule.items()) or "none"
-    schedules = ", ".join("`" + name.removesuffix(": ") + "`" for name in WIDE)
-    text = PAGE.format(table="{table}", versions=versions(), schedules=schedules, cuts=cuts,
+    cuts = "; ".join(f"{schedule} of {', '.join(names)}" for schedule, names in of_schedule.items()) or "none"
+    text = PAGE.format(table="{table}", versions=versions(), schedules=", ".join(WIDE), cuts=cuts,
                        processes=", ".join(map(str, PROCESSES[:-1])) + f" and {PROCESSES[-1]}")
-    wrapped = ["\n".join(textwrap.wrap(line, 120, break_on_hyphens=False, break_long_words=False)) if len(line) > 120 else line
-               for line in text.splitlines()]
-    return "\n".join(wrapped).replace("{table}", table) + "\n"
+    return wrapped(text).replace("{table}", table)
+
+
+def wrapped(text):
+    """Fills the lines of each paragraph and of each item of a list."""
+    parts = []
+    for line in text.splitlines():
+        if line and not line.startswith(("- ", "#")) and parts and parts[-1] and not parts[-1].startswith("#"):
+            parts[-1] += " " + line.strip()
+        else:
+            parts.append(line)
+    return "".join(textwrap.fill(part, 120, subsequent_indent="  " * part.startswith("- "), break_on_hyphens=False,
+                                 break_long_words=False) + "\n" for part in parts)
 
 
 def main():

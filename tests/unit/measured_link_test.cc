@@ -45,5 +45,11 @@ TEST(MeasuredLink, LargeTensorTakesTwiceItsTime_LatencyStays) {
   EXPECT_NEAR(link.bandwidth, 1e9, 5e8);
 }
 
+TEST(MeasuredLink, SmallTensorsAreFasterThanTheirShare_IsBandwidthAlone) {
+  const MeasuredLink link = LinkOf({Transfer(0, 1e-4, 1e5), Transfer(0, 4e-4, 2e5)});
+  EXPECT_EQ(link.latency, 0);
+  EXPECT_DOUBLE_EQ(1 / link.bandwidth, 1.2e-9) << "the least sum of squared relative errors";
+}
+
 }  // namespace
 }  // namespace weft
