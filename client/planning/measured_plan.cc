@@ -124,7 +124,7 @@ void SetLink(const MeasuredPlanOptions& options, const Trace& trace, ReplanQuest
 PlanReport ReportOf(const MeasuredPlan& plan) {
   PlanReport report;
   report.source = plan.folder;
-  report.unit = "s";
+  report.unit = std::string("s");
   report.ranks = static_cast<int>(plan.measured.speeds.size());
   report.choice = {plan.better.schedule, plan.run.layers_of_stage, plan.run.train.microbatches};
   report.microbatches = plan.run.train.microbatches;

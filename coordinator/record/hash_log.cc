@@ -27,7 +27,7 @@ HashLog::HashLog(const std::string& folder, const RunSpec& run, bool same_run)
   if (!run.record_hashes) return;
   const int mode = run.first_step() > 0 || same_run ? O_APPEND : O_APPEND | O_TRUNC;
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | mode, 0644);
-  if (file_ >= 0 && !EndsInLine(file_)) pending_ = "\n";  // a crash has left half a line
+  if (file_ >= 0 && !EndsInLine(file_)) pending_.push_back('\n');  // a crash has left half a line
   const bool has_run = same_run && file_ >= 0 && lseek(file_, 0, SEEK_END) > 0;
   if (!has_run) absl::StrAppend(&pending_, nlohmann::json{{"run", ToJson(run)}}.dump(), "\n");
   failing_ = !Write().ok();

@@ -33,11 +33,13 @@ class RequestQueue {
 
   // Waits for the next request; nothing after Stop.
   std::optional<Request> Take() {
+    std::optional<Request> request;
     MutexLock lock(mu_);
     while (!stopped_ && waiting_.empty()) wake_.Wait(mu_);
-    if (stopped_) return std::nullopt;
-    std::optional<Request> request(std::move(waiting_.front()));
-    waiting_.pop_front();
+    if (!stopped_) {
+      request.emplace(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
     return request;
   }
 

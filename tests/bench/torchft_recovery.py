@@ -7,7 +7,7 @@ PYTHON has torch and torchft (PyPI). The training is that of recovery.py as torc
 gpt in each process, DistributedDataParallel over gloo, an equal share of the 16 samples each, AdamW, one thread a process. The lighthouse has
 the times of that example's README (a quorum is looked for every 100 ms, members are awaited for 10 s) and the default of 5 s until a silent
 process counts as lost. A random process is killed (SIGKILL); the time ends with the next step that one of the others commits. Then the process
-is started again and joins. Prints lines of a table.
+is started again and joins; so is one that ends by itself, as a launcher does it. Prints lines of a table.
 """
 
 import argparse
@@ -72,9 +72,10 @@ def commits(folder, since):
     return sorted(found)
 
 
-def await_true(what, condition):
+def await_true(what, condition, meanwhile):
     began = time.monotonic()
     while not (found := condition()):
+        meanwhile()
         if time.monotonic() - began > LIMIT:
             raise RuntimeError(f"{what}: not within {LIMIT} s")
         time.sleep(0.005)
@@ -96,18 +97,26 @@ def measure(options, folder):
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     workers = [start(i) for i in range(options.processes)]
-    rng, times = random.Random(options.seed), []
+    rng, times, ended = random.Random(options.seed), [], [0]
+
+    def replace_ended(but=None):
+        for i, worker in enumerate(workers):
+            if i != but and worker.poll() is not None:
+                ended[0] += 1
+                workers[i] = start(i)
+
     try:
         while len(times) < options.kills:
             began = time.monotonic()
-            await_true("all join", lambda: any(count == options.processes for _, count in commits(folder, began)))
+            await_true("all join", lambda: any(count == options.processes for _, count in commits(folder, began)), replace_ended)
             time.sleep(rng.uniform(0.5, 1.5))
             victim = rng.randrange(options.processes)
             killed = time.monotonic()
             workers[victim].send_signal(signal.SIGKILL)
             workers[victim].wait()
             # A step in which all had done their part may still be committed by the others.
-            later = await_true("a step is committed", lambda: [at for at, count in commits(folder, killed) if count < options.processes])
+            later = await_true("a step is committed", lambda: [at for at, count in commits(folder, killed) if count < options.processes],
+                               lambda: replace_ended(victim))
             times.append(later[0] - killed)
             workers[victim] = start(victim)
             print(f"kill {len(times)}: {times[-1]:.2f} s", file=sys.stderr, flush=True)
@@ -115,7 +124,7 @@ def measure(options, folder):
         for process in [*workers, lighthouse]:
             process.kill()
             process.wait()
-    return times
+    return times, ended[0]
 
 
 def share(values, part):
@@ -141,7 +150,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         steps = os.path.join(folder, "steps")
         os.mkdir(steps)
-        times = measure(options, steps)
+        times, ended = measure(options, steps)
+    print(f"{ended} processes ended by themselves", file=sys.stderr)
     print(f"| torchft {found[0].version} (torch {torch.__version__}), silent for {options.heartbeat_timeout_ms / 1000:g} s: to the next committed step | " +
           " | ".join(f"{share(times, part):.2f} s" for part in (0.5, 0.9, 0.99)) + f" | {max(times):.2f} s |")
     return 0

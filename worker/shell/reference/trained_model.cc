@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/torch/cross_entropy.h"
 
 namespace weft {
 
