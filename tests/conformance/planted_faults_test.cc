@@ -146,7 +146,7 @@ struct Arrangement {
   const char* schedule;
   int stages, microbatches, processes;
 
-  friend auto operator<=>(const Arrangement&, const Arrangement&) = default;
+  friend bool operator==(const Arrangement&, const Arrangement&) = default;
 };
 constexpr Arrangement k1F1B{"1f1b", 3, 3, 3}, kLpp{"lpp,groups=2,ranks=2", 2, 4, 4}, kDdp{"ddp", 2, 3, 3},
     kFsdp{"fsdp", 2, 3, 3}, kWidth{"fsdp,shard=width", 2, 3, 3}, kZeroBubble{"zb_h1", 3, 4, 3},

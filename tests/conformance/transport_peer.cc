@@ -39,10 +39,12 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string
   transport.BeginEpoch(kRun, 1);
   if (!transport.Connect(consumer, absl::HexStringToBytes(address), "the test").ok()) return 1;
   std::vector<TransportEvent> events;
-  for (int i = 0; count < 0; i = (i + 1) % 1000) {
-    transport.Want(consumer, Key(i));
-    transport.Cancel(Key(i));
+  int flooded = 0;
+  while (count < 0) {
+    transport.Want(consumer, Key(flooded));
+    transport.Cancel(Key(flooded));
     transport.Progress(MonotonicNow(), &events);
+    flooded = (flooded + 1) % 1000;
   }
   for (int i = 0; i < count; ++i) {
     Tensor tensor =

@@ -91,7 +91,7 @@ class MathOnHost final : public FlatMath {
   void WriteNumbers(uint64_t*, const uint64_t*, int64_t) const override { std::abort(); }
 
  private:
-  const PassMathOnHost pass_math_;
+  const PassMathOnHost pass_math_{};
 };
 
 struct LossAndGradient {
