@@ -29,9 +29,9 @@ absl::Status Post(const HttpPost& post) {
   client.set_connection_timeout(post.timeout_seconds);
   client.set_read_timeout(post.timeout_seconds);
   client.set_write_timeout(post.timeout_seconds);
-  if (!post.authority.empty()) client.set_ca_cert_path(post.authority.c_str());
-  if (!post.token.empty()) client.set_bearer_token_auth(post.token.c_str());
-  const httplib::Result answer = client.Post(path.c_str(), post.body, post.type.c_str());
+  if (!post.authority.empty()) client.set_ca_cert_path(post.authority);
+  if (!post.token.empty()) client.set_bearer_token_auth(post.token);
+  const httplib::Result answer = client.Post(path, post.body, post.type);
   if (answer && answer->status >= 200 && answer->status < 300) return absl::OkStatus();
   if (answer) return absl::InternalError(absl::StrCat(post.url, " answers with ", answer->status));
   const std::string what = absl::StrCat(post.url, ": ", httplib::to_string(answer.error()));

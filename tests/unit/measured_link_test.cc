@@ -15,6 +15,7 @@ DrawnTransfer Transfer(double start, double end, double bytes) {
 
 std::vector<DrawnTransfer> Transfers(double latency, double bandwidth, const std::vector<double>& sizes) {
   std::vector<DrawnTransfer> transfers;
+  transfers.reserve(sizes.size());
   for (const double bytes : sizes) transfers.push_back(Transfer(7, 7 + latency + bytes / bandwidth, bytes));
   return transfers;
 }

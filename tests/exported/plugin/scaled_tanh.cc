@@ -23,7 +23,7 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, double scale) {
     // Below autograd, so that a tracer sees this operation and not those that it is made of.
     at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor y = Dispatched(x, scale);
+    at::Tensor y = Dispatched(x, scale);
     context->save_for_backward({y});
     context->saved_data["scale"] = scale;
     return y;
