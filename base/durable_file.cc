@@ -19,18 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPush = 8 << 20;  // bytes that are worth a request to the disk
 
-bool WriteAll(int fd, const void* data, size_t n) {
-  const char* from = static_cast<const char*>(data);
-  while (n > 0) {
-    const ssize_t wrote = write(fd, from, n);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return false;
-    from += wrote;
-    n -= static_cast<size_t>(wrote);
-  }
-  return true;
-}
-
 // Returns the folder of a file or a folder.
 std::string FolderOf(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
@@ -147,6 +135,18 @@ absl::StatusOr<std::vector<std::string>> MakeFolders(const std::string& folder) 
     if (absl::Status synced = SyncToDisk(FolderOf(name)); !synced.ok()) return synced;
   }
   return made;
+}
+
+bool WriteAll(int fd, const void* data, size_t n) {
+  const char* from = static_cast<const char*>(data);
+  while (n > 0) {
+    const ssize_t wrote = write(fd, from, n);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    from += wrote;
+    n -= static_cast<size_t>(wrote);
+  }
+  return true;
 }
 
 }  // namespace weft

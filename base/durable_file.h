@@ -59,6 +59,9 @@ class DurableFile {
 // Writes a small file in one call.
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
 
+// Writes all bytes to an open file. Returns false, with errno, if that fails.
+bool WriteAll(int fd, const void* data, size_t n);
+
 // Makes durable what is there now: the bytes of a file, or the names in a folder. Unavailable with the path.
 absl::Status SyncToDisk(const std::string& path);
 

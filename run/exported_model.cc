@@ -27,4 +27,21 @@ std::optional<ElementType> ElementTypeOf(absl::string_view name) {
 
 int64_t ElementTypeBytes(ElementType type) { return kTypes[static_cast<size_t>(type)].bytes; }
 
+int64_t TensorBytes(ElementType type, const std::vector<int64_t>& sizes) {
+  int64_t bytes = ElementTypeBytes(type);
+  for (const int64_t size : sizes) bytes *= size;
+  return bytes;
+}
+
+std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model) {
+  std::vector<const ExportedLayer*> graphs;
+  for (const ExportedLayer& layer : model.layers) graphs.push_back(&layer);
+  for (const auto& further : {model.count, model.evaluation}) {
+    if (further != nullptr) graphs.push_back(&further->layers.front());
+  }
+  return graphs;
+}
+
+absl::string_view GraphsFile(bool narrow) { return narrow ? "model.bf16.json" : "model.json"; }
+
 }  // namespace weft

@@ -147,6 +147,14 @@ struct ExportedModel {
 absl::string_view ElementTypeName(ElementType type);
 std::optional<ElementType> ElementTypeOf(absl::string_view name);
 int64_t ElementTypeBytes(ElementType type);
+// Returns the bytes of a tensor of these sizes.
+int64_t TensorBytes(ElementType type, const std::vector<int64_t>& sizes);
+
+// Returns the graphs that read the weights: the layers, the count and the evaluation, as far as it has them.
+std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model);
+
+// Returns the name in the model's folder of the file of graphs: for bfloat16 if `narrow`, else for float32.
+absl::string_view GraphsFile(bool narrow);
 
 }  // namespace weft
 

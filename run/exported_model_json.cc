@@ -336,8 +336,7 @@ ExportedLayer LayerOf(const Json& json, const std::string& path, const ExportedM
 // Places a field behind those that the model has.
 void AppendField(ExportedField field, ExportedModel& model) {
   field.begin = model.sample_bytes;
-  field.bytes = ElementTypeBytes(field.type);
-  for (const int64_t size : field.sizes) field.bytes *= size;
+  field.bytes = TensorBytes(field.type, field.sizes);
   model.sample_bytes += (field.bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
   model.fields.push_back(std::move(field));
 }

@@ -160,11 +160,7 @@ void AddOperations(const ExportedLayerSpec& k, LayerOperations* layer) {
     layer->ParameterOfFile(p.name, p.sizes, k.initial_or_own(), p.type == ElementType::kF32);
   for (const ExportedStatistic& s : graph.statistics)
     layer->StatisticOfFile(s.name, s.sizes, k.initial_or_own(), static_cast<float>(s.momentum));
-  for (const ExportedConstant& c : graph.constants) {
-    int64_t bytes = ElementTypeBytes(c.type);
-    for (const int64_t size : c.sizes) bytes *= size;
-    layer->ConstantBytes(bytes);
-  }
+  for (const ExportedConstant& c : graph.constants) layer->ConstantBytes(TensorBytes(c.type, c.sizes));
   layer->Flops(graph.costs.flops);
   layer->KeepBytes(graph.costs.activation_bytes, graph.costs.fixed_activation_bytes);
   for (const int field : graph.fields) layer->KeepBytes(k.model->fields[field].bytes, 0);

@@ -162,8 +162,7 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
   if (!model.ok()) {
     const bool narrow = graphs.is_object() && graphs.contains("precision") && graphs["precision"] == "bf16";
     status = ErrorAt(choice.path,
-                     absl::StrCat(exported.folder,
-                                  narrow ? "/model.bf16.json: " : "/model.json: ", model.status().message()));
+                     absl::StrCat(exported.folder, "/", GraphsFile(narrow), ": ", model.status().message()));
     return exported;
   }
   exported.model = *std::move(model);

@@ -33,14 +33,10 @@ PluginSpec ReadPlugin(const Json& json, const std::string& path, absl::Status& s
 
 // Returns the first operation that LibTorch does not have by itself; null if there is none.
 const GraphOperation* ForeignOperation(const ExportedModel& model) {
-  for (const ExportedLayer& layer : model.layers) {
-    for (const GraphOperation& operation : layer.operations) {
+  for (const ExportedLayer* const graph : AllGraphs(model)) {
+    for (const GraphOperation& operation : graph->operations) {
       if (IsForeignOperation(operation.name)) return &operation;
     }
-  }
-  for (const auto& further : {model.count, model.evaluation}) {
-    const GraphOperation* const found = further == nullptr ? nullptr : ForeignOperation(*further);
-    if (found != nullptr) return found;
   }
   return nullptr;
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "run/exported_model.h"
 #include "run/json_text.h"
 #include "run/precision.h"
 
@@ -22,9 +23,10 @@ absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& run) {
   absl::Status wrong;  // the parser says it
   const Precision precision = ReadPrecision(run.value("precision", nlohmann::json()), "precision", wrong);
   const bool narrow = precision == Precision::kBFloat16;
-  const std::string file = (path / (narrow ? "model.bf16.json" : "model.json")).string();
+  const std::string file = (path / std::string(GraphsFile(narrow))).string();
   std::error_code error;
-  if (narrow && fs::exists(path / "model.json", error) && !fs::exists(file, error)) {
+  if (narrow && fs::exists(path / std::string(GraphsFile(/*narrow=*/false)), error) &&
+      !fs::exists(file, error)) {
     return absl::InvalidArgumentError(absl::StrCat(
         path.string(), " was exported for float32 alone; export it with precisions=(\"float32\", \"bf16\")"));
   }

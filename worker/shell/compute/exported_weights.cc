@@ -66,15 +66,6 @@ DataType HeldTypeOf(const ExportedConstant& constant) {
   }
 }
 
-std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model) {
-  std::vector<const ExportedLayer*> graphs;
-  for (const ExportedLayer& layer : model.layers) graphs.push_back(&layer);
-  for (const auto& further : {model.count, model.evaluation}) {
-    if (further != nullptr) graphs.push_back(&further->layers.front());
-  }
-  return graphs;
-}
-
 absl::Status CheckExportedWeights(const ExportedSpec& exported) {
   const absl::Status checked = CheckWeightsFile(exported);
   if (checked.ok()) return checked;

@@ -19,9 +19,6 @@ namespace weft {
 // whatever the graphs read.
 DataType HeldTypeOf(const ExportedConstant& constant);
 
-// Returns the graphs that read the weights: the layers, the count and the evaluation, as far as it has them.
-std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model);
-
 // Checks that the file holds all tensors of the model, with their types and sizes, and no others but those of
 // its graphs of another precision. The message
 // begins with "model.exported: ".

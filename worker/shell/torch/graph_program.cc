@@ -106,8 +106,7 @@ void CallWithoutBytes(const c10::OperatorHandle& handle, torch::jit::Stack* stac
 absl::StatusOr<GraphProgram::Step> GraphProgram::StepOf(const GraphOperation& operation) const {
   const std::optional<c10::OperatorHandle> handle =
       c10::Dispatcher::singleton().findSchema({operation.name, operation.overload});
-  const bool foreign = IsForeignOperation(operation.name);
-  if (foreign && !(handle.has_value() && IsOperationOfPlugin(operation.name, operation.overload)))
+  if (IsForeignOperation(operation.name) && !IsOperationOfPlugin(operation.name, operation.overload))
     return absl::InvalidArgumentError("none of the run's plugins registers the operation");
   if (!handle.has_value()) return absl::InvalidArgumentError("this LibTorch does not have the operation");
   const c10::FunctionSchema& schema = handle->schema();

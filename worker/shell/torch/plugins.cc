@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/certificates/secret_text.h"
+#include "base/durable_file.h"
 #include "base/mutex.h"
 #include "worker/shell/compute/plugin_permission.h"
 
@@ -43,21 +44,11 @@ absl::StatusOr<std::string> BytesOf(const PluginSpec& plugin) {
   return About(plugin, absl::StrCat("has the SHA-256 ", hash, ", and the run names ", plugin.sha256));
 }
 
-bool WriteAll(int file, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
 // Loads a library from memory. The file in memory stays open: the dynamic linker knows a library by its path,
 // and another one must never have the same.
 absl::Status LoadBytes(const PluginSpec& plugin, absl::string_view bytes) {
   const int file = memfd_create("weft-plugin", MFD_CLOEXEC);
-  if (file < 0 || !WriteAll(file, bytes)) {
+  if (file < 0 || !WriteAll(file, bytes.data(), bytes.size())) {
     const std::string why = std::strerror(errno);
     if (file >= 0) close(file);
     return absl::ResourceExhaustedError(absl::StrCat("plugins: ", plugin.library, ": no memory file: ", why));

@@ -188,8 +188,7 @@ absl::Status TorchRank::AddStage(int stage, const StageRole& role) {
   return guard_.Run(what, [&] { return DoAddStage(stage, role); });
 }
 
-absl::Status TorchRank::PrepareLayers(int stage) {
-  const StageLayout layout = LayOutStage(run_.spec, stage);
+absl::Status TorchRank::PrepareLayers(const StageLayout& layout) {
   for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
     absl::Status s = model_.layers[layer]->Prepare(run_.spec.microbatch_samples(), device_->torch_device());
     if (!s.ok()) return s;
@@ -210,8 +209,8 @@ absl::Status TorchRank::DoAddStage(int stage, const StageRole& role) {
         absl::StrFormat("a rank that holds nothing of stage %d has no update for its gradient sum", stage));
   }
   const Charged charged(*device_, MemoryClass::kWeights);
-  if (absl::Status s = PrepareLayers(stage); !s.ok()) return s;
   auto made = std::make_unique<Stage>(model_, stage, role, data_, *device_);
+  if (absl::Status s = PrepareLayers(made->held.layout()); !s.ok()) return s;
   if (role.holds()) {
     if (absl::Status s = files_.Begin(&made->held); !s.ok()) return s;
   }

@@ -112,7 +112,7 @@ class TorchRank final : public RankCompute {
   template <typename What, typename F>
   auto InHeldStage(int stage, What what, F f) -> decltype(f(std::declval<Stage&>()));
   absl::Status DoAddStage(int stage, const StageRole& role);
-  absl::Status PrepareLayers(int stage);
+  absl::Status PrepareLayers(const StageLayout& layout);
   absl::StatusOr<Stage*> StageWithState(const Job& job, bool has_state, const char* invariant);
 
   const ScheduledRun run_;
