@@ -129,7 +129,7 @@ for candidate in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH
   "$(command -v nvcc || true)"; do
   if [[ -x "$candidate" ]]; then nvcc=$candidate && break; fi
 done
-if [[ "${WEFT_CUDA:-AUTO}" != OFF && -n "$nvcc" ]] && "$nvcc" --version | grep -q "release 13\."; then
+if [[ "${WEFT_CUDA:-AUTO}" != OFF && -n "$nvcc" ]] && [[ "$("$nvcc" --version)" == *"release 13."* ]]; then
   # It may be a script in a folder of its own; the compiler itself knows where its toolkit is.
   toolkit=$({ "$nvcc" --dryrun none.cu 2>&1 || true; } | sed -n 's/^#\$ TOP=//p')
   [[ -d "$toolkit/lib64" ]] || fail "cannot tell where the CUDA toolkit of $nvcc is; set CUDA_HOME, or WEFT_CUDA=OFF to build without it"

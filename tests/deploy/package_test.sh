@@ -30,13 +30,14 @@ for command in $("$build/bin/weft" completion bash | sed -n 's/^    \([a-z-]*\))
 for name in "${names[@]}"; do
   [[ -s $pages/$name.gz ]] || fail "there is no page $name"
 done
+# No pipe into `grep -q`: it leaves at the first match, and the program before it then fails of SIGPIPE.
 for page in "$pages"/man*/*.gz; do
-  lexgrog "$page" | grep -q ' - [a-z]' || fail "lexgrog does not take $page"
+  grep -q ' - [a-z]' <<<"$(lexgrog "$page")" || fail "lexgrog does not take $page"
   said=$(zcat "$page" | mandoc -Tlint -W warning | grep -v 'missing date' || true)
   [[ -z "$said" ]] || fail "mandoc says of $page: $said"
-  ! zcat "$page" | grep -qE '^\.TH.*20[0-9][0-9]|/root|/home' || fail "$page tells of this machine or of today"
+  ! grep -qE '^\.TH.*20[0-9][0-9]|/root|/home' <<<"$(zcat "$page")" || fail "$page tells of this machine or of today"
 done
-man -l "$pages/man1/weft-submit.1.gz" | col -b | grep -q -- '--detach' || fail "weft-submit(1) does not tell of --detach"
+grep -q -- '--detach' <<<"$(man -l "$pages/man1/weft-submit.1.gz" | col -b)" || fail "weft-submit(1) does not tell of --detach"
 "$source_folder/deploy/man.sh" "$build" "$work/again"
 diff -r "$pages" "$work/again" || fail "made again, the pages are others"
 
