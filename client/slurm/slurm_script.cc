@@ -13,7 +13,9 @@ umask 077
 service=$out.slurm
 mkdir -p "$service"
 weft certs init "$service/certs" >"$service/certs.log"
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+# Without a pipe into head: it leaves after one line, and scontrol, with many hosts to name, then fails of SIGPIPE.
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${hosts%%$'\n'*}
 log=$service/coordinator-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.log
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
@@ -23,7 +25,7 @@ workers=
 trap 'kill $coordinator $workers 2>/dev/null || true; wait' EXIT
 port=
 for _ in $(seq 600); do
-  port=$(sed -n 's/.*listening on .*:\([0-9][0-9]*\)$/\1/p' "$log" | head -n 1)
+  port=$(sed -n '/listening on .*:[0-9][0-9]*$/{s/.*://p;q}' "$log")
   [[ -n $port ]] && break
   kill -0 $coordinator 2>/dev/null || { cat "$log" >&2; exit 1; }
   sleep 0.2

@@ -45,9 +45,10 @@ for pid in "${pids[@]}"; do
 done
 exit $code
 """
+# Names the hosts of a large job, more than a pipe holds. Only the first takes part: srun starts all tasks here.
 SCONTROL = """#!/usr/bin/env bash
 case $1 in
-  show) echo 127.0.0.1 ;;
+  show) echo 127.0.0.1 && printf 'host-%06d.of.a.large.job\\n' {1..5000} ;;
   requeue) echo "$2" >>"$REQUEUED" ;;
 esac
 """
