@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Stops processes beyond their lease, lets them go on, and checks that they change nothing.
 
-    zombies.py BIN_DIR worker|leader [--rounds 200] [--seed 1] [--out FILE]
+    zombies.py BIN_DIR worker|leader [--rounds 200] [--seed 1] [--log FILE]
 
 worker: a coordinator and three workers run as daemons. In each round a worker that has ranks of the run is stopped until its
 ranks are elsewhere, and goes on. It must leave its run, and register anew or end; the run goes on without a fault meanwhile.
