@@ -68,7 +68,7 @@ absl::string_view TypeName(const Json& value) {
   }
 }
 
-FileSection::FileSection(const Json& value, std::string path, std::vector<std::string> keys,
+FileSection::FileSection(const Json& value, std::string path, const std::vector<std::string>& keys,
                          absl::Status& status)
     : value_(value), path_(std::move(path)), status_(status) {
   if (!status_.ok() || value_.is_null()) return;

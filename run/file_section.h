@@ -27,7 +27,7 @@ absl::string_view TypeName(const nlohmann::json& value);
 class FileSection {
  public:
   // Fails if the value is no object (an absent value counts as an empty one) or has a key outside `keys`.
-  FileSection(const nlohmann::json& value, std::string path, std::vector<std::string> keys,
+  FileSection(const nlohmann::json& value, std::string path, const std::vector<std::string>& keys,
               absl::Status& status);
 
   bool Has(absl::string_view key) const;

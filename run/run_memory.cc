@@ -200,6 +200,7 @@ std::vector<StageMemory> CountStages(const RunSpec& run) {
   std::vector<StageMemory> stages;
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
   const std::vector<StageLinks> links = LinkStages(layers, run.layers_of_stage);
+  stages.reserve(static_cast<size_t>(run.stages()));
   for (int s = 0; s < run.stages(); ++s) stages.push_back(CountLinkedStage(run, layers, links[s], s));
   return stages;
 }
