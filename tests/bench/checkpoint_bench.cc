@@ -208,7 +208,8 @@ int Main(int argc, char** argv) {
   };
   Figures one, two;
   std::vector<double> theirs, copies, stalls;
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   double first_copy = 0;
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
     const double saved = SaveByTorch(tensors, output);

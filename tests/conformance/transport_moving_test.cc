@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/conformance/transport_suite.h"
+#include "worker/shell/checkpoint/snapshot_memory.h"
 
 namespace weft::testing {
 namespace {
@@ -242,6 +243,32 @@ TEST_P(TransportConformance, TensorDroppedBeforeAnOffer_IsReleasedBeforeThatArri
   ASSERT_EQ(producer_events_[0].kind, Kind::kArrived);
   EXPECT_EQ(released, 1);
   EXPECT_EQ(producer_->bytes_held(), 0u);
+}
+
+// So a copy of a state that two processes of a machine keep is one: it lies in the memory of the one that
+// made it, which takes other memory for its next snapshot until the other one has dropped the copy.
+TEST_P(TransportConformance, SnapshotThatThePeerKeeps_StaysUntilItDropsIt) {
+  constexpr size_t kBytes = 1'000'000;
+  Connect();
+  SnapshotMemory memory(producer_->memory());
+  std::optional<Tensor> made = *memory.Take(kBytes);
+  FillPattern(made->data, kBytes, 7);
+  const void* const block = made->data;
+  std::optional<Tensor> kept = Transfer(Key(0), *made);
+  ASSERT_TRUE(kept);
+  made.reset();
+  if (GetParam().in_place) {
+    made = *memory.Take(kBytes);
+    EXPECT_NE(made->data, block);
+    FillPattern(made->data, kBytes, 8);
+    made.reset();
+    memory.Release();  // as at the end of an attempt
+  }
+  EXPECT_TRUE(HasPattern(*kept, 7));
+  kept.reset();
+  EXPECT_TRUE(PumpUntil([&] { return producer_->bytes_held() == 0; }));
+  memory.Release();
+  EXPECT_EQ(memory.bytes(), 0);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // The metrics of a real run, scraped while it trains, against what the run says of itself at the end.
+#include <signal.h>
+
 #include <map>
 #include <string>
 
@@ -51,7 +53,7 @@ double Of(const Series& series, const std::string& key) {
   return it == series.end() ? -1 : it->second;
 }
 
-std::string RunFile(const TestFolder& folder, int steps) {
+std::string RunFile(const TestFolder& folder, int steps, const std::string& more = "") {
   std::string text;
   for (int i = 0; i < 4000; ++i) text += i % 7 == 0 ? "weft and warp " : "loom ";
   return folder.Write(
@@ -59,7 +61,7 @@ std::string RunFile(const TestFolder& folder, int steps) {
                                "data: {text: {path: ", folder.Write("text.txt", text),
                                "}, order: sequential}\n", "train: {steps: ", steps,
                                ", batch: 8, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}\n",
-                               "stages: 2\nschedule: 1f1b\n"));
+                               "stages: 2\nschedule: 1f1b\n", more));
 }
 
 TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
@@ -149,6 +151,28 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
     EXPECT_EQ(lint.code, 0) << lint.out << lint.err;
     EXPECT_LT(Parse(text).size(), 200u) << "too many series for one process";
   }
+}
+
+// The second copy of the state costs no bytes of its own where both processes are on one machine.
+TEST(Metrics, CopiesOfAProcessOfTheSameMachine_AreReadInPlace) {
+  TestFolder folder;
+  const int port = FreePorts(3);
+  ASSERT_NE(port, 0);
+  const std::string file = RunFile(folder, kSteps, "redundancy: {peers: 1}\n");
+  Command train({"weft", "train", file, "--processes", "2", "--out", folder / "out", "--metrics",
+                 absl::StrCat("127.0.0.1:", port)});
+  double copies = 0, in_place = 0;
+  for (int i = 0; i < 600 && copies == 0; ++i) {
+    const Series worker = Parse(Fetch(port + 1));
+    const auto found = worker.find("weft_transfer_bytes_total{direction=\"received\",tensor=\"copy\"}");
+    if (found == worker.end()) continue;
+    copies = found->second;
+    in_place = Of(worker, "weft_transfer_in_place_bytes_total");
+  }
+  train.Signal(SIGKILL);
+  train.Wait(20);
+  EXPECT_GT(copies, 0);
+  EXPECT_GE(in_place, copies);
 }
 
 }  // namespace

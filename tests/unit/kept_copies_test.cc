@@ -51,7 +51,8 @@ StageSnapshot Snapshot(int part, int parts) {
 }
 
 TEST(KeptCopies, PartsOfAStage_AreReadAsTheyWereSaved) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   KeptCopies kept(memory);
   kept.BeginRun(1);
   std::vector<Tensor> parts;
@@ -74,7 +75,8 @@ TEST(KeptCopies, PartsOfAStage_AreReadAsTheyWereSaved) {
 }
 
 TEST(KeptCopies, BytesThatAreNoSnapshotOfTheStage_AreRefused) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   const Tensor good = *PackSnapshot(Snapshot(0, 1), memory);
   EXPECT_TRUE(ReadPackedStage(Spec(), Rule(), kStage, {good}).ok());
   const auto refused = [&](int stage, const std::vector<Tensor>& parts) {
@@ -96,7 +98,8 @@ TEST(KeptCopies, BytesThatAreNoSnapshotOfTheStage_AreRefused) {
 }
 
 TEST(KeptCopies, Drop_KeepsOneAttemptFromAStepOn) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   KeptCopies kept(memory);
   kept.BeginRun(1);
   const auto put = [&](uint64_t epoch, int step) {

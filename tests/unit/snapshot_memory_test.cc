@@ -15,7 +15,8 @@ namespace weft {
 namespace {
 
 TEST(SnapshotMemory, BlockThatComesBack_IsTakenForTheSameSizeAgain) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   std::optional<Tensor> first = *memory.Take(1000), second = *memory.Take(1000);
   void* const blocks[] = {first->data, second->data};
   EXPECT_NE(blocks[0], blocks[1]);
@@ -32,7 +33,8 @@ TEST(SnapshotMemory, BlockThatComesBack_IsTakenForTheSameSizeAgain) {
 }
 
 TEST(SnapshotMemory, Reserve_KeepsABlockForTheFirstThatTakesIt) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   const std::function<void()> use = memory.Reserve(100'000);
   EXPECT_EQ(memory.bytes(), 100'000);
   const Tensor taken = *memory.Take(100'000);
@@ -43,7 +45,8 @@ TEST(SnapshotMemory, Reserve_KeepsABlockForTheFirstThatTakesIt) {
 }
 
 TEST(SnapshotMemory, TensorOfSeveralOwners_ComesBackWithTheLast) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   std::optional<Tensor> one = *memory.Take(640);
   std::optional<Tensor> other = one;
   one.reset();
@@ -55,7 +58,8 @@ TEST(SnapshotMemory, TensorOfSeveralOwners_ComesBackWithTheLast) {
 }
 
 TEST(SnapshotMemory, Release_FreesWhatIsKeptAtOnceAndTheRestWhenItComesBack) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   std::optional<Tensor> kept = *memory.Take(100), used = *memory.Take(200);
   kept.reset();
   memory.Release();
@@ -71,9 +75,10 @@ TEST(SnapshotMemory, Release_FreesWhatIsKeptAtOnceAndTheRestWhenItComesBack) {
 }
 
 TEST(SnapshotMemory, TensorThatOutlivesIt_StaysAsItIs) {
+  PlainMemory plain;
   std::optional<Tensor> tensor;
   {
-    SnapshotMemory memory;
+    SnapshotMemory memory(plain);
     tensor = *memory.Take(4096);
     static_cast<char*>(tensor->data)[4095] = 7;
   }
@@ -81,11 +86,47 @@ TEST(SnapshotMemory, TensorThatOutlivesIt_StaysAsItIs) {
 }
 
 TEST(SnapshotMemory, SizeBeyondAnyMachine_IsRefusedWithItsBytes) {
-  SnapshotMemory memory;
+  PlainMemory plain;
+  SnapshotMemory memory(plain);
   const auto refused = memory.Take(size_t{1} << 60);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(refused.status().message().find("1152921504606846976"), std::string::npos) << refused.status();
   EXPECT_EQ(memory.bytes(), 0);
+}
+
+// Memory that counts what it has handed out.
+class CountedMemory final : public MemorySource {
+ public:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (bytes > left_) return absl::ResourceExhaustedError("nothing is left");
+    left_ -= bytes;
+    return plain_.Allocate(bytes);
+  }
+  void Free(void* segment, size_t bytes) override {
+    left_ += bytes;
+    plain_.Free(segment, bytes);
+  }
+  size_t left() const { return left_; }
+
+ private:
+  PlainMemory plain_;
+  size_t left_ = 10'000;
+};
+
+TEST(SnapshotMemory, BlocksOfASource_GoBackToItAndItsReasonIsTold) {
+  CountedMemory source;
+  SnapshotMemory memory(source);
+  {
+    const Tensor one = *memory.Take(6000);
+    EXPECT_EQ(source.left(), 4000u);
+    const auto refused = memory.Take(5000);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_NE(refused.status().message().find("nothing is left"), std::string::npos) << refused.status();
+  }
+  EXPECT_EQ(source.left(), 4000u) << "it is kept";
+  EXPECT_TRUE(memory.Take(5000).ok()) << "what is kept makes room";
+  memory.Release();
+  EXPECT_EQ(source.left(), 10'000u);
 }
 
 }  // namespace

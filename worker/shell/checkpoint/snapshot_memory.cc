@@ -9,7 +9,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "base/mutex.h"
-#include "worker/shell/compute/segment_allocator.h"
 
 namespace weft {
 namespace {
@@ -21,13 +20,16 @@ constexpr uintptr_t kPage = 4096;
 struct SnapshotMemory::State {
   using Blocks = std::multimap<size_t, void*>;  // by size
 
+  explicit State(MemorySource& from) : source(from) {}
+
+  MemorySource& source;
   mutable Mutex mutex;
   Blocks kept ABSL_GUARDED_BY(mutex);
   int64_t releases ABSL_GUARDED_BY(mutex) = 0;  // how often
   int64_t bytes ABSL_GUARDED_BY(mutex) = 0, peak_bytes ABSL_GUARDED_BY(mutex) = 0;
 
   void* TakeKept(size_t size) ABSL_LOCKS_EXCLUDED(mutex);
-  void* Allocate(size_t size) ABSL_LOCKS_EXCLUDED(mutex);
+  absl::StatusOr<void*> Allocate(size_t size) ABSL_LOCKS_EXCLUDED(mutex);
   // Takes back a block that was taken behind so many releases.
   void GiveBack(void* block, size_t size, int64_t behind) ABSL_LOCKS_EXCLUDED(mutex);
   void FreeKept() ABSL_LOCKS_EXCLUDED(mutex);
@@ -39,13 +41,13 @@ void* SnapshotMemory::State::TakeKept(size_t size) {
   return found == kept.end() ? nullptr : kept.extract(found).mapped();
 }
 
-void* SnapshotMemory::State::Allocate(size_t size) {
-  void* block = SegmentAllocator::AllocateOutside(size);
-  if (block == nullptr) {
+absl::StatusOr<void*> SnapshotMemory::State::Allocate(size_t size) {
+  absl::StatusOr<void*> block = source.Allocate(size);
+  if (!block.ok()) {
     FreeKept();
-    block = SegmentAllocator::AllocateOutside(size);
+    block = source.Allocate(size);
   }
-  if (block == nullptr) return nullptr;
+  if (!block.ok()) return block.status();
   MutexLock lock(mutex);
   bytes += static_cast<int64_t>(size);
   peak_bytes = std::max(peak_bytes, bytes);
@@ -61,7 +63,7 @@ void SnapshotMemory::State::GiveBack(void* block, size_t size, int64_t behind) {
     }
     bytes -= static_cast<int64_t>(size);
   }
-  SegmentAllocator::Free(block);
+  source.Free(block, size);
 }
 
 void SnapshotMemory::State::FreeKept() {
@@ -71,10 +73,10 @@ void SnapshotMemory::State::FreeKept() {
     freed.swap(kept);
     for (const auto& [size, block] : freed) bytes -= static_cast<int64_t>(size);
   }
-  for (const auto& [size, block] : freed) SegmentAllocator::Free(block);
+  for (const auto& [size, block] : freed) source.Free(block, size);
 }
 
-SnapshotMemory::SnapshotMemory() : state_(std::make_shared<State>()) {}
+SnapshotMemory::SnapshotMemory(MemorySource& source) : state_(std::make_shared<State>(source)) {}
 
 SnapshotMemory::~SnapshotMemory() { Release(); }
 
@@ -85,10 +87,13 @@ absl::StatusOr<Tensor> SnapshotMemory::Take(size_t bytes) {
     behind = state_->releases;
   }
   void* block = state_->TakeKept(bytes);
-  if (block == nullptr) block = state_->Allocate(bytes);
   if (block == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("no memory for a copy of %d bytes of the stage's state", bytes));
+    const absl::StatusOr<void*> made = state_->Allocate(bytes);
+    if (!made.ok()) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "no memory for a copy of %d bytes of the stage's state: %s", bytes, made.status().message()));
+    }
+    block = *made;
   }
   Tensor tensor;
   tensor.shape.type = DataType::kUInt8;

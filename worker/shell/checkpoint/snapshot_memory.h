@@ -5,9 +5,12 @@
 // taken. A process takes the same sizes at each snapshot, so it keeps as many bytes as its snapshots had at
 // once.
 //
-// Invariants: blocks are aligned to 64 bytes, and large ones lie on large pages; the bytes that are reported
-// are those of all blocks, in use or kept. Threads: any. Ownership: a block lives as long as its
-// tensor, which may outlive this. Failure: ResourceExhausted with the bytes, where there is no memory even
+// A block is a piece of a MemorySource. From a transport's, other processes of the machine read snapshots in
+// place, and keep what they read after this process has gone.
+//
+// Invariants: blocks are aligned to 4096 bytes; the bytes that are reported are those of all blocks, in use
+// or kept. Threads: any. Ownership: a block lives as long as its tensor, which may outlive this, but not the
+// source. Failure: ResourceExhausted with the bytes and the source's reason, where there is no memory even
 // without the blocks that are kept.
 #ifndef WEFT_WORKER_SHELL_CHECKPOINT_SNAPSHOT_MEMORY_H_
 #define WEFT_WORKER_SHELL_CHECKPOINT_SNAPSHOT_MEMORY_H_
@@ -18,19 +21,21 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "worker/shell/memory/memory_source.h"
 #include "worker/shell/memory/tensor.h"
 
 namespace weft {
 
 class SnapshotMemory {
  public:
-  SnapshotMemory();
+  // Borrows the source of its blocks.
+  explicit SnapshotMemory(MemorySource& source);
   // Frees what is kept.
   ~SnapshotMemory();
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Returns a tensor of so many bytes in ordinary host memory: of no rank's, because it may outlive them all.
+  // Returns a tensor of so many bytes in host memory of no rank's, because it may outlive them all.
   absl::StatusOr<Tensor> Take(size_t bytes);
 
   // Makes a block of so many bytes and keeps it for Take. Returns what is left to do, on any thread and

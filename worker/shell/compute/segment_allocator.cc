@@ -1,7 +1,5 @@
 #include "worker/shell/compute/segment_allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -203,21 +201,10 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
   return block->payload();
 }
 
-// Takes memory from the system. A large block lies on large pages where there are any: filling it for the
-// first time, as the copy of a snapshot does, takes several times as long on small ones.
-static void* AllocatePages(size_t bytes) {
-  constexpr size_t kLargePage = 2 << 20;
-  if (bytes < 4 * kLargePage) return std::aligned_alloc(SegmentAllocator::kAlignment, bytes);
-  const size_t rounded = (bytes + kLargePage - 1) / kLargePage * kLargePage;
-  void* const pages = std::aligned_alloc(kLargePage, rounded);
-  if (pages != nullptr) madvise(pages, rounded, MADV_HUGEPAGE);  // only advice
-  return pages;
-}
-
 void* SegmentAllocator::AllocateOutside(size_t bytes) {
   if (bytes > kMax) return nullptr;
   const uint64_t units = (bytes + kAlignment - 1) / kAlignment;
-  auto* header = static_cast<Header*>(AllocatePages((units + 1) * kAlignment));
+  auto* header = static_cast<Header*>(AllocatePages(kAlignment, (units + 1) * kAlignment));
   if (header == nullptr) return nullptr;
   *header = {Header::kUsed, {}, units, 0, nullptr, nullptr, nullptr, nullptr};
   return header->payload();

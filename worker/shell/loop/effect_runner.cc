@@ -50,9 +50,10 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       rounds_(threads, seats_),
       peers_(transport),
       silence_(options.stall_interval_ns),
-      saver_(device, {[this](const SnapshotWriter::Done& done) { SnapshotDone(done); },
-                      [this](const SnapshotWriter::Done& done) { CopiesDone(done); },
-                      [this](const Validation& validation) { SendValidation(validation); }}) {}
+      saver_(
+          device, transport.memory(),
+          {[this](const auto& done) { SnapshotDone(done); }, [this](const auto& done) { CopiesDone(done); },
+           [this](const Validation& validation) { SendValidation(validation); }}) {}
 
 bool EffectRunner::has_run() const {
   AssertHeld(mu_);
@@ -147,7 +148,7 @@ void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<P
                         const Job* job) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  Failed failure = FailureOf(status, link_to, job, spec_.get());
+  Failed failure = FailureOf(status, link_to, job, run_ == nullptr ? nullptr : &run_->spec);
   failure.device_lost = !link_to.has_value() && !device_.Health().ok();
   core_.OnFailure(now, std::move(failure), &effects_);
   Apply(now, nullptr);
@@ -359,7 +360,7 @@ void EffectRunner::LookAtDevice() {
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
   std::vector<RankReport> reports = ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
-  if (spec_ != nullptr && !reports.empty()) saver_.AddTo(&reports.front());
+  if (run_ != nullptr && !reports.empty()) saver_.AddTo(&reports.front());
   return reports;
 }
 
@@ -387,9 +388,9 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
     if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;
   }
   run_ = effect.run;
-  spec_ = std::shared_ptr<const RunSpec>(effect.run, &run.spec);
-  saver_.BeginRun(a, spec_, FoldersOf(a, run));
-  started_.BeginRun(*core_.graph(), spec_);
+  const std::shared_ptr<const RunSpec> spec(run_, &run.spec);
+  saver_.BeginRun(a, spec, FoldersOf(a, run));
+  started_.BeginRun(*core_.graph(), spec);
   transport_.BeginEpoch(a.run, a.epoch);
   if (absl::Status s = peers_.Admit(a.peers); !s.ok()) return s;
   threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));

@@ -155,9 +155,8 @@ class EffectRunner {
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 
   std::shared_ptr<const ScheduledRun> run_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);  // the run's
-  bool prepared_ ABSL_GUARDED_BY(mu_) = false;                // true if every rank of the run has its compute
-  bool joining_ ABSL_GUARDED_BY(mu_) = false;  // true while a prepared run waits for its communicators
+  bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // true if every rank of the run has its compute
+  bool joining_ ABSL_GUARDED_BY(mu_) = false;   // true while a prepared run waits for its communicators
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
   int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;

@@ -7,9 +7,10 @@
 
 namespace weft {
 
-StateSaver::StateSaver(Device& device, Listener listener)
+StateSaver::StateSaver(Device& device, MemorySource& shared, Listener listener)
     : device_(device),
-      kept_(memory_),
+      shared_memory_(shared),
+      kept_(shared_memory_),
       snapshots_(std::move(listener.snapshot_done)),
       copies_(std::move(listener.copies_done)),
       validator_(std::move(listener.validated)) {}
@@ -61,15 +62,16 @@ void StateSaver::Cancel(bool validates) {
   snapshots_.Cancel();
   copies_.Cancel();
   memory_.Release();
+  shared_memory_.Release();
   if (validates && folders_ != nullptr && spec_->validate.any())
     validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
 }
 
 void StateSaver::AddTo(RankReport* report) const {
   if (spec_->redundancy > 0) kept_.AddTo(report);
-  const int64_t peak = memory_.peak_bytes();
+  const int64_t peak = memory().peak_bytes();
   if (peak == 0) return;
-  report->live_bytes["snapshots"] = memory_.bytes();
+  report->live_bytes["snapshots"] = memory().bytes();
   report->peak_bytes["snapshots"] = peak;
 }
 

@@ -4,14 +4,16 @@
 // Behind an update that the core marked, the job's thread hands over what it took. Threads of their own write
 // it (snapshot_writer.h, validator.h) and report when a step is complete, or why it is not. What was taken
 // lies in memory that stays for the next snapshot of the attempt (snapshot_memory.h). Copies outlive the
-// attempt (kept_copies.h): the next one may begin with them.
+// attempt (kept_copies.h): the next one may begin with them. So what a run with redundancy takes lies in
+// memory that the process's peer maps: on one machine both keep the same bytes, and neither copies them
+// again.
 //
 // Invariants: what is written belongs to the run and the attempt that BeginRun named. Nothing is reported of
 // what Cancel forgot.
 //
 // Threads: the owner locks, but for End and for reading copies. The listener's functions are called on the
-// writers' threads without a lock. Ownership: borrows the device; work that is under way shares the folders.
-// Failure: is reported, with the file and the reason.
+// writers' threads without a lock. Ownership: borrows the device and the memory; work that is under way
+// shares the folders. Failure: is reported, with the file and the reason.
 #ifndef WEFT_WORKER_SHELL_LOOP_STATE_SAVER_H_
 #define WEFT_WORKER_SHELL_LOOP_STATE_SAVER_H_
 
@@ -31,6 +33,7 @@
 #include "worker/shell/loop/rank_seats.h"
 #include "worker/shell/loop/snapshot_writer.h"
 #include "worker/shell/loop/validator.h"
+#include "worker/shell/memory/memory_source.h"
 
 namespace weft {
 
@@ -42,7 +45,8 @@ class StateSaver {
   };
   using Snapshot = absl::StatusOr<std::shared_ptr<const StageSnapshot>>;
 
-  StateSaver(Device& device, Listener listener);
+  // `shared`: memory that the transport lets peers read.
+  StateSaver(Device& device, MemorySource& shared, Listener listener);
 
   // Begins an attempt of a run. `folders`: null for a run without output.
   void BeginRun(const Assign& assign, std::shared_ptr<const RunSpec> spec, SharedFolders folders);
@@ -59,7 +63,8 @@ class StateSaver {
   // would wait for it, longer than for the copy. With redundancy the first copy comes too soon for that.
   void Reserve(const std::vector<Rank>& ranks, RankSeats& seats);
   // Gives jobs the memory for what they take.
-  SnapshotMemory& memory() { return memory_; }
+  SnapshotMemory& memory() { return spec_->redundancy > 0 ? shared_memory_ : memory_; }
+  const SnapshotMemory& memory() const { return spec_->redundancy > 0 ? shared_memory_ : memory_; }
   // Writes what a job took behind its update, as the core wanted it.
   void Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot);
   // Keeps a copy that has come from another process.
@@ -88,8 +93,9 @@ class StateSaver {
   std::shared_ptr<const RunSpec> spec_;
   SharedFolders folders_;
   // Last, so that their threads have ended before anything that they use.
-  SnapshotMemory memory_;
-  KeptCopies kept_;  // beyond the end of an attempt
+  PlainMemory plain_;
+  SnapshotMemory memory_{plain_}, shared_memory_;  // for runs without redundancy, and with
+  KeptCopies kept_;                                // beyond the end of an attempt
   SnapshotWriter snapshots_, copies_;
   Validator validator_;
 };

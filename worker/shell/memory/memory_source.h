@@ -23,7 +23,12 @@ class MemorySource {
   virtual void Free(void* segment, size_t bytes) = 0;
 };
 
-// Ordinary page-aligned memory.
+// Takes memory from the system, of a multiple of `alignment` bytes; std::free gives it back. A large block
+// lies on large pages where there are any: filling it for the first time, as the copy of a snapshot does,
+// takes several times as long on small ones. Null when there is none.
+void* AllocatePages(size_t alignment, size_t bytes);
+
+// Ordinary page-aligned memory (AllocatePages).
 class PlainMemory final : public MemorySource {
  public:
   absl::StatusOr<void*> Allocate(size_t bytes) override;
