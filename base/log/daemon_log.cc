@@ -32,15 +32,21 @@ size_t WriteWithoutWaiting(absl::string_view text) {
 
 }  // namespace
 
-void DaemonLog::SetListener(Listener listener) {
+void DaemonLog::SetListener(const void* source, Listener listener) {
   MutexLock lock(mu_);
-  listener_ = std::move(listener);
+  if (listener) {
+    listeners_[source] = std::move(listener);
+  } else {
+    listeners_.erase(source);
+  }
 }
 
-void DaemonLog::Write(LogSeverity severity, absl::string_view text) const {
+void DaemonLog::Write(LogSeverity severity, absl::string_view text, const void* source) const {
   {
     MutexLock lock(mu_);
-    if (listener_) listener_(severity, text);
+    for (const auto& [heard, listener] : listeners_) {
+      if (source == nullptr || source == heard) listener(severity, text);
+    }
   }
   if (severity > least_) return;
   const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -34,16 +35,18 @@ class DaemonLog {
   // Writes events that are at least as grave as `least` from now on.
   void SetLevel(LogSeverity least) { least_ = least; }
 
-  // Has each event told to `listener` too, whatever its severity, on the thread that writes it; null for
-  // nobody any more, once calls in progress have returned. A listener logs nothing itself.
+  // Has each event of `source`, and of none, told to `listener` too, whatever its severity, on the thread
+  // that writes it; null for nobody any more, once calls in progress have returned. A listener logs nothing
+  // itself.
   using Listener = std::function<void(LogSeverity severity, absl::string_view text)>;
-  void SetListener(Listener listener) ABSL_LOCKS_EXCLUDED(mu_);
+  void SetListener(const void* source, Listener listener) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Info(absl::string_view text) const { Write(LogSeverity::kInfo, text); }
   void Warning(absl::string_view text) const { Write(LogSeverity::kWarning, text); }
   void Error(absl::string_view text) const { Write(LogSeverity::kError, text); }
 
-  void Write(LogSeverity severity, absl::string_view text) const;
+  // `source`: what the event belongs to; null: the whole program.
+  void Write(LogSeverity severity, absl::string_view text, const void* source = nullptr) const;
 
  private:
   // Returns false for a line that standard error did not take whole.
@@ -53,7 +56,7 @@ class DaemonLog {
   const LogFormat format_;
   std::atomic<LogSeverity> least_;
   mutable Mutex mu_;
-  Listener listener_ ABSL_GUARDED_BY(mu_);
+  std::map<const void*, Listener> listeners_ ABSL_GUARDED_BY(mu_);  // by source
   mutable Mutex out_;
   mutable int64_t lost_ ABSL_GUARDED_BY(out_) = 0;     // lines since the last one that was written
   mutable bool is_cut_ ABSL_GUARDED_BY(out_) = false;  // the last one has no end

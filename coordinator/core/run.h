@@ -61,6 +61,12 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   const RunInfo& info() const { return info_; }
+  // Returns true if a process can serve both runs at a time (RunPlan::process_settings); false once one of
+  // them has ended, of which a process may have something left.
+  bool SharesProcessesWith(const Run& other) const {
+    return submission_.has_plan() && other.submission_.has_plan() &&
+           plan().process_settings == other.plan().process_settings;
+  }
   // Returns the info with the ranks' reports so far.
   RunInfo InfoWithReports() const { return progress_.InfoWithReports(); }
   uint64_t id() const { return info_.id; }

@@ -54,6 +54,9 @@ struct RunPlan {
   // The specification that it was made from, for the run's record; null if there is none.
   std::shared_ptr<const RunSpec> spec = nullptr;
 
+  // What the run's processes have once for all of their runs: runs in which it differs share no process.
+  std::string process_settings;
+
   // Losses of a process in a row, without a new step between them, that do not end the run.
   int32_t restarts = 0;
   // Processes that keep a second copy of what each process's ranks save; 0 for none.

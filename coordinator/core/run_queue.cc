@@ -72,12 +72,25 @@ Run* RunQueue::NextFresh() {
   return next;
 }
 
+// Returns the processes that serve a run, as another worker, that cannot share them with this one.
+absl::flat_hash_set<Worker::ProcessKey> RunQueue::ProcessesOfStrangers(const Run& run) const {
+  absl::flat_hash_set<Worker::ProcessKey> processes;
+  for (const auto& [session, w] : workers_.all()) {
+    if (w.run == 0 || w.run == run.id()) continue;
+    const Run* other = runs_.Find(w.run);
+    if (other == nullptr || !other->SharesProcessesWith(run)) processes.insert(w.process_key());
+  }
+  return processes;
+}
+
 std::vector<Worker*> RunQueue::FreeFor(const Run& run) {
   std::vector<Worker*> free = workers_.Free();
   const std::set<SessionId>& own = run.placement().processes();
   std::erase_if(free, [&](const Worker* w) {
     return w->hello.pool != run.info().terms.pool && own.count(w->session) == 0;
   });
+  const auto strangers = ProcessesOfStrangers(run);
+  std::erase_if(free, [&](const Worker* w) { return strangers.contains(w->process_key()); });
   // Only a run that has begun can be ordered to processes.
   for (const WaitingRuns::Runs* runs : {&runs_.waiting().begun(), &runs_.active()}) {
     for (const auto& [id, other] : *runs) {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "coordinator/core/run_table.h"
 #include "coordinator/core/waiting_runs.h"
 #include "coordinator/core/worker_table.h"
@@ -65,6 +66,7 @@ class RunQueue {
   Pass Begin();
   // Returns the processes that serve each owner's runs.
   WaitingRuns::Processes ProcessesOfOwners() const;
+  absl::flat_hash_set<Worker::ProcessKey> ProcessesOfStrangers(const Run& run) const;
   // Returns the next run that has not begun before, of a pool that nobody holds back; null for none.
   Run* NextFresh();
   // Returns how the run can start; none if it cannot. `free` and `needed`: the processes that are free for it

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/session/worker_info.h"
@@ -90,13 +92,25 @@ std::vector<const Worker*> WorkerTable::Ending() const {
 }
 
 std::vector<Worker*> WorkerTable::Free() {
+  absl::flat_hash_map<Worker::ProcessKey, int> serving, seen;
   std::vector<Worker*> free;
   for (auto& [id, w] : workers_) {
+    if (w.run != 0) ++serving[w.process_key()];
     if (w.free()) free.push_back(&w);
   }
-  std::sort(free.begin(), free.end(), [](const Worker* a, const Worker* b) {
-    return std::pair(a->failed_last, a->process) < std::pair(b->failed_last, b->process);
-  });
+  std::sort(free.begin(), free.end(),
+            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  // How many free workers of its process come before it, and how many serve.
+  using Order = std::tuple<bool, int, int>;
+  std::vector<std::pair<Order, Worker*>> ordered;
+  for (Worker* w : free) {
+    const auto busy = serving.find(w->process_key());
+    ordered.push_back(
+        {{w->failed_last, seen[w->process_key()]++, busy == serving.end() ? 0 : busy->second}, w});
+  }
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < free.size(); ++i) free[i] = ordered[i].second;
   return free;
 }
 

@@ -16,9 +16,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/events.h"
 #include "proto/session/link_clock.h"
 
@@ -43,6 +45,10 @@ struct Worker {
   int64_t deadline = kNever;  // deadline of the Hello, or of the grace of a broken session
   int64_t heard_ns = 0;       // time of the last message
 
+  // Tells its process from all others: the machine and the pid. Several workers of a process serve a run
+  // each.
+  using ProcessKey = std::pair<absl::string_view, int64_t>;
+  ProcessKey process_key() const { return {hello.host, hello.pid}; }
   // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
   bool free() const { return greeted && !returning && !broken && !leaving && run == 0; }
@@ -75,7 +81,9 @@ class WorkerTable {
   // which `reserved` is false.
   absl::StatusOr<int32_t> NumberFor(int32_t wanted, const std::function<bool(int32_t)>& reserved) const;
 
-  // Returns the free workers by process number, those behind whose last run failed with them.
+  // Returns the free workers in the order in which a run takes them: those with which the last run failed
+  // last; of a process that serves several runs one before any other of it, and those of processes that serve
+  // fewer runs first; then by process number.
   std::vector<Worker*> Free();
 
   // Counts the workers that greeted and whose session is not broken, free or busy; without those that are

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
+#include "run/process_settings.h"
 #include "run/run_schedule.h"
 #include "run/run_text.h"
 #include "schedules/graph/size.h"
@@ -57,6 +58,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSc
   auto restartable = std::make_shared<RunPlan>(**plan);
   restartable->restarts = run.restarts;
   restartable->redundancy = run.redundancy;
+  restartable->process_settings = ToText(ProcessSettingsOf(run));
   const auto ns = [](double seconds) { return static_cast<int64_t>(seconds * 1e9); };
   restartable->job_timeout = {run.job_timeout.times, ns(run.job_timeout.at_least), ns(run.job_timeout.first)};
   restartable->resumed_spec = [spec = restartable->spec](const std::string& folder, int32_t step) {

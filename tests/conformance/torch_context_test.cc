@@ -41,21 +41,46 @@ RunSpec RunWith(Precision precision, Kernels kernels, ModelSpec model = MlpSpec{
   return run;
 }
 
+// Prepares LibTorch for the run, which ends at once.
+void ExpectPrepared(const RunSpec& run) {
+  const auto prepared = PrepareRun(run);
+  EXPECT_TRUE(prepared.ok()) << prepared.status();
+}
+
 TEST(TorchContext, KernelThatIsNotDeterministic_IsRefusedByNameUnlessAllowed) {
   PrepareProcess();
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kDeterministic));
   const absl::Status refused = UsesAKernelThatIsNotDeterministic();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("backward of step 3, stage 1: the operation put_"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("`kernels: any` in the run file allows it"));
-  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
+  ExpectPrepared(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
   EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
   // The next run of the process decides anew.
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kAny));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kAny));
   EXPECT_TRUE(UsesAKernelThatIsNotDeterministic().ok());
-  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic));
+  ExpectPrepared(RunWith(Precision::kBFloat16, Kernels::kDeterministic));
   EXPECT_FALSE(UsesAKernelThatIsNotDeterministic().ok());
+}
+
+TEST(TorchContext, RunBesideAnother_IsRefusedIfItWantsOtherSettings) {
+  PrepareProcess();
+  auto first = PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  ASSERT_TRUE(first.ok());
+  auto second = PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  ASSERT_TRUE(second.ok());
+  const absl::Status refused =
+      PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{})).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("serves another run with deterministic kernels, float32, oneDNN"));
+  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
+  first->reset();
+  EXPECT_FALSE(PrepareRun(RunWith(Precision::kTf32, Kernels::kDeterministic, ResNetSpec{})).ok());
+  second->reset();
+  ExpectPrepared(RunWith(Precision::kTf32, Kernels::kDeterministic, GptSpec{}));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
 }
 
 TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
@@ -64,7 +89,7 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
                                         {Precision::kFloat32, false},
                                         {Precision::kTf32, true},
                                         {Precision::kBFloat16, false}}) {
-    PrepareRun(RunWith(precision, Kernels::kDeterministic));
+    ExpectPrepared(RunWith(precision, Kernels::kDeterministic));
     EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
     EXPECT_EQ(at::globalContext().allowTF32CuDNN(), tf32);
   }
@@ -73,13 +98,13 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
 TEST(TorchContext, OneDnn_ServesModelsThatConvolve) {
   PrepareProcess();
   EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
   EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
-  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
+  ExpectPrepared(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
   EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
   // The next run of the process decides anew.
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{}));
+  ExpectPrepared(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{}));
   EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
 }
 

@@ -413,7 +413,7 @@ TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
 // A residual network's operations beside its convolutions, whose library needs a driver, are all
 // deterministic: none is refused, none waits, and all can be captured.
 TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
-  PrepareRun(RunSpec{});
+  ASSERT_TRUE(PrepareRun(RunSpec{}).ok());
   const at::TensorOptions floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
   device_->BeginJob(Forward(0, 0), false);
   const at::Tensor images = at::empty({2, 4, 17, 17}, floats).set_requires_grad(true);

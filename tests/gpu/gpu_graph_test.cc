@@ -32,7 +32,7 @@ Job Forward(int microbatch) { return Job::Compute(0, 0, microbatch, JobKind::kFo
 class GpuGraphTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    PrepareRun(RunSpec{});
+    ASSERT_TRUE(PrepareRun(RunSpec{}).ok());
     device_ = NewRankOfTheGpu(0);
   }
   at::TensorOptions Options(c10::ScalarType type) const {

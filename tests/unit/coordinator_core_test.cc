@@ -46,15 +46,16 @@ class CoreTest : public ::testing::Test {
   void Do(Event e) { Take(core->Step(now, std::move(e))); }
   void Say(SessionId session, FromWorker m) { Do(SessionMessage{session, std::move(m)}); }
 
-  void Join(SessionId session, const std::string& name = "", int32_t process = -1) {
+  void Join(SessionId session, const std::string& name = "", int32_t process = -1, int64_t pid = 0) {
     Do(SessionOpened{session});
     Hello hello{name.empty() ? absl::StrCat("worker-", session) : name, "h",
-                static_cast<int64_t>(100 + session), process, "addr"};
+                pid != 0 ? pid : static_cast<int64_t>(100 + session), process, "addr"};
     hello.tells_spans = tells_spans;
     Say(session, hello);
   }
   uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
     auto plan = std::make_shared<RunPlan>(*Plan(stages, 2, 2, validate_every));
+    plan->process_settings = process_settings;
     plan->restarts = restarts;
     plan->checkpoint.every_steps = checkpoint_every;
     plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
@@ -113,6 +114,7 @@ class CoreTest : public ::testing::Test {
   std::vector<StepDone> steps;
   std::vector<Validation> validations;
   int validate_every = 0, checkpoint_every = 0, restarts = 0;
+  std::string process_settings;
   bool tells_spans = false;
   size_t spans = 0;
   size_t jobs_ended = 0;
@@ -176,6 +178,39 @@ TEST_F(CoreTest, Ranks_OnFewerProcesses_AreContiguousBlocks) {
   EXPECT_EQ(assign.process_of_rank, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, 2}));
   ASSERT_EQ(assign.leases.size(), 3u);
   EXPECT_EQ(assign.leases[0].rank, 3);
+}
+
+// A process may serve several runs, each as a worker of its own.
+TEST_F(CoreTest, WorkersOfAProcess_ARunTakesOneOfEachProcessAndTheIdleProcessesFirst) {
+  for (const SessionId s : {1, 2, 3}) Join(s, "", -1, /*pid=*/11);
+  for (const SessionId s : {4, 5}) Join(s, "", -1, /*pid=*/12);
+  Submit(1, 1);
+  EXPECT_TRUE(Heard<Assign>(1));
+  Submit(2, 2);
+  EXPECT_TRUE(Heard<Assign>(2) && Heard<Assign>(4)) << "not both of one process";
+  Submit(1, 1);
+  EXPECT_TRUE(Heard<Assign>(5)) << "its process serves one run, the other serves two";
+  Submit(1, 1);
+  EXPECT_TRUE(Heard<Assign>(3));
+}
+
+TEST_F(CoreTest, RunsThatWantOtherSettingsOfAProcess_ShareNone) {
+  for (const SessionId s : {1, 2}) Join(s, "", -1, /*pid=*/11);
+  process_settings = "tf32";
+  const uint64_t first = Submit(1, 1);
+  process_settings = "float32";
+  const uint64_t second = Submit(1, 1);
+  EXPECT_TRUE(Heard<Assign>(1));
+  EXPECT_FALSE(Heard<Assign>(2)) << "it is free, but its process serves the other run";
+  EXPECT_EQ(core->GetRun(second)->reason, "needs 1 worker process, 0 are free (2 connected)");
+  process_settings = "tf32";
+  const uint64_t third = Submit(1, 1);
+  EXPECT_EQ(core->GetRun(third)->state, RunState::kWaiting) << "it is not its turn";
+  Do(CancelRun{2, first});
+  Say(1, Forgotten{first});
+  EXPECT_TRUE(Heard<Assign>(1) || Heard<Assign>(2));
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
+  EXPECT_EQ(core->GetRun(third)->state, RunState::kWaiting);
 }
 
 TEST_F(CoreTest, Credit_Outstanding_IsNeverExceeded) {

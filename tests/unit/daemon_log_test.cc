@@ -23,15 +23,28 @@ using ::testing::HasSubstr;
 TEST(DaemonLog, Listener_HearsEventsThatAreNotWritten) {
   DaemonLog log("w", LogSeverity::kError);
   std::string heard;
-  log.SetListener([&](LogSeverity severity, absl::string_view text) {
+  log.SetListener(&heard, [&](LogSeverity severity, absl::string_view text) {
     heard += std::string(text) + std::to_string(static_cast<int>(severity));
   });
   log.Info("a");
   log.Warning("b");
   EXPECT_EQ(heard, "a2b1");
-  log.SetListener(nullptr);
+  log.SetListener(&heard, nullptr);
   log.Info("c");
   EXPECT_EQ(heard, "a2b1");
+}
+
+TEST(DaemonLog, EventOfASource_IsHeardByItsListenerAlone) {
+  DaemonLog log("w", LogSeverity::kError);
+  std::string first, second;
+  for (std::string* heard : {&first, &second}) {
+    log.SetListener(heard, [heard](LogSeverity, absl::string_view text) { *heard += std::string(text); });
+  }
+  log.Write(LogSeverity::kInfo, "a", &first);
+  log.Write(LogSeverity::kInfo, "b", &second);
+  log.Info("c");
+  EXPECT_EQ(first, "ac");
+  EXPECT_EQ(second, "bc");
 }
 
 // Standard error is a pipe as long as it lives.

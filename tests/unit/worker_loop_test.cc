@@ -199,7 +199,7 @@ TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
   ASSERT_TRUE(report.has_value());
   ASSERT_EQ(report->ranks.size(), 1u);
   EXPECT_EQ(report->ranks[0].rank, 0);
-  EXPECT_TRUE(loop_.Snapshot().has_run);
+  EXPECT_TRUE(loop_.Snapshot().runs == 1);
   link_.Say(Abort{kRun, "a process failed"});
   link_.Say(Pipeline(kRun + 1, other_->address()));
   const auto prepared = link_.Await<Prepared>();
@@ -588,7 +588,7 @@ TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   while (ending == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   link_.Say(Grant{kRun + 2, 0, {1, 1}, {}});
   while (loop_.Snapshot().stale_grants == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(loop_.Snapshot().has_run);
+  EXPECT_TRUE(loop_.Snapshot().runs == 1);
   may_end.Notify();
   const auto prepared = link_.Await<Prepared>();
   ASSERT_TRUE(prepared.has_value());

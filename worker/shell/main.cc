@@ -35,12 +35,11 @@
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/plugin_permission.h"
 #include "worker/shell/exit_code.h"
-#include "worker/shell/loop/session_link.h"
-#include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/memory/communicator.h"
 #include "worker/shell/metrics/gpu_monitor.h"
 #include "worker/shell/metrics/worker_metrics.h"
 #include "worker/shell/offline_tasks.h"
+#include "worker/shell/run_slots.h"
 #include "worker/shell/signal_stop.h"
 #include "worker/shell/transport/ucx_transport.h"
 
@@ -53,7 +52,7 @@ struct Flags {
   bool graphs = true, nvtx = false;
   bool owned = false;
   LogFlags log;
-  int process = -1;
+  int process = -1, runs = 1;
   int spin_us = -1;
   std::string data_network = "auto", data_plane = "auto";
   std::vector<std::string> plugins;  // hashes of those that it may load
@@ -101,13 +100,12 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
-Hello HelloOf(const Flags& flags, const Transport& transport, Device& device) {
+Hello HelloOf(const Flags& flags, Device& device) {
   Hello hello;
   hello.host = HostName();
   hello.pid = getpid();
   hello.process = flags.process;
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
-  hello.address = transport.address();
   hello.pool = flags.pool;
   hello.tells_spans = true;
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
@@ -126,9 +124,8 @@ bool IsWorker(const std::vector<std::string>& uris) {
   return identity.ok() && identity->role == Role::kWorker;
 }
 
-absl::StatusOr<UcxOptions> TransportOptionsOf(const Flags& flags, DaemonLog& log) {
+absl::StatusOr<UcxOptions> TransportOptionsOf(const Flags& flags) {
   UcxOptions options = UcxOptionsFromEnvironment();
-  options.log = [&log](const std::string& line) { log.Info(line); };
   options.link_timeout_ns = int64_t{flags.link_timeout} * 1'000'000'000;
   options.ports = flags.data_ports;
   if (!SecuresDataPlane(flags)) {
@@ -142,7 +139,6 @@ absl::StatusOr<UcxOptions> TransportOptionsOf(const Flags& flags, DaemonLog& log
   TlsNetwork secured;
   secured.certificates = flags.security.tls;
   secured.trusts = IsWorker;
-  secured.log = [&log](const std::string& line) { log.Warning(line); };
   ChooseTlsNetwork(flags.data_network, flags.coordinator, std::move(secured), &options);
   return options;
 }
@@ -155,61 +151,57 @@ MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
   return readers;
 }
 
+RunSlot::Options SlotOptionsOf(const Flags& flags, UcxOptions transport, GpuMonitor* gpu, Device& device) {
+  RunSlot::Options options;
+  options.hello = HelloOf(flags, device);
+  options.session = {flags.coordinator, flags.security, int64_t{flags.connect_timeout} * 1'000'000'000,
+                     int64_t{flags.reconnect_timeout} * 1'000'000'000};
+  options.transport = std::move(transport);
+  options.loop.spin_microseconds = flags.spin_us;
+  options.loop.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
+  if (gpu != nullptr) options.loop.gpu_figures = [gpu] { return gpu->Latest(); };
+  options.renews = !flags.owned;  // one that weft train owns is started again by it
+  return options;
+}
+
 int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
           ServiceNotices::Manager manager) {
-  absl::StatusOr<UcxOptions> transport_options = TransportOptionsOf(flags, log);
-  if (!transport_options.ok()) return Complain(transport_options.status(), kBadConfiguration);
-  if (backend != nullptr)
-    UseDevice(backend->name(), backend->uuid(), &backend->memory(), &*transport_options);
+  absl::StatusOr<UcxOptions> transport = TransportOptionsOf(flags);
+  if (!transport.ok()) return Complain(transport.status(), kBadConfiguration);
+  if (backend != nullptr) UseDevice(backend->name(), backend->uuid(), &backend->memory(), &*transport);
   const std::unique_ptr<GpuMonitor> gpu = backend == nullptr ? nullptr : GpuMonitor::Open(backend->uuid());
   const std::unique_ptr<Device> device =
       backend == nullptr ? CreateCpuDevice() : CreateTorchDevice(std::move(backend));
   device->PrepareThread();
-  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(*transport_options);
-  if (!transport.ok()) {
-    const bool configured = absl::IsFailedPrecondition(transport.status());
-    return Complain(transport.status(), configured ? kBadConfiguration : kFailed);
+  const auto opened = RunSlots::Open(
+      flags.runs, SlotOptionsOf(flags, *std::move(transport), gpu.get(), *device), *device, log);
+  if (!opened.ok()) {
+    const bool configured = absl::IsFailedPrecondition(opened.status());
+    return Complain(opened.status(), configured ? kBadConfiguration : kFailed);
   }
-  absl::StatusOr<std::unique_ptr<SessionStream>> stream =
-      SessionStream::Open({flags.coordinator, flags.security, int64_t{flags.connect_timeout} * 1'000'000'000,
-                           int64_t{flags.reconnect_timeout} * 1'000'000'000,
-                           [&log](const std::string& line) { log.Warning(line); }});
-  if (!stream.ok()) return Complain(stream.status(), kBadConfiguration);
-  // One that weft train owns is started again by it.
-  SessionLink link(
-      *std::move(stream), [&log](const std::string& line) { log.Info(line); }, /*renews=*/!flags.owned);
-  log.SetListener([&link](LogSeverity severity, absl::string_view text) { link.TellLine(severity, text); });
-  WorkerLoopOptions options;
-  options.spin_microseconds = flags.spin_us;
-  options.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
-  if (gpu != nullptr) options.gpu_figures = [&gpu] { return gpu->Latest(); };
-  WorkerLoop loop(options, *device, **transport, link);
+  RunSlots& slots = **opened;
   absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
-      WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log), &loop, gpu.get());
+      WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log), slots.loops(), gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: note: metrics at http://" << (*metrics)->address() << "/metrics\n";
-  link.Send(HelloOf(flags, **transport, *device));
+  slots.Register();
   ServiceNotices notices(std::move(manager));
   notices.Ready(absl::StrCat("for the coordinator at ", flags.coordinator));
-  notices.Watch([&loop] { return loop.Problem(); });
+  notices.Watch([&slots] { return slots.Problem(); });
   // The owner of an owned process wants its end at once.
-  signals.Watch(&loop, &link, flags.owned ? 0 : flags.drain);
-  absl::Status status = loop.Run();
-  if (loop.hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
+  signals.Watch(slots.all(), flags.owned ? 0 : flags.drain);
+  const absl::Status status = slots.Serve([&signals] { signals.StopAll(); });
   notices.Stopping(status.ok() ? "it was stopped" : status.message());
   signals.Unwatch();
-  const std::optional<std::string> shutdown = link.shutdown();
-  if (status.ok() && shutdown.has_value()) status = (*transport)->health();
   metrics->reset();
-  log.SetListener(nullptr);
-  link.Close(500'000'000).IgnoreError();
-  (*transport)->Close(MonotonicNow() + 200'000'000);
+  slots.Close();
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));
-  if (status.ok() && signals.taken() == 0 && !shutdown.value_or("").empty() && !flags.owned) {
+  const std::string reason = slots.ReasonToEnd();
+  if (status.ok() && signals.taken() == 0 && !reason.empty() && !flags.owned) {
     return Complain(
         absl::UnavailableError(absl::StrCat("the coordinator at ", flags.coordinator,
-                                            " ended this worker: ", *shutdown, "; start this worker again")),
+                                            " ended this worker: ", reason, "; start this worker again")),
         kUnreachable);
   }
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
@@ -289,6 +281,10 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "--pool", flags.pool,
          "Serve only runs that are submitted with this --pool, and no others; letters a-z, digits and '-'")
       ->type_name("NAME");
+  app.add_option("--runs", flags.runs,
+                 "Serve so many runs at a time, each as a worker with a name of its own: NAME, NAME-2, .. "
+                 "(default 1)")
+      ->check(CLI::Range(1, 64));
   app.add_flag("--owned", flags.owned, "Of weft train, which starts and ends this process")
       ->configurable(false)
       ->group("");
@@ -431,7 +427,8 @@ int Main(int argc, char** argv) {
   RaiseOpenFileLimit();
   // Threads of the worker itself, of gRPC and UCX, and at least one of each rank.
   constexpr int kThreads = 16;
-  const absl::Status threads = flags.coordinator.empty() ? absl::OkStatus() : CheckThreads(kThreads);
+  const absl::Status threads =
+      flags.coordinator.empty() ? absl::OkStatus() : CheckThreads(kThreads * flags.runs);
   if (!threads.ok()) return Complain(threads, CodeOf(threads));
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;

@@ -499,8 +499,8 @@ void EffectRunner::SendReportIfDue(int64_t now) {
 WorkerSnapshot EffectRunner::Figures(int64_t now) {
   AssertHeld(mu_);
   WorkerSnapshot s = past_;
-  s.has_run = core_.has_run();
-  if (s.has_run) AddRun(now, prepared_, core_, seats_, &s);
+  s.runs = core_.has_run() ? 1 : 0;
+  if (s.runs > 0) AddRun(now, prepared_, core_, seats_, &s);
   s.stale_grants = core_.stale_grants();
   return s;
 }

@@ -7,6 +7,11 @@
 namespace weft {
 namespace {
 
+template <typename Array>
+void AddEach(const Array& other, Array* totals) {
+  for (size_t i = 0; i < other.size(); ++i) (*totals)[i] += other[i];
+}
+
 double Seconds(int64_t nanoseconds) { return 1e-9 * static_cast<double>(nanoseconds); }
 
 void AddTimes(const RankClock& clock, RankReport* r) {
@@ -60,6 +65,30 @@ void AddSpans(const WorkerCore& core, std::vector<RankReport>* reports) {
     report.idle_spans = core.idle_spans(report.rank);
     report.transfer_spans = core.transfer_spans(report.rank);
   }
+}
+
+void Add(const WorkerSnapshot& other, WorkerSnapshot* totals) {
+  totals->runs += other.runs;
+  AddEach(other.busy_seconds, &totals->busy_seconds);
+  AddEach(other.idle_seconds, &totals->idle_seconds);
+  AddEach(other.live_bytes, &totals->live_bytes);
+  AddEach(other.peak_bytes, &totals->peak_bytes);
+  AddEach(other.jobs, &totals->jobs);
+  AddEach(other.bytes_sent, &totals->bytes_sent);
+  AddEach(other.bytes_received, &totals->bytes_received);
+  totals->weight_versions = std::max(totals->weight_versions, other.weight_versions);
+  totals->peak_weight_versions = std::max(totals->peak_weight_versions, other.peak_weight_versions);
+  totals->transport.tensors_sent += other.transport.tensors_sent;
+  totals->transport.tensors_received += other.transport.tensors_received;
+  totals->transport.bytes_sent += other.transport.bytes_sent;
+  totals->transport.bytes_received += other.transport.bytes_received;
+  totals->transport.bytes_in_place += other.transport.bytes_in_place;
+  totals->transport.dropped_messages += other.transport.dropped_messages;
+  totals->paths.insert(totals->paths.end(), other.paths.begin(), other.paths.end());
+  totals->bytes_held += other.bytes_held;
+  totals->stale_grants += other.stale_grants;
+  totals->failures += other.failures;
+  totals->silent_links += other.silent_links;
 }
 
 void AddRun(int64_t now, bool prepared, WorkerCore& core, RankSeats& seats, WorkerSnapshot* totals) {

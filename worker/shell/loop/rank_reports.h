@@ -19,7 +19,7 @@ namespace weft {
 
 // Figures for /metrics; totals since the process started.
 struct WorkerSnapshot {
-  bool has_run = false;
+  int runs = 0;  // runs that are worked on
   std::array<double, kJobKinds> busy_seconds{};
   std::array<double, kIdleCauses> idle_seconds{};
   BytesByClass live_bytes{}, peak_bytes{};
@@ -40,6 +40,9 @@ std::vector<RankReport> ReportRanks(int64_t now, bool prepared, WorkerCore& core
 
 // Adds the last spans of time and transfers of the ranks, for the report at the end of the run.
 void AddSpans(const WorkerCore& core, std::vector<RankReport>* reports);
+
+// Adds the figures of another loop of the process.
+void Add(const WorkerSnapshot& other, WorkerSnapshot* totals);
 
 // Adds the figures of the core's run to the totals.
 void AddRun(int64_t now, bool prepared, WorkerCore& core, RankSeats& seats, WorkerSnapshot* totals);

@@ -103,19 +103,18 @@ class SessionLink final : public CoordinatorLink {
     }
     if (run != 0) Send(Failed{run, reason});
   }
-  // Asks the coordinator to let the process end, once its run goes on elsewhere. Returns false if it serves
-  // no run, and may end at once.
-  bool AskToLeave(const std::string& reason) {
-    {
-      MutexLock lock(mu_);
-      if (notes_.run() == 0) return false;
-    }
+  // Returns true if a run is being served.
+  bool serves() const {
+    MutexLock lock(mu_);
+    return notes_.run() != 0;
+  }
+  // Asks the coordinator to let this worker end, once its run, if any, goes on elsewhere.
+  void AskToLeave(const std::string& reason) {
     {
       MutexLock lock(mu_);
       leaves_ = reason;
     }
     Send(Leaving{reason});
-    return true;
   }
   // As SessionNotes::shutdown.
   std::optional<std::string> shutdown() const {

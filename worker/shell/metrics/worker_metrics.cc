@@ -17,11 +17,11 @@ namespace {
 
 class Exported final : public WorkerMetrics {
  public:
-  Exported(std::string host, WorkerLoop* loop, GpuMonitor* gpu)
+  Exported(std::string host, std::vector<WorkerLoop*> loops, GpuMonitor* gpu)
       : host_(std::move(host)),
-        loop_(loop),
+        loops_(std::move(loops)),
         gpu_(gpu),
-        running_(metrics_.AddGauge("weft_worker_busy_with_run", "1 while this process works on a run.")),
+        running_(metrics_.AddGauge("weft_worker_busy_with_run", "Runs that this process works on.")),
         sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
                                   {{"direction", "sent"}})),
         received_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
@@ -78,7 +78,7 @@ class Exported final : public WorkerMetrics {
   absl::Status Serve(const std::string& address, const MetricsReaders& readers) {
     certificates_ = RefreshCertificateMetrics(&metrics_, readers.security.tls);
     auto server = MetricsServer::Start(
-        address, &metrics_, readers, [this] { return loop_->Problem(); }, [this] { Refresh(); });
+        address, &metrics_, readers, [this] { return Problem(); }, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -89,8 +89,9 @@ class Exported final : public WorkerMetrics {
  private:
   void Refresh() {
     if (certificates_) certificates_();
-    const WorkerSnapshot s = loop_->Snapshot();
-    running_.Set(s.has_run ? 1 : 0);
+    WorkerSnapshot s;
+    for (WorkerLoop* loop : loops_) Add(loop->Snapshot(), &s);
+    running_.Set(s.runs);
     sent_.RaiseTo(static_cast<double>(s.transport.tensors_sent));
     received_.RaiseTo(static_cast<double>(s.transport.tensors_received));
     in_place_.RaiseTo(static_cast<double>(s.transport.bytes_in_place));
@@ -116,6 +117,13 @@ class Exported final : public WorkerMetrics {
       bytes_received_[k].RaiseTo(static_cast<double>(s.bytes_received[k]));
     }
     if (gpu_ != nullptr) RefreshGpu();
+  }
+
+  std::string Problem() const {
+    for (WorkerLoop* loop : loops_) {
+      if (std::string problem = loop->Problem(); !problem.empty()) return problem;
+    }
+    return "";
   }
 
   // Refreshes the GPU's figures. A figure that the GPU has had once has a series from then on.
@@ -153,7 +161,7 @@ class Exported final : public WorkerMetrics {
   }
 
   const std::string host_;
-  WorkerLoop* const loop_;
+  const std::vector<WorkerLoop*> loops_;
   GpuMonitor* const gpu_;
   Metrics metrics_;
   Gauge running_;
@@ -176,9 +184,10 @@ class Exported final : public WorkerMetrics {
 
 absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address,
                                                                     const MetricsReaders& readers,
-                                                                    WorkerLoop* loop, GpuMonitor* gpu) {
+                                                                    std::vector<WorkerLoop*> loops,
+                                                                    GpuMonitor* gpu) {
   if (address.empty()) return std::unique_ptr<WorkerMetrics>();
-  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), loop, gpu);
+  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), std::move(loops), gpu);
   if (absl::Status s = exported->Serve(address, readers); !s.ok()) return s;
   return exported;
 }

@@ -1,12 +1,13 @@
 // Serves the /metrics of a worker process: memory by class, busy time by kind, idle time by cause, transfers,
 // and the state of the GPU where there is one.
 //
-// Figures are read from the loop when somebody asks, so that serving costs nothing in between.
+// Figures are read from the loops when somebody asks, so that serving costs nothing in between.
 #ifndef WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 #define WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/metrics/metrics_server.h"
@@ -19,10 +20,11 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. `loop` and
-  // `gpu`, which may be null, outlive it.
+  // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. The loops,
+  // whose figures are added up, and `gpu`, which may be null, outlive it.
   static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address,
-                                                              const MetricsReaders& readers, WorkerLoop* loop,
+                                                              const MetricsReaders& readers,
+                                                              std::vector<WorkerLoop*> loops,
                                                               GpuMonitor* gpu);
 
   // Returns HOST:PORT with the real port.

@@ -106,7 +106,8 @@ absl::StatusOr<at::Tensor> PlainDevice::ToHost(const at::Tensor& tensor) {
 absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
                            const std::function<absl::Status(PlainDevice&)>& work) {
   PrepareProcess();
-  PrepareRun(run);
+  const absl::StatusOr<PreparedRun> prepared = PrepareRun(run);
+  if (!prepared.ok()) return prepared.status();
   return OnPreparedDevice(backend, what, work);
 }
 

@@ -2,41 +2,45 @@
 
 #include <ATen/Context.h>
 
-#include <variant>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 
 namespace weft {
 namespace {
 
-// oneDNN computes a convolution's forward and backward in 0.55 to 1 of the time that LibTorch's own kernels
-// take, with the same bits each time. In a model without convolutions it would serve GELU alone, where its
-// set-up costs more than it gains: 6 us forward and 12 us backward, against 1 and 2 us of LibTorch's own
-// kernel on small tensors. LibTorch has one switch for all operations of a process, so the model decides.
-// Only in float32: whether oneDNN serves bfloat16 depends on the CPU, and its work memory there was not
-// measured (model_layers.h counts that of float32).
-bool GainsByOneDnn(const RunSpec& run) {
-  return run.precision != Precision::kBFloat16 && std::holds_alternative<ResNetSpec>(run.model);
+void Set(const ProcessSettings& settings) {
+  at::Context& context = at::globalContext();
+  context.setUserEnabledMkldnn(settings.one_dnn);
+  context.setDeterministicAlgorithms(settings.deterministic, /*warn_only=*/false);
+  context.setDeterministicCuDNN(settings.deterministic);
+  // The benchmark mode tries kernels and chooses the fastest one by the clock.
+  context.setBenchmarkCuDNN(!settings.deterministic);
+  context.setAllowTF32CuBLAS(settings.tf32);
+  context.setAllowTF32CuDNN(settings.tf32);
+  // Among the fused attentions, cuDNN's has no deterministic backward; the others follow the switch above.
+  context.setSDPUseCuDNN(!settings.deterministic);
+  // Products of bfloat16 numbers are summed in float32, also across the parts of a product.
+  context.setAllowBF16ReductionCuBLAS(false);
 }
 
 }  // namespace
 
-void PrepareRun(const RunSpec& run) {
-  at::Context& context = at::globalContext();
-  context.setUserEnabledMkldnn(GainsByOneDnn(run));
-  const bool deterministic = run.kernels == Kernels::kDeterministic;
-  context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
-  context.setDeterministicCuDNN(deterministic);
-  // The benchmark mode tries kernels and chooses the fastest one by the clock.
-  context.setBenchmarkCuDNN(!deterministic);
-  const bool tf32 = run.precision == Precision::kTf32;
-  context.setAllowTF32CuBLAS(tf32);
-  context.setAllowTF32CuDNN(tf32);
-  // Among the fused attentions, cuDNN's has no deterministic backward; the others follow the switch above.
-  context.setSDPUseCuDNN(!deterministic);
-  // Products of bfloat16 numbers are summed in float32, also across the parts of a product.
-  context.setAllowBF16ReductionCuBLAS(false);
+absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run) {
+  static Mutex* const mutex = new Mutex;
+  static std::weak_ptr<const ProcessSettings>* const held = new std::weak_ptr<const ProcessSettings>;
+  const ProcessSettings wanted = ProcessSettingsOf(run);
+  MutexLock lock(*mutex);
+  if (PreparedRun present = held->lock(); present != nullptr) {
+    if (*present == wanted) return present;
+    return absl::FailedPreconditionError(absl::StrCat("this process serves another run with ",
+                                                      ToText(*present), ", and cannot serve one with ",
+                                                      ToText(wanted), " beside it"));
+  }
+  Set(wanted);
+  const auto prepared = std::make_shared<const ProcessSettings>(wanted);
+  *held = prepared;
+  return prepared;
 }
 
 absl::Status TorchError(absl::string_view what, absl::string_view message) {

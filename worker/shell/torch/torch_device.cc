@@ -24,9 +24,8 @@
 namespace weft {
 namespace {
 
-// Opens the run's data, if its stages are the model's; prepares LibTorch for the run.
+// Opens the run's data, if its stages are the model's.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
-  PrepareRun(run);
   int layers = 0;
   for (int n : run.layers_of_stage) layers += n;
   const int described = static_cast<int>(DescribeLayers(run.model).size());
@@ -58,10 +57,12 @@ class CpuDevice final : public Device {
                                                           MemorySource& memory) override {
     auto what = [&] { return absl::StrCat("rank ", rank); };
     return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
+      const absl::StatusOr<PreparedRun> prepared = PrepareRun(run.spec);
+      if (!prepared.ok()) return prepared.status();
       absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run.spec);
       if (!data.ok()) return data.status();
-      return std::unique_ptr<RankCompute>(
-          new TorchRank(run, rank, *std::move(data), std::make_unique<CpuRankDevice>(memory), [] {}));
+      return std::unique_ptr<RankCompute>(new TorchRank(run, rank, *prepared, *std::move(data),
+                                                        std::make_unique<CpuRankDevice>(memory), [] {}));
     });
   }
 };
@@ -112,12 +113,14 @@ class TorchDevice final : public Device {
       backend_->PrepareThread();
       if (absl::Status s = CheckNothingMigrates(run, backend_->name()); !s.ok()) return s;
       if (absl::Status s = CheckNothingSkips(run.spec, backend_->name()); !s.ok()) return s;
+      const absl::StatusOr<PreparedRun> prepared = PrepareRun(run.spec);
+      if (!prepared.ok()) return prepared.status();
       absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run.spec);
       if (!data.ok()) return data.status();
       absl::StatusOr<std::unique_ptr<RankDevice>> device = backend_->CreateRankDevice(rank, memory);
       if (!device.ok()) return device.status();
-      return std::unique_ptr<RankCompute>(new TorchRank(run, rank, *std::move(data), *std::move(device),
-                                                        [this] { backend_->PrepareThread(); }));
+      return std::unique_ptr<RankCompute>(new TorchRank(
+          run, rank, *prepared, *std::move(data), *std::move(device), [this] { backend_->PrepareThread(); }));
     });
   }
 

@@ -44,9 +44,10 @@ auto Naming(const Job& job) {
 
 }  // namespace
 
-TorchRank::TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset> data,
+TorchRank::TorchRank(const ScheduledRun& run, Rank rank, PreparedRun prepared, std::unique_ptr<Dataset> data,
                      std::unique_ptr<RankDevice> device, std::function<void()> prepare_thread)
-    : run_(run),
+    : prepared_(std::move(prepared)),
+      run_(run),
       device_(std::move(device)),
       guard_(*device_, std::move(prepare_thread)),
       model_{run_.spec,

@@ -37,6 +37,7 @@
 #include "worker/shell/torch/rank_device.h"
 #include "worker/shell/torch/stage_files.h"
 #include "worker/shell/torch/stage_passes.h"
+#include "worker/shell/torch/torch_context.h"
 #include "worker/shell/torch/torch_guard.h"
 
 namespace weft {
@@ -44,7 +45,7 @@ namespace weft {
 class TorchRank final : public RankCompute {
  public:
   // `prepare_thread` is called on every thread that computes, before it does.
-  TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset> data,
+  TorchRank(const ScheduledRun& run, Rank rank, PreparedRun prepared, std::unique_ptr<Dataset> data,
             std::unique_ptr<RankDevice> device, std::function<void()> prepare_thread);
 
   // RankCompute.
@@ -115,6 +116,7 @@ class TorchRank final : public RankCompute {
   absl::Status PrepareLayers(const StageLayout& layout);
   absl::StatusOr<Stage*> StageWithState(const Job& job, bool has_state, const char* invariant);
 
+  const PreparedRun prepared_;
   const ScheduledRun run_;
   const std::unique_ptr<RankDevice> device_;
   const RankGuard guard_;
