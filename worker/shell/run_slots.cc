@@ -15,7 +15,10 @@ absl::StatusOr<std::unique_ptr<RunSlots>> RunSlots::Open(int runs, const RunSlot
   Slots slots;
   for (int i = 1; i <= runs; ++i) {
     RunSlot::Options own = options;
-    if (i > 1) absl::StrAppend(&own.hello.worker, "-", i);
+    if (i > 1) {
+      absl::StrAppend(&own.hello.worker, "-", i);
+      own.hello.process = -1;  // the number that is wanted is the first one's
+    }
     absl::StatusOr<std::unique_ptr<RunSlot>> slot = RunSlot::Open(std::move(own), device, log);
     if (!slot.ok()) return slot.status();
     slots.push_back(*std::move(slot));
