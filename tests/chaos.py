@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
@@ -320,7 +321,7 @@ def page(campaign, options):
         f"GPU: {len(campaign.rows)} trainings of {options.steps} steps on {PROCESSES} of {WORKERS} worker daemons, with AdamW and clipping, and a checkpoint of every",
         "10 steps, or with copies in memory and a checkpoint of every 50. A run is right if it has reached its last step by",
         "itself, each step was reported once with the loss of the plain loop, and its weights have the bits of the plain loop.", "",
-        f"Faults: {faults}.", "",
+        textwrap.fill(f"Faults: {faults}.", 119), "",
         f"It is a random choice of process and fault; half of the pauses outlive the lease of {options.lease} s. Root is needed to cut a",
         "machine off. States that migrate are trained without clipping, which they do not have.", "",
         "| schedule | redundancy | faults | restarts | time | outcome |", "| --- | --- | --- | --- | --- | --- |", *rows, ""])
