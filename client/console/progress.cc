@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <utility>
 
@@ -49,7 +50,7 @@ std::string Cut(const std::string& line, int columns) {
 }
 
 std::string Bar(double share, const TextStyle& style) {
-  const int full = std::clamp(static_cast<int>(share * kBar + 0.5), 0, kBar);
+  const int full = static_cast<int>(std::clamp<int64_t>(std::lround(share * kBar), 0, kBar));
   std::string bar;
   for (int i = 0; i < kBar; ++i) {
     if (style.unicode) {

@@ -10,6 +10,7 @@
 #define WEFT_WORKER_SHELL_SIGNAL_STOP_H_
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -68,7 +69,7 @@ class SignalStop {
   // Stops the slots as a signal does, because one of them has come to its end. Does nothing once a signal has
   // come. Any thread.
   void StopAll() {
-    if (!begun_.exchange(true)) pthread_kill(thread_.native_handle(), SIGTERM);
+    if (!begun_.exchange(true)) kill(getpid(), SIGTERM);
   }
   // Gives another patience, until a signal has come. Any thread.
   void SetPatience(int patience_s) { patience_s_ = patience_s; }
