@@ -6,9 +6,20 @@
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
+namespace {
+
+// Returns ordinary memory. It has no end, because a rank that outlives the saver may still have a block of
+// it.
+MemorySource& OrdinaryMemory() {
+  static auto* const memory = new PlainMemory;
+  return *memory;
+}
+
+}  // namespace
 
 StateSaver::StateSaver(Device& device, MemorySource& shared, Listener listener)
     : device_(device),
+      memory_(OrdinaryMemory()),
       shared_memory_(shared),
       kept_(shared_memory_),
       snapshots_(std::move(listener.snapshot_done)),

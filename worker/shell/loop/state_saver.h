@@ -93,9 +93,8 @@ class StateSaver {
   std::shared_ptr<const RunSpec> spec_;
   SharedFolders folders_;
   // Last, so that their threads have ended before anything that they use.
-  PlainMemory plain_;
-  SnapshotMemory memory_{plain_}, shared_memory_;  // for runs without redundancy, and with
-  KeptCopies kept_;                                // beyond the end of an attempt
+  SnapshotMemory memory_, shared_memory_;  // for runs without redundancy, and with
+  KeptCopies kept_;                        // beyond the end of an attempt
   SnapshotWriter snapshots_, copies_;
   Validator validator_;
 };
