@@ -103,11 +103,8 @@ std::vector<Worker*> WorkerTable::Free() {
   // How many free workers of its process come before it, and how many serve.
   using Order = std::tuple<bool, int, int>;
   std::vector<std::pair<Order, Worker*>> ordered;
-  for (Worker* w : free) {
-    const auto busy = serving.find(w->process_key());
-    ordered.push_back(
-        {{w->failed_last, seen[w->process_key()]++, busy == serving.end() ? 0 : busy->second}, w});
-  }
+  for (Worker* w : free)
+    ordered.push_back({{w->failed_last, seen[w->process_key()]++, serving[w->process_key()]}, w});
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (size_t i = 0; i < free.size(); ++i) free[i] = ordered[i].second;

@@ -180,8 +180,9 @@ int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> bac
     return Complain(opened.status(), configured ? kBadConfiguration : kFailed);
   }
   RunSlots& slots = **opened;
-  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
-      WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log), slots.loops(), gpu.get());
+  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(
+      flags.metrics, MetricsReadersOf(flags, &log),
+      {[&slots] { return slots.Snapshot(); }, [&slots] { return slots.Problem(); }}, gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: note: metrics at http://" << (*metrics)->address() << "/metrics\n";

@@ -32,12 +32,6 @@ std::vector<RunSlot*> RunSlots::all() const {
   return all;
 }
 
-std::vector<WorkerLoop*> RunSlots::loops() const {
-  std::vector<WorkerLoop*> loops;
-  for (const std::unique_ptr<RunSlot>& slot : slots_) loops.push_back(&slot->loop());
-  return loops;
-}
-
 void RunSlots::Register() {
   for (const std::unique_ptr<RunSlot>& slot : slots_) slot->Register();
 }
@@ -61,6 +55,12 @@ absl::Status RunSlots::Serve(const std::function<void()>& stop_others) {
   for (std::thread& thread : threads) thread.join();
   MutexLock lock(mu);
   return *first;
+}
+
+WorkerSnapshot RunSlots::Snapshot() const {
+  WorkerSnapshot all;
+  for (const std::unique_ptr<RunSlot>& slot : slots_) Add(slot->loop().Snapshot(), &all);
+  return all;
 }
 
 std::string RunSlots::Problem() const {

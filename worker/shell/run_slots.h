@@ -3,8 +3,8 @@
 // When one slot comes to its end, so does the process: the coordinator has ended that worker, or something is
 // wrong that the others share. They leave their runs first.
 //
-// Threads: Serve is called once; Problem from any thread; the others before or behind Serve. Ownership:
-// borrows what the slots borrow.
+// Threads: Serve is called once; Snapshot and Problem from any thread; the others before or behind Serve.
+// Ownership: borrows what the slots borrow.
 #ifndef WEFT_WORKER_SHELL_RUN_SLOTS_H_
 #define WEFT_WORKER_SHELL_RUN_SLOTS_H_
 
@@ -27,12 +27,13 @@ class RunSlots {
                                                         Device& device, DaemonLog& log);
 
   std::vector<RunSlot*> all() const;
-  std::vector<WorkerLoop*> loops() const;
 
   void Register();
   // Serves until every slot has come to its end. Calls `stop_others`, on any thread, when one has and others
   // have not. Returns how the first ended.
   absl::Status Serve(const std::function<void()>& stop_others);
+  // Returns the figures of all slots together.
+  WorkerSnapshot Snapshot() const;
   // Returns why the process is of no use though it lives; "" while it is of use.
   std::string Problem() const;
   // Returns the coordinator's reason to end a worker of this process; "" for none.

@@ -17,9 +17,9 @@ namespace {
 
 class Exported final : public WorkerMetrics {
  public:
-  Exported(std::string host, std::vector<WorkerLoop*> loops, GpuMonitor* gpu)
+  Exported(std::string host, Source source, GpuMonitor* gpu)
       : host_(std::move(host)),
-        loops_(std::move(loops)),
+        source_(std::move(source)),
         gpu_(gpu),
         running_(metrics_.AddGauge("weft_worker_busy_with_run", "Runs that this process works on.")),
         sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
@@ -77,8 +77,7 @@ class Exported final : public WorkerMetrics {
 
   absl::Status Serve(const std::string& address, const MetricsReaders& readers) {
     certificates_ = RefreshCertificateMetrics(&metrics_, readers.security.tls);
-    auto server = MetricsServer::Start(
-        address, &metrics_, readers, [this] { return Problem(); }, [this] { Refresh(); });
+    auto server = MetricsServer::Start(address, &metrics_, readers, source_.problem, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -89,8 +88,7 @@ class Exported final : public WorkerMetrics {
  private:
   void Refresh() {
     if (certificates_) certificates_();
-    WorkerSnapshot s;
-    for (WorkerLoop* loop : loops_) Add(loop->Snapshot(), &s);
+    const WorkerSnapshot s = source_.snapshot();
     running_.Set(s.runs);
     sent_.RaiseTo(static_cast<double>(s.transport.tensors_sent));
     received_.RaiseTo(static_cast<double>(s.transport.tensors_received));
@@ -117,13 +115,6 @@ class Exported final : public WorkerMetrics {
       bytes_received_[k].RaiseTo(static_cast<double>(s.bytes_received[k]));
     }
     if (gpu_ != nullptr) RefreshGpu();
-  }
-
-  std::string Problem() const {
-    for (WorkerLoop* loop : loops_) {
-      if (std::string problem = loop->Problem(); !problem.empty()) return problem;
-    }
-    return "";
   }
 
   // Refreshes the GPU's figures. A figure that the GPU has had once has a series from then on.
@@ -161,7 +152,7 @@ class Exported final : public WorkerMetrics {
   }
 
   const std::string host_;
-  const std::vector<WorkerLoop*> loops_;
+  const Source source_;
   GpuMonitor* const gpu_;
   Metrics metrics_;
   Gauge running_;
@@ -184,10 +175,9 @@ class Exported final : public WorkerMetrics {
 
 absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address,
                                                                     const MetricsReaders& readers,
-                                                                    std::vector<WorkerLoop*> loops,
-                                                                    GpuMonitor* gpu) {
+                                                                    Source source, GpuMonitor* gpu) {
   if (address.empty()) return std::unique_ptr<WorkerMetrics>();
-  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), std::move(loops), gpu);
+  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), std::move(source), gpu);
   if (absl::Status s = exported->Serve(address, readers); !s.ok()) return s;
   return exported;
 }

@@ -1,17 +1,17 @@
 // Serves the /metrics of a worker process: memory by class, busy time by kind, idle time by cause, transfers,
 // and the state of the GPU where there is one.
 //
-// Figures are read from the loops when somebody asks, so that serving costs nothing in between.
+// Figures are read when somebody asks, so that serving costs nothing in between.
 #ifndef WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 #define WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/metrics/metrics_server.h"
-#include "worker/shell/loop/worker_loop.h"
+#include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/metrics/gpu_monitor.h"
 
 namespace weft {
@@ -20,11 +20,15 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. The loops,
-  // whose figures are added up, and `gpu`, which may be null, outlive it.
+  // What is asked for the figures, and for why the process is of no use, from any thread.
+  struct Source {
+    std::function<WorkerSnapshot()> snapshot;
+    std::function<std::string()> problem;
+  };
+  // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. `gpu`, which
+  // may be null, and what `source` asks outlive it.
   static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address,
-                                                              const MetricsReaders& readers,
-                                                              std::vector<WorkerLoop*> loops,
+                                                              const MetricsReaders& readers, Source source,
                                                               GpuMonitor* gpu);
 
   // Returns HOST:PORT with the real port.
