@@ -2,7 +2,8 @@
 // what was not synced (power_cut.cc), and starts it again, as systemd would. Whatever was acknowledged is
 // there, once; no checkpoint that can be seen is damaged; and every run ends with the bits of the plain loop.
 //
-// WEFT_SEEDS=N takes every step N times with each fault; otherwise some steps get one of them.
+// WEFT_SEEDS=N takes every step N times with each fault, WEFT_SEEDS=A-B those times from the A-th to the
+// B-th; otherwise some steps get one of them.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -13,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +23,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -38,6 +42,25 @@ struct Fault {
   bool before = false;
   int seed = 0;  // of what the power cut loses; 0: the machine keeps its power
 };
+
+// Returns true if the process, which this one has started, runs its program, and a thread catches SIGTERM or
+// blocks it, to wait for it. One that waits does not show it as blocked, but there are others.
+bool HandlesTermination(pid_t pid) {
+  uint64_t handled = 0;
+  std::error_code gone;
+  const fs::path program = fs::read_symlink(absl::StrCat("/proc/", pid, "/exe"), gone);
+  // fork() blocks all signals in a new process for a moment.
+  if (gone || program == fs::read_symlink("/proc/self/exe", gone)) return false;
+  for (const auto& thread : fs::directory_iterator(absl::StrCat("/proc/", pid, "/task"), gone)) {
+    const std::string status = ReadWholeFile(thread.path() / "status");
+    for (absl::string_view line : absl::StrSplit(status, '\n')) {
+      uint64_t mask = 0;
+      const bool is_mask = absl::ConsumePrefix(&line, "SigBlk:\t") || absl::ConsumePrefix(&line, "SigCgt:\t");
+      if (is_mask && absl::SimpleHexAtoi(line, &mask)) handled |= mask;
+    }
+  }
+  return (handled >> (SIGTERM - 1) & 1) != 0;
+}
 
 // A program that a fault ends at a durable step below a folder, and that is started again without one. The
 // log of its steps is FOLDER.log.
@@ -74,7 +97,11 @@ class Supervised {
     first_.Signal(SIGTERM);
     thread_.join();
     Command& living = second_ == nullptr ? first_ : *second_;
-    if (second_ != nullptr) living.Signal(SIGTERM);
+    if (second_ != nullptr) {
+      // The fault may have come just now.
+      EXPECT_TRUE(DisturbedRun::Eventually([&] { return HandlesTermination(living.pid()); }));
+      living.Signal(SIGTERM);
+    }
     const CommandResult end = living.Wait(seconds);
     EXPECT_EQ(end.code, 0) << end.err;
     return second_ != nullptr;
@@ -144,11 +171,18 @@ class DurableSteps : public DisturbedService {
     const std::vector<std::string> steps =
         absl::StrSplit(ReadWholeFile(folder_ / "whole.log"), '\n', absl::SkipEmpty());
     ASSERT_GT(steps.size(), 10u) << "the library was not loaded";
+    int first = 1, last = 0;
     const char* seeds = getenv("WEFT_SEEDS");
-    int rounds = 0;
-    const bool all = seeds != nullptr && absl::SimpleAtoi(seeds, &rounds) && rounds > 0;
+    const bool all = seeds != nullptr;
+    if (all) {
+      const std::vector<std::string> range = absl::StrSplit(seeds, '-');
+      ASSERT_TRUE(absl::SimpleAtoi(range.back(), &last) &&
+                  (range.size() == 1 || absl::SimpleAtoi(range.front(), &first)) && 1 <= first &&
+                  first <= last)
+          << "WEFT_SEEDS=" << seeds << " is neither N nor A-B";
+    }
     int tried = 0, faults = 0;
-    for (int round = 0; round < (all ? 4 * rounds : 1); ++round) {
+    for (int round = 4 * (first - 1); round < (all ? 4 * last : 1); ++round) {
       for (int step = 1; step <= static_cast<int>(steps.size()); step += all ? 1 : kStride) {
         const int kind = all ? round : tried;
         const Fault fault{step, kind % 2 == 0, kind % 4 < 2 ? 0 : 1 + round * 1000 + step};
