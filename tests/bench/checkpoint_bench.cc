@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -28,6 +27,7 @@
 #include "worker/shell/checkpoint/snapshot_memory.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/loop/snapshot_writer.h"
+#include "worker/shell/memory/streaming_copy.h"
 
 namespace weft {
 namespace {
@@ -111,7 +111,8 @@ std::vector<std::shared_ptr<const StageSnapshot>> Copy(const std::vector<State>&
     char* next = static_cast<char*>(block->data);
     for (const std::vector<float>& flat : state.flats) {
       Tensor tensor;
-      tensor.data = std::memcpy(next, flat.data(), bytes);
+      StreamingCopy(next, flat.data(), bytes);
+      tensor.data = next;
       tensor.bytes = bytes;
       tensor.owner = block->owner;
       copy->flats.push_back(tensor);

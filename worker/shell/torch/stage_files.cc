@@ -14,6 +14,7 @@
 #include "worker/shell/checkpoint/unnamed_file.h"
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/memory/fence.h"
+#include "worker/shell/memory/streaming_copy.h"
 #include "worker/shell/torch/torch_guard.h"
 #include "worker/shell/torch/torch_layers.h"
 
@@ -242,7 +243,7 @@ absl::Status StageFiles::BeginSnapshot(const HeldStage& stage, SnapshotMemory& m
     replaced.flat.owner = block->owner;
     replaced.flat.place = MemoryPlace::kHost;
     replaced.flat.ready = nullptr;
-    device_.math().Copy(replaced.flat.data, newest.data, newest.bytes);
+    StreamingCopy(replaced.flat.data, newest.data, newest.bytes);
   } else {
     absl::StatusOr<Tensor> copy = CopyBehindJob(replaced.flat);
     if (!copy.ok()) return copy.status();
@@ -281,7 +282,7 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::Snapshot(const 
     copy.owner = block->owner;
     copy.place = MemoryPlace::kHost;
     copy.ready = nullptr;
-    device_.math().Copy(copy.data, flat.data, flat.bytes);
+    StreamingCopy(copy.data, flat.data, flat.bytes);
     return copy;
   });
   if (snapshot.ok()) (*snapshot)->block = *block;
