@@ -23,7 +23,7 @@
 namespace weft {
 
 class DisturbedRun : public ::testing::Test {
- public:
+ protected:
   static constexpr int kSeconds = 120;  // how long anything may take before the test fails
 
   // Asks until it is so. Returns false if it never was.
@@ -35,7 +35,6 @@ class DisturbedRun : public ::testing::Test {
     return false;
   }
 
- protected:
   // Returns the steps in the log and their losses, in the order of their lines, without their times. The last
   // line may still be on its way.
   static std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
