@@ -14,14 +14,17 @@ absl::Status UnknownWorker(const std::string& name) {
       absl::StrCat("no worker \"", absl::CHexEscape(name), "\" is connected; weft workers lists them"));
 }
 
-// Returns true for what changes only the work of runs, unless it ends one: it makes no worker free or lost,
-// and no deadline of a session earlier.
+// Returns true for what changes only the work of the run that the worker serves, unless it begins or ends
+// one: it makes no worker free or lost, and no deadline of a session earlier.
 bool IsWork(const Event& event) {
   const auto* said = std::get_if<SessionMessage>(&event);
-  if (said == nullptr) return std::holds_alternative<Tick>(event);
-  const FromWorker& m = said->message;
-  return std::holds_alternative<Credit>(m) || std::holds_alternative<Completions>(m) ||
-         std::holds_alternative<Report>(m) || std::holds_alternative<LogLines>(m);
+  if (said == nullptr) return false;
+  const auto is_any = [&]<class... Messages>(std::variant<Messages...>*) {
+    return (std::holds_alternative<Messages>(said->message) || ...);
+  };
+  using Work = std::variant<Prepared, Credit, Completions, Report, Finished, GroupId, Stalled, SnapshotSaved,
+                            CheckpointSealed, Validation, LogLines, Spans>;
+  return is_any(static_cast<Work*>(nullptr));
 }
 
 }  // namespace
@@ -63,10 +66,15 @@ void CoordinatorCore::BeginStep(int64_t now) {
 }
 
 Effects CoordinatorCore::EndStep() {
+  for (const Run* run : Changed()) runs_.NoteDue(*run);
   CheckDeadlines();
   if (stirred_) StartWaiting();
   ExpandRuns();
-  for (const auto& [id, run] : runs_.active()) run->Grant(out_);
+  for (Run* run : Changed()) {
+    run->Grant(out_);
+    runs_.NoteDue(*run);
+  }
+  worked_.clear();
   if (std::exchange(stirred_, false)) {
     ++out_.counts.surveys;
     sessions_due_ = sessions_.next_due();
@@ -74,6 +82,18 @@ Effects CoordinatorCore::EndStep() {
   out_.effects.records.steps = out_.effects.steps;
   out_.effects.records.validations = out_.effects.validations;
   return out_.Take();
+}
+
+std::vector<Run*> CoordinatorCore::Changed() {
+  std::vector<Run*> changed;
+  if (stirred_) {
+    for (const auto& [id, run] : runs_.active()) changed.push_back(run);
+    return changed;
+  }
+  for (const uint64_t id : worked_) {
+    if (const auto run = runs_.active().find(id); run != runs_.active().end()) changed.push_back(run->second);
+  }
+  return changed;
 }
 
 // ---- runs
@@ -184,10 +204,11 @@ void CoordinatorCore::StartWaiting() {
 
 // A run that lost processes takes in those that are free again, unless another run waits for them.
 void CoordinatorCore::ExpandRuns() {
-  const auto smaller = std::find_if(runs_.active().begin(), runs_.active().end(),
-                                    [this](const auto& entry) { return entry.second->MayExpand(out_.now); });
-  if (smaller == runs_.active().end()) return;
-  Run& run = *smaller->second;
+  const std::vector<Run*> changed = Changed();
+  const auto smaller = std::find_if(changed.begin(), changed.end(),
+                                    [this](const Run* run) { return run->MayExpand(out_.now); });
+  if (smaller == changed.end()) return;
+  Run& run = **smaller;
   if (IsWaitedFor(run.info().terms.pool)) return;
   const std::vector<Worker*> free = queue_.FreeFor(run);
   if (free.empty()) return;
@@ -386,6 +407,7 @@ Run* CoordinatorCore::ServedRun(const Worker& worker, uint64_t id) {
     ++out_.counts.fenced;
     return nullptr;
   }
+  worked_.insert(id);
   return runs_.Find(id);
 }
 
@@ -393,7 +415,9 @@ void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->state() != RunState::kPreparing) return;
   run->Take(out_, worker.session, m);
-  if (run->state() == RunState::kRunning) BeginLeases(*run);
+  if (run->state() != RunState::kRunning) return;
+  stirred_ = true;  // its processes have leases from now on
+  BeginLeases(*run);
 }
 
 void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
@@ -420,9 +444,7 @@ void CoordinatorCore::Drain(Worker& worker, const std::string& reason) {
 // ---- deadlines
 
 int64_t CoordinatorCore::next_deadline() const {
-  int64_t next = std::min({sessions_due_, runs_.waiting().next_due(), span_requests_.next_due()});
-  for (const auto& [id, run] : runs_.active()) next = std::min(next, run->next_due());
-  return next;
+  return std::min({sessions_due_, runs_.next_due(), span_requests_.next_due()});
 }
 
 void CoordinatorCore::CheckDeadlines() {
@@ -436,7 +458,7 @@ void CoordinatorCore::CheckDeadlines() {
     if (const std::optional<std::string> reason = sessions_.Overdue(out_, worker))
       Lose(worker, WorkerChange::Kind::kLost, *reason);
   }
-  std::vector<uint64_t> live = runs_.waiting().Due(out_.now);
+  std::vector<uint64_t> live = runs_.waiting().dues().By(out_.now);
   for (const auto& [id, run] : runs_.active()) live.push_back(id);
   std::sort(live.begin(), live.end());
   for (const uint64_t id : live) {

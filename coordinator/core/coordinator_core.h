@@ -25,7 +25,8 @@
 //   6. The reported cause is the first: a failure reported by a process waits a moment for the death of
 //      another that explains it.
 //
-// A Step that only takes completions, credits and reports looks at no worker but those that speak.
+// A Step that only takes completions, credits and reports looks at no worker but those that speak, and at no
+// run but theirs.
 //
 // One thread owns it. Memory: per worker, per live run a window of steps, and the `runs_kept` runs that ended
 // last.
@@ -33,6 +34,7 @@
 #define WEFT_COORDINATOR_CORE_COORDINATOR_CORE_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -142,6 +144,10 @@ class CoordinatorCore {
   void CheckDeadlines();
   void EndBlame(Run& run);
 
+  // Returns the active runs that this Step may have changed: all, if it stirred; else those that it took
+  // work of.
+  std::vector<Run*> Changed();
+
   CoreOptions options_;
   RunTable runs_;
   WorkerSessions sessions_;
@@ -151,6 +157,7 @@ class CoordinatorCore {
   // True if this Step may have changed more than the work of runs. Only then are all workers looked at: there
   // may be many, and most Steps are work.
   bool stirred_ = false;
+  std::set<uint64_t> worked_;      // runs that this Step took work of
   int64_t sessions_due_ = kNever;  // a time before which no session is overdue
   StepEffects out_;                // of the present Step; its counters are of the core's life
 };

@@ -25,11 +25,13 @@ RunQueue::State RunQueue::Now() {
   for (const auto& [id, run] : runs_.waiting().begun()) gathering += run->gathering() ? 1 : 0;
   for (const auto& [id, run] : runs_.active()) gathering += run->gathering() || run->returning() ? 1 : 0;
   std::vector<SessionId> free;
+  size_t connected = 0, ending = 0;
   for (const auto& [session, w] : workers_.all()) {
     if (w.free()) free.push_back(session);
+    connected += w.connected() ? 1 : 0;
+    ending += w.greeted && w.ending() ? 1 : 0;
   }
-  return {std::move(free), workers_.Connected(), workers_.Ending().size(), runs_.live().size(),
-          gathering,       runs_.next_run()};
+  return {std::move(free), connected, ending, runs_.live().size(), gathering, runs_.next_run()};
 }
 
 RunQueue::Pass RunQueue::Begin() {

@@ -49,10 +49,12 @@ void RunTable::AddLive(Run& run) {
 void RunTable::File(Run& run) {
   if (run.state() <= RunState::kWaiting && !run.returning()) {
     active_.erase(run.id());
+    active_dues_.Remove(run.id());
     return waiting_.Add(&run);
   }
   waiting_.Remove(run);
   active_[run.id()] = &run;
+  NoteDue(run);
 }
 
 Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {
@@ -98,6 +100,7 @@ void RunTable::Retire(StepEffects& out, uint64_t id) {
   live_.erase(std::lower_bound(live_.begin(), live_.end(), id));
   waiting_.Remove(runs_.at(id));
   active_.erase(id);
+  active_dues_.Remove(id);
   plan_bytes_ -= plan_bytes_of_.extract(id).mapped();
   ended_.push_back(id);
   ForgetOldest(out);

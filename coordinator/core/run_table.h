@@ -10,6 +10,7 @@
 #ifndef WEFT_COORDINATOR_CORE_RUN_TABLE_H_
 #define WEFT_COORDINATOR_CORE_RUN_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -62,6 +63,10 @@ class RunTable {
   WaitingRuns& waiting() { return waiting_; }
   const WaitingRuns& waiting() const { return waiting_; }
   const std::map<uint64_t, Run*>& active() const { return active_; }
+  // Notes that the deadline of an active run may have changed.
+  void NoteDue(const Run& run) { active_dues_.Set(run.id(), run.next_due()); }
+  // Returns the earliest deadline of the runs, as they were filed or noted last.
+  int64_t next_due() const { return std::min(waiting_.dues().earliest(), active_dues_.earliest()); }
   // Counts the runs by state.
   void Count(Probe* probe) const;
 
@@ -81,6 +86,7 @@ class RunTable {
   std::vector<uint64_t> live_;
   WaitingRuns waiting_;
   std::map<uint64_t, Run*> active_;
+  RunDues active_dues_;
   std::map<uint64_t, int64_t> plan_bytes_of_;  // of the live runs, as they were taken in
   int64_t plan_bytes_ = 0;                     // sum of these
   std::deque<uint64_t> ended_;                 // in the order of their ends

@@ -110,14 +110,7 @@ bool WaitingRuns::HasBegun(const Run& run) {
 }
 
 void WaitingRuns::Add(Run* run) {
-  const auto [known, added] = dues_of_.emplace(run->id(), kNever);
-  const int64_t due = run->next_due();
-  if (known->second != due) {
-    dues_.erase({known->second, run->id()});
-    if (due != kNever) dues_.emplace(due, run->id());
-    known->second = due;
-  }
-  if (!added) return;
+  if (!dues_.Set(run->id(), run->next_due())) return;
   if (HasBegun(*run)) {
     begun_.emplace(run->id(), run);
     return;
@@ -129,10 +122,7 @@ void WaitingRuns::Add(Run* run) {
 }
 
 void WaitingRuns::Remove(const Run& run) {
-  const auto known = dues_of_.find(run.id());
-  if (known == dues_of_.end()) return;
-  dues_.erase({known->second, run.id()});
-  dues_of_.erase(known);
+  if (!dues_.Remove(run.id())) return;
   if (begun_.erase(run.id()) > 0) return;
   const auto line = lines_.find(run.info().terms.pool);
   line->second.Remove(run);
@@ -152,12 +142,6 @@ bool WaitingRuns::WaitsFor(const std::string& pool) const {
   if (lines_.count(pool) > 0) return true;
   return std::any_of(begun_.begin(), begun_.end(),
                      [&](const auto& entry) { return entry.second->info().terms.pool == pool; });
-}
-
-std::vector<uint64_t> WaitingRuns::Due(int64_t now) const {
-  std::vector<uint64_t> due;
-  for (auto it = dues_.begin(); it != dues_.end() && it->first <= now; ++it) due.push_back(it->second);
-  return due;
 }
 
 }  // namespace weft

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "coordinator/core/run.h"
+#include "coordinator/core/run_dues.h"
 
 namespace weft {
 
@@ -64,15 +65,13 @@ class WaitingRuns {
   // Notes how many workers of the pool are connected.
   void SetConnected(const std::string& pool, size_t connected);
 
-  size_t size() const { return dues_of_.size(); }
+  size_t size() const { return dues_.size(); }
   // Returns the runs that have begun before, by number.
   const Runs& begun() const { return begun_; }
   std::map<std::string, Line>& lines() { return lines_; }
   // Returns true if a run waits for workers of the pool.
   bool WaitsFor(const std::string& pool) const;
-  int64_t next_due() const { return dues_.empty() ? kNever : dues_.begin()->first; }
-  // Returns the runs whose deadlines have passed.
-  std::vector<uint64_t> Due(int64_t now) const;
+  const RunDues& dues() const { return dues_; }
 
  private:
   static bool HasBegun(const Run& run);
@@ -80,8 +79,7 @@ class WaitingRuns {
   Runs begun_;
   std::map<std::string, Line> lines_;  // by pool; none is empty
   std::map<std::string, int32_t> connected_;
-  std::map<uint64_t, int64_t> dues_of_;
-  std::set<std::pair<int64_t, uint64_t>> dues_;  // those that there are
+  RunDues dues_;
 };
 
 }  // namespace weft

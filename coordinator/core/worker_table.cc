@@ -66,16 +66,12 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted,
     if (w.process == wanted) {
       return absl::AlreadyExistsError(absl::StrCat("process number ", wanted, " is taken by ", w.Label()));
     }
-    taken.insert(w.process);
+    if (wanted < 0) taken.insert(w.process);
   }
   if (wanted >= 0) return wanted;
   int32_t number = 0;
   while (taken.count(number) > 0 || reserved(number)) ++number;
   return number;
-}
-
-size_t WorkerTable::Connected() const {
-  return std::count_if(workers_.begin(), workers_.end(), [](const auto& e) { return e.second.connected(); });
 }
 
 size_t WorkerTable::ConnectedIn(const std::string& pool) const {

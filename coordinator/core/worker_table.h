@@ -86,9 +86,8 @@ class WorkerTable {
   // fewer runs first; then by process number.
   std::vector<Worker*> Free();
 
-  // Counts the workers that greeted and whose session is not broken, free or busy; without those that are
-  // late with the end of an aborted run. Of one pool, or of all.
-  size_t Connected() const;
+  // Counts the workers of a pool that greeted and whose session is not broken, free or busy; without those
+  // that are late with the end of an aborted run.
   size_t ConnectedIn(const std::string& pool) const;
   // Returns the workers that end an aborted run, by session.
   std::vector<const Worker*> Ending() const;

@@ -211,10 +211,10 @@ TEST_F(RunQueueTest, ManyRunsThatNeedMoreThanAreConnected_AreToldWhatStaysTrue) 
   EXPECT_EQ(out.effects.runs.size(), RunQueue::kExact);
   EXPECT_THAT(ReasonOf(all[0]), HasSubstr("needs 3 worker processes, 1 is free (1 connected)"));
   EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("needs 3 worker processes, more than are connected"));
-  EXPECT_EQ(runs.waiting().next_due(), options.waiting_ns);
+  EXPECT_EQ(runs.waiting().dues().earliest(), options.waiting_ns);
   for (const SessionId session : {2, 3}) Join(session);
   EXPECT_THAT(Pass(), ElementsAre(all[0]));
-  EXPECT_EQ(runs.waiting().next_due(), kNever) << "the others wait for their turn";
+  EXPECT_EQ(runs.waiting().dues().earliest(), kNever) << "the others wait for their turn";
   EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("behind at least"));
 }
 
