@@ -50,10 +50,9 @@ class Supervised {
       const std::vector<std::string>& program, const std::string& folder, const Fault& fault,
       std::function<void()> on_end = [] {})
       : first_(WithFault(program, folder, fault)), thread_([this, program, on_end] {
-          siginfo_t end{};
           // The process is not reaped here, so its number stays its own.
-          waitid(P_PID, static_cast<id_t>(first_.pid()), &end, WEXITED | WNOWAIT);
-          if (end.si_code != CLD_KILLED || end.si_status != SIGKILL) return;
+          waitid(P_PID, static_cast<id_t>(first_.pid()), &end_, WEXITED | WNOWAIT);
+          if (end_.si_code != CLD_KILLED || end_.si_status != SIGKILL) return;
           on_end();
           restarted_ = Clock::now();
           second_ = std::make_unique<Command>(program);
@@ -63,6 +62,8 @@ class Supervised {
     if (!thread_.joinable()) return;
     kill(first_.pid(), SIGKILL);
     thread_.join();
+    std::cout << "the first process ended with code " << end_.si_code << ", status " << end_.si_status
+              << "\n";
     for (Command* program : {&first_, second_.get()}) {
       if (program == nullptr) continue;
       program->Signal(SIGKILL);
@@ -104,6 +105,7 @@ class Supervised {
 
   Command first_;
   std::unique_ptr<Command> second_;
+  siginfo_t end_{};  // of the first
   Clock::time_point restarted_;
   std::thread thread_;
 };

@@ -27,10 +27,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -92,6 +94,19 @@ void Overwrite(const std::string& path, const std::string& bytes) {
     at += static_cast<size_t>(n);
   }
   if (fd >= 0) close(fd);
+}
+
+// Returns true if every thread of the process is stopped.
+bool IsStopped(pid_t pid) {
+  std::error_code gone;
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+    // "pid (name) state ..", and a name may have brackets.
+    const std::string stat = Contents(thread.path() / "stat");
+    const size_t state = stat.rfind(')') + 2;
+    if (state < stat.size() && stat[state] != 'T') return false;
+  }
+  return true;
 }
 
 class Disk {
@@ -207,8 +222,17 @@ class Disk {
   }
 
   [[noreturn]] void Cut() {
-    if (loses_) LosePower();
-    kill(getpid(), SIGKILL);
+    const pid_t program = getpid();
+    if (!loses_) kill(program, SIGKILL);
+    // No thread of the program may see what its files become: it could fail otherwise than by the cut, as
+    // where a file that it has mapped is shorter. So another process stops it first.
+    if (fork() == 0) {
+      kill(program, SIGSTOP);
+      while (!IsStopped(program)) usleep(500);
+      LosePower();
+      kill(program, SIGKILL);
+      _exit(0);
+    }
     for (;;) pause();
   }
 
