@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft {
@@ -20,23 +22,20 @@ std::string Needs(size_t processes, const std::string& pool) {
 
 }  // namespace
 
-RunQueue::State RunQueue::Now() {
+RunQueue::State RunQueue::Now() const {
   size_t gathering = 0;
   for (const auto& [id, run] : runs_.waiting().begun()) gathering += run->gathering() ? 1 : 0;
   for (const auto& [id, run] : runs_.active()) gathering += run->gathering() || run->returning() ? 1 : 0;
   std::vector<SessionId> free;
-  size_t connected = 0, ending = 0;
-  for (const auto& [session, w] : workers_.all()) {
-    if (w.free()) free.push_back(session);
-    connected += w.connected() ? 1 : 0;
-    ending += w.greeted && w.ending() ? 1 : 0;
-  }
-  return {std::move(free), connected, ending, runs_.live().size(), gathering, runs_.next_run()};
+  for (const Worker* w : survey_.free) free.push_back(w->session);
+  size_t connected = 0;
+  for (const auto& [pool, count] : survey_.connected) connected += count;
+  return {std::move(free),     connected, survey_.ending.size(),
+          runs_.live().size(), gathering, runs_.next_run()};
 }
 
 RunQueue::Pass RunQueue::Begin() {
-  absl::btree_map<std::string, size_t> connected;  // by pool
-  for (const auto& [session, w] : workers_.all()) connected[w.hello.pool] += w.connected() ? 1 : 0;
+  std::map<std::string, size_t> connected = survey_.connected;
   WaitingRuns& waiting = runs_.waiting();
   for (const auto& [pool, line] : waiting.lines()) connected.try_emplace(pool, 0);
   for (const auto& [pool, count] : connected) waiting.SetConnected(pool, count);
@@ -47,15 +46,18 @@ RunQueue::Pass RunQueue::Begin() {
 }
 
 WaitingRuns::Processes RunQueue::ProcessesOfOwners() const {
+  absl::flat_hash_map<uint64_t, int64_t> of_run;
+  for (const Worker* w : survey_.taken) of_run[w->run] += w->serves() ? 1 : 0;
   WaitingRuns::Processes processes;
-  for (const auto& [session, w] : workers_.all()) {
-    const Run* run = w.serves() ? runs_.Find(w.run) : nullptr;
-    if (run != nullptr) ++processes[run->info().terms.owner];
+  for (const auto& [id, count] : of_run) {
+    const Run* run = runs_.Find(id);
+    if (run != nullptr && count > 0) processes[run->info().terms.owner] += count;
   }
   return processes;
 }
 
 Run* RunQueue::NextFresh() {
+  if (runs_.waiting().lines().empty()) return nullptr;
   using Key = std::tuple<int32_t, int64_t, uint64_t>;
   const WaitingRuns::Processes processes = ProcessesOfOwners();
   std::optional<Key> least;
@@ -77,16 +79,26 @@ Run* RunQueue::NextFresh() {
 // Returns the processes that serve a run, as another worker, that cannot share them with this one.
 absl::flat_hash_set<Worker::ProcessKey> RunQueue::ProcessesOfStrangers(const Run& run) const {
   absl::flat_hash_set<Worker::ProcessKey> processes;
-  for (const auto& [session, w] : workers_.all()) {
-    if (w.run == 0 || w.run == run.id()) continue;
-    const Run* other = runs_.Find(w.run);
-    if (other == nullptr || !other->SharesProcessesWith(run)) processes.insert(w.process_key());
+  absl::flat_hash_map<uint64_t, bool> shares;  // by run
+  for (const Worker* w : survey_.taken) {
+    if (w->run == run.id()) continue;
+    const auto [known, is_new] = shares.emplace(w->run, false);
+    if (is_new) {
+      const Run* other = runs_.Find(w->run);
+      known->second = other != nullptr && other->SharesProcessesWith(run);
+    }
+    if (!known->second) processes.insert(w->process_key());
   }
   return processes;
 }
 
 std::vector<Worker*> RunQueue::FreeFor(const Run& run) {
-  std::vector<Worker*> free = workers_.Free();
+  survey_ = workers_.Survey();
+  return FreeInSurvey(run);
+}
+
+std::vector<Worker*> RunQueue::FreeInSurvey(const Run& run) const {
+  std::vector<Worker*> free = survey_.FreeInOrder();
   const std::set<SessionId>& own = run.placement().processes();
   std::erase_if(free, [&](const Worker* w) {
     return w->hello.pool != run.info().terms.pool && own.count(w->session) == 0;
@@ -127,7 +139,7 @@ size_t RunQueue::Needed(const Run& run, size_t free) {
   const size_t wanted = run.info().processes;
   if (!run.takes_fewer()) return wanted;
   size_t there = free;
-  for (const Worker* w : workers_.Ending()) {
+  for (const Worker* w : survey_.ending) {
     const bool comes = !w->broken && !w->reported_late && !w->leaving;
     there += comes && w->hello.pool == run.info().terms.pool ? 1 : 0;
   }
@@ -137,15 +149,14 @@ size_t RunQueue::Needed(const Run& run, size_t free) {
 // Returns true while a process that leaves, or that an order takes all ranks from, has not ended the run's
 // last attempt, which it does soon.
 bool RunQueue::AwaitsLeaver(const Run& run) {
-  const std::vector<const Worker*> ending = workers_.Ending();
-  return std::any_of(ending.begin(), ending.end(), [&](const Worker* w) {
+  return std::any_of(survey_.ending.begin(), survey_.ending.end(), [&](const Worker* w) {
     return IsEnding(*w, run) && (w->leaving || run.placement().ordered());
   });
 }
 
 RunQueue::Look RunQueue::LookAt(Run& run) {
   if (!HasOrdered(run)) run.ForgetPlacement();
-  std::vector<Worker*> free = FreeFor(run);
+  std::vector<Worker*> free = FreeInSurvey(run);
   // Processes that keep copies of the run's state are worth more to it than others.
   const std::set<SessionId> ordered = run.placement().processes(), keepers = run.copies().Keepers();
   std::erase_if(free, [&](const Worker* w) { return !ordered.empty() && ordered.count(w->session) == 0; });
@@ -163,6 +174,7 @@ RunQueue::Look RunQueue::LookAt(Run& run) {
 }
 
 std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
+  survey_ = workers_.Survey();
   if (!pass_.has_value()) {
     if (Now() == seen_) return std::nullopt;
     pass_ = Begin();
@@ -187,8 +199,8 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
 }
 
 RunQueue::Pool RunQueue::LookAt(const std::string& pool) const {
-  Pool now{workers_.ConnectedIn(pool), ""};
-  for (const Worker* w : workers_.Ending()) {
+  Pool now{survey_.connected_in(pool), ""};
+  for (const Worker* w : survey_.ending) {
     if (w->hello.pool == pool)
       absl::StrAppend(&now.ending, "; ", w->Label(), " has not ended run ", w->run, " yet");
   }
@@ -225,7 +237,7 @@ void RunQueue::TellLines(StepEffects& out) {
     std::vector<Run*> near = line.First(kExact, processes);
     for (Run* large : line.FirstOfLarge(kExact)) near.push_back(large);
     const Pool workers = LookAt(pool);
-    const size_t free = near.empty() ? 0 : FreeFor(*near[0]).size();
+    const size_t free = near.empty() ? 0 : FreeInSurvey(*near[0]).size();
     for (Run* run : line.SetNear(near)) TellRoughly(out, *run, workers);
     for (Run* run : near) Tell(out, *run, workers, free, static_cast<size_t>(run->info().processes));
   }

@@ -47,7 +47,7 @@ class RunQueue {
   // or ends it, before it asks again. Asked though nothing has changed since the last pass, it looks at no
   // run.
   std::optional<Admission> Next(StepEffects& out);
-  // Returns the workers that are free for the run, in the order of WorkerTable::Free.
+  // Returns the workers that are free for the run, in the order of WorkerSurvey::FreeInOrder.
   std::vector<Worker*> FreeFor(const Run& run);
 
  private:
@@ -62,11 +62,12 @@ class RunQueue {
     std::vector<uint64_t> begun;                          // runs that have begun before, the next one last
     absl::btree_map<std::string, uint64_t> holding_back;  // by pool: first run that waits for its turn
   };
-  State Now();
+  State Now() const;
   Pass Begin();
   // Returns the processes that serve each owner's runs.
   WaitingRuns::Processes ProcessesOfOwners() const;
   absl::flat_hash_set<Worker::ProcessKey> ProcessesOfStrangers(const Run& run) const;
+  std::vector<Worker*> FreeInSurvey(const Run& run) const;
   // Returns the next run that has not begun before, of a pool that nobody holds back; null for none.
   Run* NextFresh();
   // Returns how the run can start; none if it cannot. `free` and `needed`: the processes that are free for it
@@ -94,7 +95,8 @@ class RunQueue {
 
   RunTable& runs_;
   WorkerTable& workers_;
-  State seen_;  // as of the end of the last pass
+  WorkerSurvey survey_;  // of the present call
+  State seen_;           // as of the end of the last pass
   std::optional<Pass> pass_;
 };
 

@@ -74,37 +74,40 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted,
   return number;
 }
 
-size_t WorkerTable::ConnectedIn(const std::string& pool) const {
-  return std::count_if(workers_.begin(), workers_.end(),
-                       [&](const auto& e) { return e.second.connected() && e.second.hello.pool == pool; });
-}
-
-std::vector<const Worker*> WorkerTable::Ending() const {
-  std::vector<const Worker*> ending;
-  for (const auto& [id, w] : workers_) {
-    if (w.greeted && w.ending()) ending.push_back(&w);
-  }
-  return ending;
-}
-
-std::vector<Worker*> WorkerTable::Free() {
-  absl::flat_hash_map<Worker::ProcessKey, int> serving, seen;
-  std::vector<Worker*> free;
+WorkerSurvey WorkerTable::Survey() {
+  WorkerSurvey survey;
+  auto pool = survey.connected.end();  // of the worker before, as most are of one
   for (auto& [id, w] : workers_) {
-    if (w.run != 0) ++serving[w.process_key()];
-    if (w.free()) free.push_back(&w);
+    if (w.free()) survey.free.push_back(&w);
+    if (w.run != 0) survey.taken.push_back(&w);
+    if (w.greeted && w.ending()) survey.ending.push_back(&w);
+    if (pool == survey.connected.end() || pool->first != w.hello.pool)
+      pool = survey.connected.try_emplace(w.hello.pool, 0).first;
+    pool->second += w.connected() ? 1 : 0;
   }
-  std::sort(free.begin(), free.end(),
+  return survey;
+}
+
+size_t WorkerSurvey::connected_in(const std::string& pool) const {
+  const auto found = connected.find(pool);
+  return found == connected.end() ? 0 : found->second;
+}
+
+std::vector<Worker*> WorkerSurvey::FreeInOrder() const {
+  absl::flat_hash_map<Worker::ProcessKey, int> serving, seen;
+  for (const Worker* w : taken) ++serving[w->process_key()];
+  std::vector<Worker*> ordered = free;
+  std::sort(ordered.begin(), ordered.end(),
             [](const Worker* a, const Worker* b) { return a->process < b->process; });
   // How many free workers of its process come before it, and how many serve.
   using Order = std::tuple<bool, int, int>;
-  std::vector<std::pair<Order, Worker*>> ordered;
-  for (Worker* w : free)
-    ordered.push_back({{w->failed_last, seen[w->process_key()]++, serving[w->process_key()]}, w});
-  std::stable_sort(ordered.begin(), ordered.end(),
+  std::vector<std::pair<Order, Worker*>> keyed;
+  for (Worker* w : ordered)
+    keyed.push_back({{w->failed_last, seen[w->process_key()]++, serving[w->process_key()]}, w});
+  std::stable_sort(keyed.begin(), keyed.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = 0; i < free.size(); ++i) free[i] = ordered[i].second;
-  return free;
+  for (size_t i = 0; i < ordered.size(); ++i) ordered[i] = keyed[i].second;
+  return ordered;
 }
 
 std::vector<Peer> PeersOf(const std::vector<Worker*>& workers) {

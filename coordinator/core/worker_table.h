@@ -62,6 +62,22 @@ std::vector<Peer> PeersOf(const std::vector<Worker*>& workers);
 // Returns the bytes of all that together, where each is told of all.
 int64_t BytesToTell(const std::vector<Peer>& peers);
 
+// What one look at all workers shows, each list by session. Valid until a worker changes.
+struct WorkerSurvey {
+  std::vector<Worker*> free;
+  std::vector<Worker*> taken;   // workers with a run, which they serve or end
+  std::vector<Worker*> ending;  // those of them that end an aborted run
+  // Workers of each pool that greeted and whose session is not broken, free or taken; without those that are
+  // late with the end of an aborted run.
+  std::map<std::string, size_t> connected;
+
+  size_t connected_in(const std::string& pool) const;
+  // Returns the free workers in the order in which a run takes them: those with which the last run failed
+  // last; of a process that serves several runs one before any other of it, and those of processes that serve
+  // fewer runs first; then by process number.
+  std::vector<Worker*> FreeInOrder() const;
+};
+
 class WorkerTable {
  public:
   Worker& Open(SessionId session, int64_t hello_deadline);
@@ -81,16 +97,8 @@ class WorkerTable {
   // which `reserved` is false.
   absl::StatusOr<int32_t> NumberFor(int32_t wanted, const std::function<bool(int32_t)>& reserved) const;
 
-  // Returns the free workers in the order in which a run takes them: those with which the last run failed
-  // last; of a process that serves several runs one before any other of it, and those of processes that serve
-  // fewer runs first; then by process number.
-  std::vector<Worker*> Free();
-
-  // Counts the workers of a pool that greeted and whose session is not broken, free or busy; without those
-  // that are late with the end of an aborted run.
-  size_t ConnectedIn(const std::string& pool) const;
-  // Returns the workers that end an aborted run, by session.
-  std::vector<const Worker*> Ending() const;
+  // Looks at all workers, which may be many.
+  WorkerSurvey Survey();
 
   std::map<SessionId, Worker>& all() { return workers_; }
   const std::map<SessionId, Worker>& all() const { return workers_; }
