@@ -219,12 +219,12 @@ void Fleet::StepCoordinator() {
 }
 
 void Fleet::CarryOut(Effects effects) {
-  std::set<Worker*> told;
+  std::set<int> told;
   for (OutgoingMessage& m : effects.messages) {
     Worker& w = *workers_[m.session - 1];
     if (w.dead) continue;
     Check(w.session->coordinator_end.Send(std::move(m.message)));
-    told.insert(&w);
+    told.insert(w.number);
   }
   for (const Reply& r : effects.replies) Check(r.status);
   for (const CloseSession& c : effects.closed) {
@@ -234,7 +234,7 @@ void Fleet::CarryOut(Effects effects) {
     if (s.step != steps_[s.run]++) Problem(absl::StrCat("run ", s.run, " tells of step ", s.step));
   }
   for (const RunInfo& run : effects.runs) TakeRun(run);
-  for (Worker* w : told) Pump(*w);
+  for (const int number : told) Pump(*workers_[number]);
 }
 
 void Fleet::TakeRun(const RunInfo& run) {

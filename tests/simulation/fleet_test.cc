@@ -48,5 +48,13 @@ TEST(Fleet, ATenthOfTheWorkersIsLostAMinute_EveryRunEnds) {
   }
 }
 
+TEST(Fleet, EqualSeeds_PlayTheSame) {
+  FleetOptions options;
+  options.runs = 5;
+  const FleetResult first = RunFleet(options), second = RunFleet(options);
+  EXPECT_EQ(first.events, second.events);
+  EXPECT_EQ(first.virtual_ns, second.virtual_ns);
+}
+
 }  // namespace
 }  // namespace weft
