@@ -25,8 +25,8 @@
 //   6. The reported cause is the first: a failure reported by a process waits a moment for the death of
 //      another that explains it.
 //
-// A Step that only takes completions, credits and reports looks at no worker but those that speak, and at no
-// run but theirs.
+// A Step that only takes what workers say of the work of their runs looks at no worker but those that speak,
+// and at no run but theirs.
 //
 // One thread owns it. Memory: per worker, per live run a window of steps, and the `runs_kept` runs that ended
 // last.

@@ -6,7 +6,7 @@
 // runs have at that time, and is asked for. Of a pool, runs that need more processes than are connected lie
 // apart, by that number: they hold back nobody.
 //
-// Invariants: each run is here once; next_due is the earliest deadline of all, as of the last Add of each.
+// Invariants: each run is here once; dues() has the deadline of each, as of its last Add.
 // The finding of a run, and its joining and leaving, take a time that grows with the logarithm of their
 // number. Refers to the runs, which outlive their stay. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_WAITING_RUNS_H_
@@ -16,9 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/core/run.h"
