@@ -227,6 +227,7 @@ class Disk {
     // No thread of the program may see what its files become: it could fail otherwise than by the cut, as
     // where a file that it has mapped is shorter. So another process stops it first.
     if (fork() == 0) {
+      close_range(3, ~0u, 0);  // it must not outlive the program as the holder of a lock
       kill(program, SIGSTOP);
       while (!IsStopped(program)) usleep(500);
       LosePower();
