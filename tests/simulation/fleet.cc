@@ -5,9 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "schedules/families/families.h"
 #include "tests/simulation/joined_cores.h"
+#include "tests/simulation/timed_actions.h"
 #include "tests/simulation/world_random.h"
 #include "worker/core/worker_core.h"
 
@@ -53,14 +52,8 @@ class Fleet {
     std::map<int, int> pieces;                        // of snapshots, by step: that are to come
     std::map<Rank, std::pair<Job, int64_t>> running;  // and since when
   };
-  struct Event {
-    int64_t time;
-    uint64_t number;
-    std::function<void()> action;
-    bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
-  };
 
-  void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
+  void At(int64_t time, std::function<void()> action) { actions_.Add(time, std::move(action)); }
   // Does it later, if the worker is then in the same attempt.
   void InAttempt(Worker& w, int64_t delay, std::function<void()> action) {
     At(now_ + delay, [&w, epoch = w.core.epoch(), action = std::move(action)] {
@@ -77,7 +70,7 @@ class Fleet {
   void Join();
   void LoseOne();
   void Pump(Worker& w);
-  void Tell(weft::Event event);
+  void Tell(Event event);
   void StepCoordinator();
   void CarryOut(Effects effects);
   void TakeRun(const RunInfo& run);
@@ -96,14 +89,13 @@ class Fleet {
   Random random_;
   std::shared_ptr<const RunPlan> plan_;
   std::unique_ptr<CoordinatorCore> coordinator_;
-  std::vector<weft::Event> told_;
+  std::vector<Event> told_;
   int64_t coordinator_timer_ = -1;
   std::vector<std::unique_ptr<Worker>> workers_;  // also dead ones; a session's number is a place plus one
   std::vector<int> living_;                       // places there
   std::map<uint64_t, int> steps_;                 // told of each run
   std::set<uint64_t> ended_;
-  std::priority_queue<Event> events_;
-  uint64_t next_ = 0;
+  TimedActions actions_;
   int64_t now_ = 1;
   FleetResult result_;
 };
@@ -181,7 +173,7 @@ void Fleet::Pump(Worker& w) {
       auto events = w.session->ToCoordinator(now_, packet);
       if (!events.ok()) return Check(events.status());
       result_.messages += events->size();
-      for (weft::Event& event : *events) Tell(std::move(event));
+      for (Event& event : *events) Tell(std::move(event));
     });
   }
   while (auto packet = w.session->coordinator_end.Take(now_)) {
@@ -200,7 +192,7 @@ void Fleet::Pump(Worker& w) {
 }
 
 // Tells the coordinator of an event. As in its shell, what comes while it works is taken in one Step.
-void Fleet::Tell(weft::Event event) {
+void Fleet::Tell(Event event) {
   if (told_.empty()) At(now_ + kStepNs, [this] { StepCoordinator(); });
   told_.push_back(std::move(event));
 }
@@ -362,12 +354,11 @@ FleetResult Fleet::Run() {
     });
   }
   At(20 * kSecond, [this] { LoseOne(); });
-  while (!events_.empty() && result_.problem.empty() && ended_.size() < static_cast<size_t>(options_.runs)) {
-    const Event event = events_.top();
-    events_.pop();
-    now_ = event.time;
+  while (!actions_.empty() && result_.problem.empty() && ended_.size() < static_cast<size_t>(options_.runs)) {
+    const auto [time, action] = actions_.Take();
+    now_ = time;
     ++result_.events;
-    event.action();
+    action();
   }
   if (ended_.size() < static_cast<size_t>(options_.runs))
     Problem(absl::StrCat(ended_.size(), " of ", options_.runs, " runs ended"));

@@ -2,18 +2,13 @@
 // WEFT_WORKERS=n another number of workers.
 #include "tests/simulation/fleet.h"
 
-#include <cstdlib>
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/simulation/from_environment.h"
 
 namespace weft {
 namespace {
-
-int FromEnvironment(const char* name, int otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::atoi(text) : otherwise;
-}
 
 FleetResult Play(FleetOptions options) {
   options.seed = FromEnvironment("WEFT_SEED", 1);
@@ -28,7 +23,7 @@ FleetResult Play(FleetOptions options) {
 
 TEST(Fleet, OneInAHundredWorkersIsLostAMinute_EveryRunEnds) {
   FleetOptions options;
-  options.workers = FromEnvironment("WEFT_WORKERS", 2'000);
+  options.workers = static_cast<int>(FromEnvironment("WEFT_WORKERS", 2'000));
   options.runs = options.workers * 3 / 20;
   options.ranks = 8;
   const FleetResult result = Play(options);

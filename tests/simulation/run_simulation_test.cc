@@ -6,16 +6,12 @@
 #include <iostream>
 
 #include "gtest/gtest.h"
+#include "tests/simulation/from_environment.h"
 #include "tests/simulation/named_worlds.h"
 #include "tests/simulation/world.h"
 
 namespace weft {
 namespace {
-
-uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 std::string Text(const WorldOptions& o) { return Describe("a world of this test,", o); }
 

@@ -328,7 +328,7 @@ void World::ToCoordinator(Process& p, Packet<FromWorker> packet) {
   if (to_former ? former_ == nullptr : coordinator_ == nullptr) return;
   auto events = p.session->ToCoordinator(now_, std::move(packet));
   if (!events.ok()) return Problem(std::string(events.status().message()));
-  for (const weft::Event& e : *events) Note(Mix(11, std::get<SessionMessage>(e).message.index()));
+  for (const Event& e : *events) Note(Mix(11, std::get<SessionMessage>(e).message.index()));
   if (!events->empty()) to_former ? StepFormer(*std::move(events)) : StepCoordinator(*std::move(events));
   Pump(p);
 }
@@ -462,12 +462,11 @@ WorldResult World::Run() {
   if (options_.stop_at_ns > 0)
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMaxEvents = 5'000'000;
-  while (!events_.empty() && problem_.empty() && result_.events < kMaxEvents) {
-    const Event e = events_.top();
-    events_.pop();
-    now_ = e.time;
+  while (!actions_.empty() && problem_.empty() && result_.events < kMaxEvents) {
+    const auto [time, action] = actions_.Take();
+    now_ = time;
     ++result_.events;
-    e.action();
+    action();
     const bool idle = std::all_of(processes_.begin(), processes_.end(),
                                   [](const auto& p) { return p->dead || !p->core.has_run(); });
     if (finished_ && idle) break;

@@ -22,7 +22,7 @@ void World::Submit() {
   StepCoordinator({SubmitRun{1, "request", submitted_, "", options_.processes, "out"}});
 }
 
-void World::StepCoordinator(std::vector<weft::Event> events) {
+void World::StepCoordinator(std::vector<Event> events) {
   if (coordinator_ == nullptr) return;  // it was killed
   Effects effects = coordinator_->Step(now_, std::move(events));
   options_.coordinator_kills > 0 ? Hold(std::move(effects)) : CarryOut(std::move(effects));
@@ -31,7 +31,7 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
 
 // Steps a coordinator that goes on though another one leads: what it would store is refused, so it says no
 // more than what goes ahead of the store, to processes that have not gone over.
-void World::StepFormer(std::vector<weft::Event> events) {
+void World::StepFormer(std::vector<Event> events) {
   Effects effects = former_->Step(now_, std::move(events));
   for (OutgoingMessage& m : effects.messages) {
     if (std::holds_alternative<Grant>(m.message) || std::holds_alternative<weft::TakeSnapshot>(m.message))
@@ -84,7 +84,7 @@ void World::KillCoordinator() {
 void World::RestartCoordinator() {
   if (absl::Status s = CheckStored(stored_); !s.ok()) return Problem(std::string(s.message()));
   StartCore(++stored_.epoch);
-  std::vector<weft::Event> events;
+  std::vector<Event> events;
   for (const auto& [id, run] : stored_.runs) {
     // Whoever reads the store has them, also where nobody was told.
     steps_done_ = static_cast<int>(run.steps.size());

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <tuple>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_core.h"
 #include "tests/simulation/joined_cores.h"
+#include "tests/simulation/timed_actions.h"
 #include "tests/simulation/world.h"
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
@@ -99,12 +99,6 @@ class World {
     bool validating = false;
     int64_t up_timer = -1, down_timer = -1;
   };
-  struct Event {
-    int64_t time;
-    uint64_t number;
-    std::function<void()> action;
-    bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
-  };
   struct Outputs {
     std::optional<Value> kept_weights = std::nullopt;
     Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
@@ -120,7 +114,7 @@ class World {
     std::vector<StartEffect> jobs;  // jobs not reported yet, in the order of starts
   };
 
-  void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
+  void At(int64_t time, std::function<void()> action) { actions_.Add(time, std::move(action)); }
   // Likewise, unless the process is dead by then.
   void AtOf(Process& p, int64_t time, std::function<void()> action) {
     At(time, [&p, action = std::move(action)] {
@@ -168,8 +162,8 @@ class World {
   void ToWorker(Process& p, Packet<FromCoordinator> packet);
   void StartCore(uint64_t epoch);
   void Submit();
-  void StepCoordinator(std::vector<weft::Event> events);
-  void StepFormer(std::vector<weft::Event> events);
+  void StepCoordinator(std::vector<Event> events);
+  void StepFormer(std::vector<Event> events);
   void Hold(Effects effects);
   void SendTo(OutgoingMessage m);
   void CarryOut(Effects effects);
@@ -264,8 +258,7 @@ class World {
   std::vector<std::unique_ptr<Process>> processes_;  // also dead ones
   std::map<SessionId, Process*> sessions_;           // those whose sessions they were
   std::map<int, Process*> process_at_;               // those that live, by number
-  std::priority_queue<Event> events_;
-  uint64_t next_ = 0;
+  TimedActions actions_;
   int64_t now_ = 1;
   int64_t coordinator_timer_ = -1;
   Value trace_ = 0;
