@@ -14,17 +14,18 @@ absl::Status UnknownWorker(const std::string& name) {
       absl::StrCat("no worker \"", absl::CHexEscape(name), "\" is connected; weft workers lists them"));
 }
 
+template <class... Messages>
+bool HoldsAnyOf(const FromWorker& message) {
+  return (std::holds_alternative<Messages>(message) || ...);
+}
+
 // Returns true for what changes only the work of the run that the worker serves, unless it begins or ends
 // one: it makes no worker free or lost, and no deadline of a session earlier.
 bool IsWork(const Event& event) {
   const auto* said = std::get_if<SessionMessage>(&event);
   if (said == nullptr) return false;
-  const auto is_any = [&]<class... Messages>(std::variant<Messages...>*) {
-    return (std::holds_alternative<Messages>(said->message) || ...);
-  };
-  using Work = std::variant<Prepared, Credit, Completions, Report, Finished, GroupId, Stalled, SnapshotSaved,
-                            CheckpointSealed, Validation, LogLines, Spans>;
-  return is_any(static_cast<Work*>(nullptr));
+  return HoldsAnyOf<Prepared, Credit, Completions, Report, Finished, GroupId, Stalled, SnapshotSaved,
+                    CheckpointSealed, Validation, LogLines, Spans>(said->message);
 }
 
 }  // namespace
