@@ -2,13 +2,12 @@
 // what was not synced (power_cut.cc), and starts it again, as systemd would. Whatever was acknowledged is
 // there, once; no checkpoint that can be seen is damaged; and every run ends with the bits of the plain loop.
 //
-// WEFT_SEEDS=N takes every step on both sides: by kill -9 once, and by power cuts of N seeds; WEFT_SEEDS=A-B
-// takes the seeds from A to B, and kill -9 with seed 1. Otherwise some steps get one of these.
+// WEFT_SEEDS=N takes every step N times with each fault, WEFT_SEEDS=A-B those times from the A-th to the
+// B-th; otherwise some steps get one of them.
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -45,16 +44,16 @@ struct Fault {
 // log of its steps is FOLDER.log.
 class Supervised {
  public:
-  // Calls `on_end` between the end and the new start, on a thread of its own.
+  // Calls `on_end` between the end and the new start, on a thread of its own. `ready`: what the program says
+  // when it handles signals.
   Supervised(
       const std::vector<std::string>& program, const std::string& folder, const Fault& fault,
-      std::function<void()> on_end = [] {})
-      : first_(WithFault(program, folder, fault)), thread_([this, program, on_end] {
+      std::string ready, std::function<void()> on_end = [] {})
+      : ready_(std::move(ready)), first_(WithFault(program, folder, fault)), thread_([this, program, on_end] {
           // The process is not reaped here, so its number stays its own.
           waitid(P_PID, static_cast<id_t>(first_.pid()), &end_, WEXITED | WNOWAIT);
           if (end_.si_code != CLD_KILLED || end_.si_status != SIGKILL) return;
           on_end();
-          restarted_ = Clock::now();
           second_ = std::make_unique<Command>(program);
         }) {}
   // Prints what the program said, if the test ends before Stop.
@@ -78,18 +77,16 @@ class Supervised {
     first_.Signal(SIGTERM);
     thread_.join();
     Command& living = second_ == nullptr ? first_ : *second_;
-    // One that was started a moment ago may not handle the signal yet.
-    const bool is_young = second_ != nullptr && Clock::now() - restarted_ < std::chrono::seconds(5);
-    if (second_ != nullptr) living.Signal(SIGTERM);
+    if (second_ != nullptr) {
+      EXPECT_TRUE(second_->WaitFor(ready_, seconds));  // it may have been started a moment ago
+      second_->Signal(SIGTERM);
+    }
     const CommandResult end = living.Wait(seconds);
-    EXPECT_TRUE(end.code == 0 || (is_young && end.signal == SIGTERM))
-        << end.code << ", signal " << end.signal << ", timed out " << end.timed_out << ": " << end.err;
+    EXPECT_EQ(end.code, 0) << "signal " << end.signal << ": " << end.err;
     return second_ != nullptr;
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   static std::vector<std::string> WithFault(const std::vector<std::string>& program,
                                             const std::string& folder, const Fault& fault) {
     std::vector<std::string> command = {
@@ -103,10 +100,10 @@ class Supervised {
     return command;
   }
 
+  const std::string ready_;
   Command first_;
   std::unique_ptr<Command> second_;
   siginfo_t end_{};  // of the first
-  Clock::time_point restarted_;
   std::thread thread_;
 };
 
@@ -155,11 +152,20 @@ class DurableSteps : public DisturbedService {
     const std::vector<std::string> steps =
         absl::StrSplit(ReadWholeFile(folder_ / "whole.log"), '\n', absl::SkipEmpty());
     ASSERT_GT(steps.size(), 10u) << "the library was not loaded";
-    const std::vector<int> rounds = Rounds();
+    int first = 1, last = 0;
+    const char* seeds = getenv("WEFT_SEEDS");
+    const bool all = seeds != nullptr;
+    if (all) {
+      const std::vector<std::string> range = absl::StrSplit(seeds, '-');
+      ASSERT_TRUE(absl::SimpleAtoi(range.back(), &last) &&
+                  (range.size() == 1 || absl::SimpleAtoi(range.front(), &first)) && 1 <= first &&
+                  first <= last)
+          << "WEFT_SEEDS=" << seeds << " is neither N nor A-B";
+    }
     int tried = 0, faults = 0;
-    for (const int round : rounds) {
-      for (int step = 1; step <= static_cast<int>(steps.size()); step += TakesAll() ? 1 : kStride) {
-        const int kind = TakesAll() ? round : tried;
+    for (int round = 4 * (first - 1); round < (all ? 4 * last : 1); ++round) {
+      for (int step = 1; step <= static_cast<int>(steps.size()); step += all ? 1 : kStride) {
+        const int kind = all ? round : tried;
         const Fault fault{step, kind % 2 == 0, kind % 4 < 2 ? 0 : 1 + round * 1000 + step};
         const std::string folder = absl::StrCat(folder_ / "fault", round, "-", step);
         SCOPED_TRACE(absl::StrCat(fault.before ? "before " : "behind ", steps[step - 1],
@@ -179,24 +185,6 @@ class DurableSteps : public DisturbedService {
     EXPECT_GE(faults * 2, tried);
   }
 
-  static bool TakesAll() { return getenv("WEFT_SEEDS") != nullptr; }
-  // Returns the rounds to make: of seed S, 4 (S - 1) and the next three, each with a kind of fault. A fault
-  // without a loss of power draws nothing, so the first seed alone has it.
-  static std::vector<int> Rounds() {
-    if (!TakesAll()) return {0};
-    const std::string seeds = getenv("WEFT_SEEDS");
-    const std::vector<std::string> range = absl::StrSplit(seeds, '-');
-    int first = 1, last = 0;
-    EXPECT_TRUE(absl::SimpleAtoi(range.back(), &last) &&
-                (range.size() == 1 || absl::SimpleAtoi(range.front(), &first)) && 1 <= first && first <= last)
-        << "WEFT_SEEDS=" << seeds << " is neither N nor A-B";
-    std::vector<int> rounds;
-    for (int round = 4 * (first - 1); round < 4 * last; ++round) {
-      if (round < 4 || round % 4 >= 2) rounds.push_back(round);
-    }
-    return rounds;
-  }
-
   static constexpr int kStride = 9;        // of the steps that are taken without WEFT_SEEDS
   static constexpr int kUnavailable = 69;  // exit code of a client that finds no coordinator
 
@@ -212,7 +200,7 @@ TEST_F(DurableSteps, CoordinatorEndsAtEach_KeepsWhatItAcknowledged) {
   for (const std::string& word : Worker()) logged.push_back(word);
   const Command worker(logged);
   Sweep([&](const Fault& fault, const std::string& folder) {
-    Supervised coordinator(Coordinator(folder), folder, fault);
+    Supervised coordinator(Coordinator(folder), folder, fault, "listening on");
     std::vector<std::string> numbers;
     for (size_t run = 0; run < kRuns; ++run)
       numbers.push_back(SubmitPatiently(absl::StrCat(folder, "/out", run)));
@@ -242,7 +230,7 @@ TEST_F(DurableSteps, WorkerEndsAtEach_EachCheckpointThatCanBeSeenIsWhole) {
       }
     };
     Command coordinator(Coordinator(folder));
-    Supervised worker(Worker(), folder, fault, expect_whole);
+    Supervised worker(Worker(), folder, fault, "joined as", expect_whole);
     ExpectRun(SubmitPatiently(out), out);
     expect_whole();
     const bool came = worker.Stop(kSeconds);
