@@ -15,6 +15,7 @@
 #include "tests/bench/mlp_run.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/compute/value_hash.h"
 
 namespace weft {
 namespace {
@@ -103,10 +104,19 @@ void BM_SegmentAllocatorMixed(benchmark::State& state) {
   for (void* p : live) SegmentAllocator::Free(p);
 }
 
+// Hashes memory of so many KiB, over and over.
+void BM_HashBytes(benchmark::State& state) {
+  const std::vector<float> values(static_cast<size_t>(state.range(0)) << 8, 0.5f);
+  const size_t bytes = values.size() * sizeof(float);
+  for (auto _ : state) benchmark::DoNotOptimize(HashBytes(values.data(), bytes));
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes));
+}
+
 BENCHMARK(BM_Adapter)->Args({128, 4})->Args({256, 4})->Args({512, 16})->Args({1024, 32})->UseRealTime();
 BENCHMARK(BM_BareLibTorch)->Args({128, 4})->Args({256, 4})->Args({512, 16})->Args({1024, 32})->UseRealTime();
 BENCHMARK(BM_SegmentAllocator)->Arg(64)->Arg(4096)->Arg(1 << 20);
 BENCHMARK(BM_SegmentAllocatorMixed);
+BENCHMARK(BM_HashBytes)->Arg(512)->Arg(65536);
 
 }  // namespace
 }  // namespace weft
