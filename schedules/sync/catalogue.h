@@ -14,9 +14,10 @@
 
 namespace weft {
 
-// One holder sums and updates. Of several, each sums a slice of all gradients and hands the sum to all, and
-// each updates its copy. What a schedule has that says nothing. (single_holder.cc, sliced_sum.cc)
-std::shared_ptr<const Sync> SlicedSums();
+// SlicedSums(), the protocol of a schedule that names none, is declared beside Schedule (schedule.h). One
+// holder sums and updates. Of several, each sums a slice of all gradients and hands the sum to all, and each
+// updates its copy. (single_holder.cc, sliced_sum.cc)
+
 // Point to point: a running sum goes from each micro-batch's backward to the next one's; one holder, the
 // home, updates; the new version goes from holder to holder in the order in which they read it. (relay.cc)
 std::shared_ptr<const Sync> Relayed();

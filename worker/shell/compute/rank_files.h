@@ -47,7 +47,7 @@ class RankFiles {
 
   // Begins with the state that processes kept in memory, in a run that goes on from there: what the rank
   // holds of the stage now, or, of one whose state migrates, when its state begins here.
-  virtual absl::Status BeginFrom(int /*stage*/, std::shared_ptr<const KeptStage> /*kept*/) {
+  virtual absl::Status BeginFrom(int /*stage*/, const std::shared_ptr<const KeptStage>& /*kept*/) {
     return absl::UnimplementedError("this device goes on from checkpoints alone");
   }
 

@@ -72,7 +72,7 @@ absl::Status ResumeRank(const ResumeTask& task, RankCompute& compute) {
   const std::vector<StateRule> rules = StateRulesOf(*task.run);
   for (const ResumeTask::Stage& s : task.stages) {
     auto kept = ReadPackedStage(spec, rules.at(s.stage), s.stage, s.parts);
-    absl::Status status = kept.ok() ? compute.BeginFrom(s.stage, *std::move(kept)) : kept.status();
+    absl::Status status = kept.ok() ? compute.BeginFrom(s.stage, *kept) : kept.status();
     if (!status.ok()) return AsDamagedCheckpoint(std::move(status));
   }
   return absl::OkStatus();

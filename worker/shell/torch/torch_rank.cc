@@ -315,11 +315,11 @@ absl::Status TorchRank::SaveInitial(int stage, const std::string& folder) {
   return InStage(stage, what, [&](Stage& s) { return files_.SaveInitial(s.held.layout(), folder); });
 }
 
-absl::Status TorchRank::BeginFrom(int stage, std::shared_ptr<const KeptStage> kept) {
+absl::Status TorchRank::BeginFrom(int stage, const std::shared_ptr<const KeptStage>& kept) {
   const auto what = [&] { return absl::StrCat("beginning with the kept state of stage ", stage); };
   return InStage(stage, what, [&](Stage& s) {
     const Charged charged(*device_, MemoryClass::kWeights);
-    files_.Keep(stage, std::move(kept));
+    files_.Keep(stage, kept);
     return s.held.role().holds() ? files_.Begin(&s.held) : absl::OkStatus();
   });
 }

@@ -94,7 +94,7 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage, SnapshotMemory& memory) override;
   size_t SnapshotBytes(int stage) const override;
   absl::Status SaveInitial(int stage, const std::string& folder) override;
-  absl::Status BeginFrom(int stage, std::shared_ptr<const KeptStage> kept) override;
+  absl::Status BeginFrom(int stage, const std::shared_ptr<const KeptStage>& kept) override;
 
  private:
   struct Stage {
