@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/shell/data/splitmix64.h"
+#include "base/splitmix64.h"
 
 namespace weft {
 namespace {

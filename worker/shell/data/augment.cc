@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "worker/shell/data/splitmix64.h"
+#include "base/splitmix64.h"
 
 namespace weft {
 namespace {

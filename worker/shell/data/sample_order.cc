@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "worker/shell/data/splitmix64.h"
+#include "base/splitmix64.h"
 
 namespace weft {
 namespace {

@@ -1,8 +1,8 @@
 // Defines SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable Pseudorandom Number Generators",
 // OOPSLA 2014) as a hash of small numbers: the result depends on a seed and some counters only, and on no
 // state. Pure.
-#ifndef WEFT_WORKER_SHELL_DATA_SPLITMIX64_H_
-#define WEFT_WORKER_SHELL_DATA_SPLITMIX64_H_
+#ifndef WEFT_BASE_SPLITMIX64_H_
+#define WEFT_BASE_SPLITMIX64_H_
 
 #include <cstdint>
 
@@ -18,4 +18,4 @@ constexpr uint64_t SplitMix64(uint64_t seed, uint64_t i) {
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_DATA_SPLITMIX64_H_
+#endif  // WEFT_BASE_SPLITMIX64_H_
