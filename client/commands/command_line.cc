@@ -399,9 +399,11 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
       ->type_name("WORD");
   sub->add_option(
          "--schedule", o.schedule,
-         "auto (default): every family, and planned patterns; a family, as 1f1b or lpp,groups=2,ranks=2; or "
-         "periodic[,k=K][,contiguous]: a pattern with a window of K micro-batches; only stages of "
-         "neighbouring layers, one a rank")
+         "auto (default): every family, planned patterns and planned orders; a family, as 1f1b or "
+         "lpp,groups=2,ranks=2; periodic[,k=K][,contiguous]: a pattern with a window of K micro-batches; "
+         "only "
+         "stages of neighbouring layers, one a rank; or order: a pipeline whose jobs have an order of their "
+         "own")
       ->type_name("NAME");
   sub->add_option("--time-limit", o.time_limit, "Seconds to search (default 10); then the best found counts")
       ->check(CLI::Range(0.0, 1e6))

@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kImproved = 6;   // schedules whose cut and activations are improved
 constexpr int kMultiples = 4;  // of the least number of stages
-constexpr double kBetter = 1 - 1e-9;
 
 bool IsFaster(const PredictedChoice& a, const PredictedChoice& b) {
   return a.prediction.step < b.prediction.step;

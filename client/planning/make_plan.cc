@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/monotonic_clock.h"
 #include "client/planning/family_search.h"
+#include "client/planning/order_search.h"
 #include "run/run_memory.h"
 #include "schedules/byte_text.h"
 
@@ -20,6 +21,7 @@ namespace {
 constexpr int kMaxBatches = 16;
 constexpr int kMaxTasks = 512;  // layers of all micro-batches of a window
 constexpr int kOthers = 5;      // of the schedules that were not chosen
+constexpr int kOrdered = 3;     // pipelines whose jobs are ordered
 
 bool KnowsPatterns(const PlanSource& source, int batches) { return source.layers() * batches <= kMaxTasks; }
 
@@ -32,7 +34,7 @@ class PlanMaker {
         limits_(limits),
         predict_(PredictorOf(source)),
         begin_(MonotonicNow()),
-        families_(wanted.families && source.microbatches > 0) {}
+        families_((wanted.families || wanted.orders) && source.microbatches > 0) {}
 
   absl::StatusOr<PlanReport> Make() {
     const auto baseline = ChainOf(source_.profile, limits_.ranks, 0, Network());
@@ -164,7 +166,7 @@ class PlanMaker {
       report_ = std::move(found);
       return;
     }
-    if (TimeOf(found) < TimeOf(*report_) * (1 - 1e-9)) std::swap(*report_, found);
+    if (TimeOf(found) < TimeOf(*report_) * kBetter) std::swap(*report_, found);
     if (found.microbatches == 0) return;
     PlanPrediction prediction;
     prediction.step = found.step;
@@ -202,14 +204,46 @@ class PlanMaker {
     stopped_ = stopped_ || found->stopped;
     lacking_memory_ = std::move(found->lacking_memory);
     reason_ = found->reason;
-    for (size_t i = 0; i < found->best.size() && i <= kOthers; ++i) {
-      PlanReport report;
-      report.choice = found->best[i].choice;
-      report.microbatches = report.choice.microbatches;
-      TakePrediction(found->best[i].prediction, &report);
-      Offer(std::move(report));
-    }
+    // A family comes first: it is kept where an order is no faster.
+    for (size_t i = 0; wanted_.families && i < found->best.size() && i <= kOthers; ++i)
+      Offer(ReportOf(found->best[i]));
+    const bool ordered = wanted_.orders && SearchOrders(found->best);
+    const bool may_fit = wanted_.families || !lacking_memory_.empty();
+    if (!ordered && !may_fit) return NoPipeline();
     return absl::OkStatus();
+  }
+
+  // Orders the jobs of the fastest pipelines, and offers the best order. False if there is no pipeline.
+  bool SearchOrders(const std::vector<PredictedChoice>& found) {
+    const OrderSearchOptions options = {source_.memory, StopAfter(1)};
+    const StageCosts costs = [this](const PlanChoice& choice) { return CostsOf(source_, choice); };
+    std::optional<PredictedChoice> best;
+    int pipelines = 0;
+    for (const PredictedChoice& choice : found) {
+      if (pipelines == kOrdered || !IsPipeline(choice)) continue;
+      ++pipelines;
+      auto ordered = SearchOrder(choice, costs, predict_, options);
+      if (ordered.has_value() && (!best.has_value() || ordered->prediction.step < best->prediction.step))
+        best = std::move(ordered);
+    }
+    stopped_ = stopped_ || options.stop();
+    if (best.has_value()) Offer(ReportOf(*best));
+    return pipelines > 0;
+  }
+
+  static PlanReport ReportOf(const PredictedChoice& found) {
+    PlanReport report;
+    report.choice = found.choice;
+    report.microbatches = report.choice.microbatches;
+    TakePrediction(found.prediction, &report);
+    return report;
+  }
+
+  absl::Status NoPipeline() const {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--schedule: an order is of a pipeline with one stage on each rank; %d ranks and the "
+                        "%d layers of %s have none",
+                        limits_.ranks, source_.layers(), source_.options.file));
   }
 
   absl::Status NothingFits(const TickedChain& unlimited) const {
@@ -250,14 +284,15 @@ class PlanMaker {
 }  // namespace
 
 absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text) {
-  if (text == "auto") return WantedPlan{{1, 2}, false, true, ""};
+  if (text == "auto") return WantedPlan{{1, 2}, false, true, "", true};
+  if (text == "order") return WantedPlan{{}, false, false, "", true};
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
   if (parts[0] != "periodic") {
     const auto family = ParseScheduleText(text);
-    if (family.ok()) return WantedPlan{{}, false, true, text};
+    if (family.ok()) return WantedPlan{{}, false, true, text, false};
     return absl::InvalidArgumentError(absl::StrCat("--schedule: ", family.status().message()));
   }
-  WantedPlan wanted{{1}, false, false, ""};
+  WantedPlan wanted{{1}, false, false, "", false};
   bool known = true;
   for (size_t i = 1; i < parts.size(); ++i) {
     if (parts[i] == "contiguous") {
@@ -283,7 +318,8 @@ absl::StatusOr<PlanReport> MakePlan(const PlanSource& source, const WantedPlan& 
         source.options.file, source.layers() * most, kMaxTasks));
   }
   if (wanted.batches.empty() && source.microbatches == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("how long a step of ", wanted.family,
+    return absl::InvalidArgumentError(absl::StrCat("how long a step of ",
+                                                   wanted.orders ? "an order" : wanted.family,
                                                    " takes depends on its micro-batches; give their "
                                                    "number with --microbatches"));
   }

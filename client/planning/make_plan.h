@@ -1,8 +1,9 @@
 // Plans a run or a profile: the planned pattern or the family of schedules that takes a step in the least
 // predicted time and fits (docs/guide/plan.md).
 //
-// Patterns are found by the planner's exact search (planner/), families by predicting them (family_search.h);
-// both are predicted by the simulator, which decides between them. Reads the clock for the time limit.
+// Patterns are found by the planner's exact search (planner/), families by predicting them (family_search.h),
+// orders of a pipeline's jobs by search (order_search.h); all are predicted by the simulator, which decides
+// between them. Reads the clock for the time limit.
 #ifndef WEFT_CLIENT_PLANNING_MAKE_PLAN_H_
 #define WEFT_CLIENT_PLANNING_MAKE_PLAN_H_
 
@@ -21,10 +22,11 @@ struct WantedPlan {
   bool contiguous = false;   // of these, only stages of neighbouring layers, one a rank
   bool families = false;     // also the families of schedules
   std::string family;        // only this one; empty for all
+  bool orders = false;       // also pipelines with an order of their own
 };
 
-// Takes auto, periodic[,k=K][,contiguous], or a family as `weft simulate` takes it. InvalidArgument, which
-// begins with the flag.
+// Takes auto, order, periodic[,k=K][,contiguous], or a family as `weft simulate` takes it. InvalidArgument,
+// which begins with the flag.
 absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text);
 
 struct PlanLimits {

@@ -11,6 +11,9 @@
 
 namespace weft {
 
+// A time is shorter than another if it is below this part of it, and not only by rounding.
+inline constexpr double kBetter = 1 - 1e-9;
+
 struct PlanChoice {
   ScheduleSpec schedule;             // with the activations of its stages
   std::vector<int> layers_of_stage;  // the cut

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "run/schedule_spec.h"
 #include "schedules/byte_text.h"
@@ -267,8 +268,14 @@ std::string PlanYaml(const PlanReport& report) {
   std::string text = absl::StrCat("# ", PlanLine(report), "\nschedule:\n");
   const ScheduleSpec& schedule = report.choice.schedule;
   absl::StrAppend(&text, "  ", schedule.name, ":", schedule.parameters.empty() ? " {}\n" : "\n");
-  for (const auto& [name, value] : schedule.parameters)
-    absl::StrAppend(&text, "    ", name, ": \"", value, "\"\n");
+  for (const auto& [name, value] : schedule.parameters) {
+    if (absl::EndsWith(value, "\n")) {  // rows stay rows
+      const std::vector<absl::string_view> rows = absl::StrSplit(value, '\n', absl::SkipEmpty());
+      absl::StrAppend(&text, "    ", name, ": |\n      ", absl::StrJoin(rows, "\n      "), "\n");
+    } else {
+      absl::StrAppend(&text, "    ", name, ": \"", value, "\"\n");
+    }
+  }
   if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
   const std::vector<std::string> activations = SplitActivations(schedule);
   if (activations.size() > 1) {

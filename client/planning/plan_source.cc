@@ -87,20 +87,21 @@ absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, Simulation
   return prediction;
 }
 
-absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanChoice& choice) {
+absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, const PlanChoice& choice) {
   RunSpec run = *source.run;
   run.schedule = choice.schedule;
   run.layers_of_stage = choice.layers_of_stage;
   run.train.microbatches = choice.microbatches;
-  const auto prepared = PrepareRun(run, *source.costs);
+  return PrepareRun(run, *source.costs);
+}
+
+absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanChoice& choice) {
+  const auto prepared = Prepare(source, choice);
   if (!prepared.ok()) return prepared.status();
   return Simulated(prepared->schedule, prepared->costs, prepared->held);
 }
 
-absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice) {
-  const auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
-  if (!schedule.ok()) return schedule.status();
-  if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
+absl::StatusOr<SimulationOptions> CostsOfProfile(const PlanSource& source, const PlanChoice& choice) {
   SimulationOptions costs;
   const absl::Status applied =
       ApplyProfile(source.profile, choice.stages(),
@@ -109,7 +110,16 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
   costs.hidden = 0;
   costs.memory = source.memory;
   if (source.network.has_value()) costs.network = source.network->network;
-  auto prediction = Simulated(*schedule, costs, {});
+  return costs;
+}
+
+absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice) {
+  const auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
+  if (!schedule.ok()) return schedule.status();
+  if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
+  const auto costs = CostsOfProfile(source, choice);
+  if (!costs.ok()) return costs.status();
+  auto prediction = Simulated(*schedule, *costs, {});
   if (!prediction.ok() || source.memory == 0) return prediction;
   const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
   if (most <= source.memory) return prediction;
@@ -211,6 +221,13 @@ PredictPlan PredictorOf(const PlanSource& source) {
     return [&source](const PlanChoice& choice) { return PredictRun(source, choice); };
   }
   return [&source](const PlanChoice& choice) { return PredictProfile(source, choice); };
+}
+
+absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice) {
+  if (!source.run.has_value()) return CostsOfProfile(source, choice);
+  auto prepared = Prepare(source, choice);
+  if (!prepared.ok()) return prepared.status();
+  return std::move(prepared->costs);
 }
 
 double LeastStep(const PlanSource& source, int ranks, int microbatches) {

@@ -19,6 +19,7 @@
 #include "client/files/profile.h"
 #include "client/planning/plan_choice.h"
 #include "run/run_spec.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 
@@ -58,6 +59,9 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
 // Returns how choices are predicted: a run's bytes are those that its admission counts. The source must
 // outlive it.
 PredictPlan PredictorOf(const PlanSource& source);
+
+// Returns times and bytes of the stages of a choice, as its prediction takes them.
+absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
 // of all ranks, and one micro-batch on the fastest. 0 where it is not known.

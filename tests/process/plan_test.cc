@@ -105,6 +105,9 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
          "'periodic,k=0' is not of the form");
   expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kBadConfiguration, "--microbatches");
+  expect({profile_, "--workers", "4", "--schedule", "order"}, kBadConfiguration, "--microbatches");
+  expect({profile_, "--workers", "5", "--schedule", "order", "--microbatches", "4"}, kBadConfiguration,
+         "5 ranks and the 4 layers");
   folder_.Write("network.yaml", "bandwidth: -1\n");
   expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "bandwidth");
   folder_.Write("network.yaml", "speeds: [1, 0.5]\n");
@@ -246,15 +249,47 @@ TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {
 }
 
 TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {
-  const std::string run = WriteSmallRun(folder_, {});
-  const CommandResult plan = Plan({run, "--workers", "2", "-o", "yaml"});
-  ASSERT_EQ(plan.code, 0) << plan.err;
-  std::ofstream(folder_ / "plan.yaml") << plan.out;
-  const std::string planned = WriteSmallRun(folder_, {{"schedule", "{file: plan.yaml}"}, {"stages", ""}});
-  ASSERT_EQ(Command::Run({"weft", "train", planned, "--out", folder_ / "planned"}, 120).code, 0);
-  ASSERT_EQ(Command::Run({"weft", "train", planned, "--reference", "--out", folder_ / "plain"}, 120).code, 0);
-  const CommandResult differ = Command::Run({"weft", "diff", folder_ / "planned", folder_ / "plain"});
-  EXPECT_EQ(differ.code, 0) << differ.out << differ.err;
+  for (const std::string schedule : {"auto", "order"}) {
+    SCOPED_TRACE(schedule);
+    const std::string run = WriteSmallRun(folder_, {});
+    const CommandResult plan = Plan({run, "--workers", "2", "--schedule", schedule, "-o", "yaml"});
+    ASSERT_EQ(plan.code, 0) << plan.err;
+    EXPECT_EQ(schedule == "order", plan.out.find("    actions: |\n      0F0,") != plan.out.npos) << plan.out;
+    std::ofstream(folder_ / "plan.yaml") << plan.out;
+    const std::string planned = WriteSmallRun(folder_, {{"schedule", "{file: plan.yaml}"}, {"stages", ""}});
+    const std::string out = folder_ / schedule, plain = out + "-plain";
+    ASSERT_EQ(Command::Run({"weft", "train", planned, "--out", out}, 120).code, 0);
+    ASSERT_EQ(Command::Run({"weft", "train", planned, "--reference", "--out", plain}, 120).code, 0);
+    const CommandResult differ = Command::Run({"weft", "diff", out, plain});
+    EXPECT_EQ(differ.code, 0) << differ.out << differ.err;
+  }
+}
+
+// Between the memory that 1f1b needs and that of the next family, an order of its own uses all there is.
+TEST_F(PlanCommand, OrderOfAPipeline_IsAPlanThatIsSimulatedWithItsStep) {
+  folder_.Write("unequal.json", R"({"layers": [
+      {"forward": 10, "backward": 20, "activation_bytes": 10}, {"forward": 20, "backward": 42, "activation_bytes": 20},
+      {"forward": 31, "backward": 58, "activation_bytes": 30}, {"forward": 19, "backward": 40, "activation_bytes": 20}]})");
+  const std::vector<std::string> problem = {
+      folder_ / "unequal.json", "--workers", "4", "--microbatches", "8", "--memory", "90"};
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), problem.begin(), problem.end());
+    return Plan(more);
+  };
+  const CommandResult pipeline = planned({"--schedule", "1f1b", "-o", "json"});
+  const CommandResult order = planned({"--schedule", "order", "-o", "json"});
+  ASSERT_EQ(order.code, 0) << order.err;
+  const Json json = Json::parse(order.out);
+  EXPECT_EQ(json["schedule"], "file,path=planned_order");
+  EXPECT_LT(json["step"], 0.95 * Json::parse(pipeline.out)["step"].get<double>());
+  for (const Json& bytes : json["peak_bytes"]) EXPECT_LE(bytes, 90);
+
+  std::ofstream(folder_ / "order.yaml") << planned({"--schedule", "order", "-o", "yaml"}).out;
+  const CommandResult run =
+      Command::Run({"weft", "simulate", folder_ / "order.yaml", "--profile", folder_ / "unequal.json",
+                    "--memory", "90", "--steps", "4", "-o", "json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_NEAR(Json::parse(run.out)["period"], json["step"], 1e-6);
 }
 
 }  // namespace
