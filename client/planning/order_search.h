@@ -17,9 +17,6 @@
 
 namespace weft {
 
-// The name of such a schedule: that of the file that its rows could be in.
-inline constexpr char kPlannedOrder[] = "planned_order";
-
 // Returns times and bytes of the stages of a choice.
 using StageCosts = std::function<absl::StatusOr<SimulationOptions>(const PlanChoice&)>;
 

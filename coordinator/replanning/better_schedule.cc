@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/replanning/pipeline_order.h"
+#include "planner/split_order_search.h"
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
@@ -20,12 +22,13 @@
 namespace weft {
 namespace {
 
-constexpr int kSteps = 4;              // simulated; the second half is the steady state
-constexpr double kHardlyMore = 1.1;    // of bytes and activations, where links are not known
-constexpr double kBetter = 1 - 1e-6;   // a step is shorter by more than rounding
-constexpr int64_t kMaxJobs = 200'000;  // of a step, up to which all families are tried
-constexpr int kMostMoves = 64;         // of stages, one after the other
-constexpr double kSlow = 0.95;         // ranks below this part of the fastest are named
+constexpr int kSteps = 4;                // simulated; the second half is the steady state
+constexpr double kHardlyMore = 1.1;      // of bytes and activations, where links are not known
+constexpr double kBetter = 1 - 1e-6;     // a step is shorter by more than rounding
+constexpr int64_t kMaxJobs = 200'000;    // of a step, up to which all families are tried
+constexpr int64_t kMaxOrdered = 10'000;  // forwards of a step whose order is searched: a run keeps the rows
+constexpr int kMostMoves = 64;           // of stages, one after the other
+constexpr double kSlow = 0.95;           // ranks below this part of the fastest are named
 
 // A schedule with its prediction.
 struct Judged {
@@ -52,6 +55,7 @@ class ScheduleSearch {
     // What suits unequal speeds comes first: the families of a large run may take all the time that there is.
     TryDeal();
     TryPlacements();
+    TryOrder();
     if (int64_t{run_.stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
     BetterSchedule better;
     better.schedule = best_.spec;
@@ -206,6 +210,30 @@ class ScheduleSearch {
     for (int move = 0; move < kMostMoves && MoveStage(order, &placed, &*best); ++move) {
     }
     Offer(*std::move(best));
+  }
+
+  // Orders the jobs of a pipeline for the speeds of its ranks.
+  void TryOrder() {
+    const int stages = run_.stages();
+    if (!present_.scheme.split_backward || stages != ranks() || stages < 2 || Stopped()) return;
+    if (int64_t{stages} * run_.train.microbatches > kMaxOrdered) return;
+    SplitSearchLimits limits;
+    if (stop_) limits.stop = stop_;
+    const SplitPipeline pipeline =
+        SplitPipelineOf(costs_, stages, run_.train.microbatches, RoomForActivations());
+    if (const auto found = FindSplitOrder(pipeline, limits); found.has_value())
+      Try(OrderedCandidate(found->order));
+  }
+
+  // Returns the bytes of each rank for activations: as many as now where links are not known.
+  std::vector<double> RoomForActivations() const {
+    std::vector<double> room;
+    const bool limited = run_.memory > 0 || !link_.has_value();
+    for (size_t r = 0; r < now_.held_bytes.size() && limited; ++r) {
+      const double most = link_.has_value() ? static_cast<double>(run_.memory) : now_.peak_bytes[r];
+      room.push_back(most - now_.held_bytes[r]);
+    }
+    return room;
   }
 
   // Moves one stage to another rank if that is better; a rank keeps at least one.

@@ -3,8 +3,9 @@
 //
 // The cut into stages, the micro-batches, the number of ranks and the rule stay, so a run can go on under
 // what is found from its checkpoint, and ends with the same bits. What is tried: every family with these
-// sizes; micro-batches dealt by speed; and stages placed by speed, improved by moving one stage at a time.
-// Each is judged by a simulation with the measured costs.
+// sizes; micro-batches dealt by speed; stages placed by speed, improved by moving one stage at a time; and,
+// where a pipeline splits its backwards, an order of its jobs. Each is judged by a simulation with the
+// measured costs.
 //
 // The time of links decides between schedules that send different amounts. Where it is not known, only those
 // are tried that send hardly more than the present one, keep hardly more activations, and have as many

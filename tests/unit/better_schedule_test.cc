@@ -76,6 +76,18 @@ TEST(BetterSchedule, EqualRanks_KeepTheirSchedule) {
   }
 }
 
+// A pipeline that splits its backwards gets an order for the slow rank, with no more activations than now.
+TEST(BetterSchedule, SlowRankOfASplitPipeline_GetsAnOrder) {
+  const RunSpec run = RunUnder("zb_h1", 8, Json::array({1, 1, 2, 2}));
+  const BetterSchedule better = BetterAt(run, {1, 0.6, 0.9, 0.8});
+  EXPECT_EQ(ToText(better.schedule), "file,path=planned_order");
+  EXPECT_GT(better.gain(), 0.01);
+  EXPECT_EQ(ForwardsOf(run, better.schedule), (std::vector<int>{8, 8, 8, 8}));
+  RunSpec under = run;
+  under.schedule = better.schedule;
+  EXPECT_TRUE(ScheduleOf(under)->scheme.split_backward);
+}
+
 // Without known links nothing is chosen that sends more; a fast link allows data parallelism.
 TEST(BetterSchedule, UnknownLinks_AllowOnlyWhatSendsHardlyMore) {
   const RunSpec run = RunUnder("custom,ranks=2,compute=s < 3 ? 0 : 1,order=1f1b", 12);

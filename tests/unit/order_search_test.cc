@@ -7,6 +7,7 @@
 
 #include "client/planning/family_search.h"
 #include "client/planning/plan_source.h"
+#include "coordinator/replanning/pipeline_order.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

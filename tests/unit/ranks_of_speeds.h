@@ -23,18 +23,26 @@ inline RunSpec RunUnder(const std::string& schedule, int microbatches, const Jso
   return *spec;
 }
 
-// Returns the jobs of a step of the run, as ranks of these speeds do them: a forward in 1 s, a backward in 2.
+// Returns the jobs of a step of the run, as ranks of these speeds do them: a forward in 1 s, a backward in 2,
+// or each half of it in 1.
 inline MeasuredJobs JobsAt(const RunSpec& run, const std::vector<double>& speeds) {
   const auto schedule = ScheduleOf(run);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   MeasuredJobs jobs(schedule->scheme.ranks, run.stages());
   for (int s = 0; s < run.stages(); ++s) {
     for (int b = 0; b < run.train.microbatches; ++b) {
-      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+      const auto add = [&](JobKind kind, double seconds) {
         const Job job = Job::Compute(0, s, b, kind);
         const Rank rank = schedule->scheme.compute(job);
-        jobs.Add(rank, job, (kind == JobKind::kForward ? 1 : 2) / speeds[rank]);
+        jobs.Add(rank, job, seconds / speeds[rank]);
+      };
+      add(JobKind::kForward, 1);
+      if (!schedule->scheme.split_backward) {
+        add(JobKind::kBackward, 2);
+        continue;
       }
+      add(JobKind::kBackwardInput, 1);
+      add(JobKind::kBackwardWeight, 1);
     }
   }
   return jobs;
