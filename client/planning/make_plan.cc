@@ -284,15 +284,15 @@ class PlanMaker {
 }  // namespace
 
 absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text) {
-  if (text == "auto") return WantedPlan{{1, 2}, false, true, "", true};
-  if (text == "order") return WantedPlan{{}, false, false, "", true};
+  if (text == "auto") return WantedPlan{.batches = {1, 2}, .families = true, .orders = true};
+  if (text == "order") return WantedPlan{.orders = true};
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
   if (parts[0] != "periodic") {
     const auto family = ParseScheduleText(text);
-    if (family.ok()) return WantedPlan{{}, false, true, text, false};
+    if (family.ok()) return WantedPlan{.families = true, .family = text};
     return absl::InvalidArgumentError(absl::StrCat("--schedule: ", family.status().message()));
   }
-  WantedPlan wanted{{1}, false, false, "", false};
+  WantedPlan wanted{.batches = {1}};
   bool known = true;
   for (size_t i = 1; i < parts.size(); ++i) {
     if (parts[i] == "contiguous") {
