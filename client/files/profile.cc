@@ -185,6 +185,12 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
       options->state[s] += part.state_bytes;
     }
   }
+  // Nobody waits for a gradient of the first stage's input, so its backward_input computes nothing, and its
+  // backward_weight all. A profile of stages has measured that.
+  if (!profile.of_stages) {
+    times(JobKind::kBackwardWeight)[0] += times(JobKind::kBackwardInput)[0];
+    times(JobKind::kBackwardInput)[0] = 0;
+  }
   if (profile.overlapped > 0) options->overlapped = profile.overlapped;
   if (profile.bandwidth > 0) options->bandwidth = profile.bandwidth;
   if (profile.latency > 0) options->latency = profile.latency;

@@ -177,5 +177,19 @@ TEST_F(PlanInRunFile, RowsOfActions_AreLeftAlone) {
   EXPECT_EQ(run["schedule"]["file"], "rows.csv");
 }
 
+// Nobody waits for a gradient of the data.
+TEST(ApplyProfile, FirstStageOfLayers_ComputesNothingInBackwardInput) {
+  Profile profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}, {1, 2, 1}});
+  for (ProfilePart& part : profile.parts) part.backward_input = 1.25, part.backward_weight = 0.75;
+  SimulationOptions options;
+  ASSERT_TRUE(ApplyProfile(profile, 2, {2, 1}, &options).ok());
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(0, 1.25));
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardWeight)], ElementsAre(4, 0.75));
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackward)], ElementsAre(4, 2));
+  profile.of_stages = true;  // its halves were measured as they are
+  ASSERT_TRUE(ApplyProfile(profile, 3, {}, &options).ok());
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(1.25, 1.25, 1.25));
+}
+
 }  // namespace
 }  // namespace weft
