@@ -4,8 +4,11 @@
 // moves a job of a rank forwards or backwards in its word and takes the change by simulated annealing
 // (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983): always if the period becomes shorter, and less and
 // less often if it becomes longer. It is over when the period is the work of a rank, which proves it to be
-// the least. The choices are drawn from a generator of its own, so one problem has one answer, unless the
-// search is stopped. Pure.
+// the least. At last each backward_weight moves as far forwards as the period allows: its bytes are free
+// early, and in the cache.
+//
+// The choices are drawn from a generator of its own, so one problem has one answer, unless the search is
+// stopped. Pure.
 #ifndef WEFT_PLANNER_SPLIT_ORDER_SEARCH_H_
 #define WEFT_PLANNER_SPLIT_ORDER_SEARCH_H_
 

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "base/splitmix64.h"
+#include "gtest/gtest.h"
 
 namespace weft {
 namespace {

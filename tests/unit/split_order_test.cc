@@ -175,6 +175,12 @@ TEST(SplitOrderSearch, UnequalStages_AreFasterThanTheRuleByAPercent) {
   EXPECT_GE(gain / kPipelines, 0.01);
 }
 
+TEST(SplitOrderSearch, WeightsThatNobodyWaitsFor_ComeRightBehindTheirInputs) {
+  const auto found = FindSplitOrder(EqualPipeline(1, 4));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_THAT(found->order[0], testing::Not(testing::ContainsRegex("I[^W]"))) << found->order[0];
+}
+
 TEST(SplitOrderSearch, OneProblem_HasOneAnswer) {
   const SplitPipeline pipeline = UnequalPipeline(4, 6, 0.5, 4, 3);
   EXPECT_EQ(FindSplitOrder(pipeline, {10'000})->order, FindSplitOrder(pipeline, {10'000})->order);
