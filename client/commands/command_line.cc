@@ -400,10 +400,8 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
   sub->add_option(
          "--schedule", o.schedule,
          "auto (default): every family, planned patterns and planned orders; a family, as 1f1b or "
-         "lpp,groups=2,ranks=2; periodic[,k=K][,contiguous]: a pattern with a window of K micro-batches; "
-         "only "
-         "stages of neighbouring layers, one a rank; or order: a pipeline whose jobs have an order of their "
-         "own")
+         "lpp,groups=2,ranks=2; periodic[,k=K][,contiguous]: a pattern with a window of K micro-batches, "
+         "only of stages of neighbouring layers, one a rank; or order: a pipeline with an order of its own")
       ->type_name("NAME");
   sub->add_option("--time-limit", o.time_limit, "Seconds to search (default 10); then the best found counts")
       ->check(CLI::Range(0.0, 1e6))

@@ -52,9 +52,9 @@ class OrderSearch {
  private:
   std::optional<PredictedChoice> OrderOf(const PlanChoice& choice, std::vector<double> beside,
                                          int64_t moves) {
+    const auto costs = costs_(WithSomeOrder(choice));
+    if (!costs.ok()) return std::nullopt;
     for (int round = 0; round < kRounds && !options_.stop(); ++round) {
-      const auto costs = costs_(WithSomeOrder(choice));
-      if (!costs.ok()) return std::nullopt;
       const SplitPipeline pipeline =
           SplitPipelineOf(*costs, choice.stages(), choice.microbatches, RoomBeside(beside));
       const auto found = FindSplitOrder(pipeline, {moves, options_.stop});

@@ -1,5 +1,5 @@
 // Plans the order of jobs of a pipeline: which forward, and which half of which backward, comes next on each
-// rank. Where stages take unequal times, such an order is faster than that of any family.
+// rank. The families have rules for that, which suit equal stages; a search finds what suits unequal ones.
 //
 // A pipeline that a search found with one stage a rank gives the first cut. For it the planner finds an order
 // (planner/split_order_search.h), which becomes a schedule of fixed rows, and is predicted as every choice

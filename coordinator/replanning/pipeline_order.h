@@ -1,8 +1,8 @@
 // Puts a pipeline into the terms in which the planner orders its jobs (planner/split_order.h), and an order
 // into a schedule: rows of actions, with split backwards.
 //
-// The planner counts whole ticks, and knows one time for the transfers between two stages. Who asks has the
-// schedule predicted by the simulator, which knows more. Pure.
+// The planner counts whole ticks, and knows one time for the transfers between two stages. The caller lets
+// the simulator, which knows more, predict the schedule. Pure.
 #ifndef WEFT_COORDINATOR_REPLANNING_PIPELINE_ORDER_H_
 #define WEFT_COORDINATOR_REPLANNING_PIPELINE_ORDER_H_
 
