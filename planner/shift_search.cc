@@ -448,6 +448,7 @@ ShiftSearchResult FindPattern(const PatternProblem& problem, int64_t period, con
 Pattern Compressed(const PatternProblem& problem, const Pattern& pattern) {
   const std::vector<SharingPair> pairs = SharingPairs(problem);
   std::vector<int64_t> shifts;
+  shifts.reserve(pairs.size());
   for (const auto& [u, v] : pairs)
     shifts.push_back(FloorDiv(pattern.starts[v] - pattern.starts[u], pattern.period));
   Pattern best = pattern;

@@ -18,11 +18,11 @@ namespace weft {
 
 // What --schedule asks for.
 struct WantedPlan {
-  std::vector<int> batches = {};  // patterns with windows of so many micro-batches; empty for no patterns
-  bool contiguous = false;        // of these, only stages of neighbouring layers, one a rank
-  bool families = false;          // also the families of schedules
-  std::string family = "";        // only this one; empty for all
-  bool orders = false;            // also pipelines with an order of their own
+  std::vector<int> batches;  // patterns with windows of so many micro-batches; empty for no patterns
+  bool contiguous = false;   // of these, only stages of neighbouring layers, one a rank
+  bool families = false;     // also the families of schedules
+  std::string family;        // only this one; empty for all
+  bool orders = false;       // also pipelines with an order of their own
 };
 
 // Takes auto, order, periodic[,k=K][,contiguous], or a family as `weft simulate` takes it. InvalidArgument,

@@ -160,6 +160,7 @@ std::vector<std::string> LayersOfRanks(const PlanReport& report) {
     first = last + 1;
   }
   std::vector<std::string> texts;
+  texts.reserve(of_rank.size());
   for (const auto& layers : of_rank) texts.push_back(absl::StrJoin(layers, ", "));
   return texts;
 }

@@ -42,7 +42,7 @@ struct JobCounts {
 
 class WorkQueue {
  public:
-  explicit WorkQueue(std::shared_ptr<const RunPlan> plan) : WorkQueue(plan, plan->first_step) {}
+  explicit WorkQueue(const std::shared_ptr<const RunPlan>& plan) : WorkQueue(plan, plan->first_step) {}
   // Goes on with an attempt whose coordinator was started again: all steps before `begin` have ended.
   WorkQueue(std::shared_ptr<const RunPlan> plan, int32_t begin);
   // Takes the word of a rank that it has been granted so many jobs in the attempt, with this credit. Before

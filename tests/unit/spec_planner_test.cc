@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -66,7 +67,7 @@ TEST(SpecPlanner, NestedSpecification_IsRefusedBeforeAnyRecursion) {
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   for (const std::string key : {"model", "until", "stages", "schedule", "data", "name"}) {
     std::string text = File().dump();
-    text.insert(1, "\"" + key + "\":" + deep + ",");
+    text.insert(1, absl::StrCat("\"", key, "\":", deep, ","));
     const auto plan = PlanText(text);
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(plan.status().message()),
