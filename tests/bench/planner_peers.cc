@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -183,7 +184,7 @@ std::optional<Answer> ByCbc(const PatternProblem& problem, int64_t period, const
   const size_t at = text.find("objective value");
   double value = 0;
   if (at != std::string::npos) value = std::atof(text.c_str() + at + 15);
-  answer.memory = static_cast<int64_t>(value + 0.5);
+  answer.memory = std::llround(value);
   return answer;
 }
 
