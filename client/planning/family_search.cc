@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/files/predicted_run.h"
+#include "client/planning/cut_moves.h"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
@@ -144,20 +145,6 @@ class FamilySearch {
     return true;
   }
 
-  // Moves one layer over a cut.
-  bool MoveLayer(PredictedChoice* best) {
-    for (int s = 0; s + 1 < best->choice.stages(); ++s) {
-      for (const int by : {1, -1}) {
-        PlanChoice changed = best->choice;
-        changed.layers_of_stage[s] += by;
-        changed.layers_of_stage[s + 1] -= by;
-        if (changed.layers_of_stage[s] < 1 || changed.layers_of_stage[s + 1] < 1) continue;
-        if (TakeIfFaster(changed, best)) return true;
-      }
-    }
-    return false;
-  }
-
   // Gives one stage another policy for its activations.
   bool ChangeActivations(PredictedChoice* best) {
     std::vector<std::string> of_stages = SplitActivations(best->choice.schedule);
@@ -179,7 +166,8 @@ class FamilySearch {
   }
 
   void Improve(PredictedChoice* best) {
-    while (MoveLayer(best) || (options_.activations.size() > 1 && ChangeActivations(best))) {
+    const auto take = [&](const PlanChoice& changed) { return TakeIfFaster(changed, best); };
+    while (MoveLayer(best->choice, take) || (options_.activations.size() > 1 && ChangeActivations(best))) {
     }
   }
 

@@ -1,5 +1,5 @@
-// Plans a run or a profile: the planned pattern or the family of schedules that takes a step in the least
-// predicted time and fits (docs/guide/plan.md).
+// Plans a run or a profile: the planned pattern, the planned order or the family of schedules that takes a
+// step in the least predicted time and fits (docs/guide/plan.md).
 //
 // Patterns are found by the planner's exact search (planner/), families by predicting them (family_search.h),
 // orders of a pipeline's jobs by search (order_search.h); all are predicted by the simulator, which decides

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/files/predicted_run.h"
+#include "client/planning/cut_moves.h"
 #include "coordinator/replanning/pipeline_order.h"
 #include "planner/split_order.h"
 #include "planner/split_order_search.h"
@@ -44,7 +45,8 @@ class OrderSearch {
   std::optional<PredictedChoice> Run(const PredictedChoice& pipeline) {
     std::optional<PredictedChoice> best =
         OrderOf(pipeline.choice, pipeline.prediction.held_bytes, SplitSearchLimits().moves);
-    while (best.has_value() && MoveLayer(&*best)) {
+    const auto take = [&](const PlanChoice& changed) { return TakeIfFaster(changed, &*best); };
+    while (best.has_value() && MoveLayer(best->choice, take)) {
     }
     return best;
   }
@@ -78,26 +80,19 @@ class OrderSearch {
     return room;
   }
 
-  // Moves one layer over a cut if that makes the step shorter.
-  bool MoveLayer(PredictedChoice* best) {
-    for (int s = 0; s + 1 < best->choice.stages(); ++s) {
-      for (const int by : {1, -1}) {
-        PlanChoice changed = best->choice;
-        changed.layers_of_stage[s] += by;
-        changed.layers_of_stage[s + 1] -= by;
-        if (changed.layers_of_stage[s] < 1 || changed.layers_of_stage[s + 1] < 1 || options_.stop()) continue;
-        auto moved = OrderOf(changed, HeldBytesOf(changed, *best), kMovesOfACut);
-        if (!moved.has_value() || moved->prediction.step >= best->prediction.step * kBetter) continue;
-        *best = *std::move(moved);
-        return true;
-      }
-    }
-    return false;
+  // Takes the changed cut, with an order for it, if it is faster.
+  bool TakeIfFaster(const PlanChoice& changed, PredictedChoice* best) {
+    if (options_.stop()) return false;
+    auto ordered = OrderOf(changed, HeldBytesOf(changed, *best), kMovesOfACut);
+    if (!ordered.has_value() || ordered->prediction.step >= best->prediction.step * kBetter) return false;
+    *best = *std::move(ordered);
+    return true;
   }
 
   // Returns what the ranks hold under the cut, where that can be predicted with the same order; else what
-  // they held before.
+  // they held before. Nothing where no memory is given: then nobody asks.
   std::vector<double> HeldBytesOf(const PlanChoice& changed, const PredictedChoice& before) const {
+    if (options_.memory == 0) return {};
     const auto prediction = predict_(changed);
     return prediction.ok() ? prediction->held_bytes : before.prediction.held_bytes;
   }
