@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/process/command.h"
@@ -37,6 +38,7 @@ class CabledHosts {
               Ip({"-n", names_[host], "link", "set", kInterface, "up"}) &&
               Ip({"-n", names_[host], "link", "set", "lo", "up"});
     }
+    works = works && AwaitCarrier(0) && AwaitCarrier(1);
     return works ? "" : "NOT TESTED: network namespaces cannot be made here";
   }
 
@@ -55,9 +57,20 @@ class CabledHosts {
   }
 
  private:
-  static bool Ip(std::vector<std::string> arguments) {
+  static bool Ip(std::vector<std::string> arguments) { return RunIp(std::move(arguments)).code == 0; }
+  static CommandResult RunIp(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"/usr/bin/env", "ip"});
-    return Command::Run(arguments).code == 0;
+    return Command::Run(arguments);
+  }
+  // The kernel reports the carrier of a new cable up to a second late. UCX, which looks once, leaves out an
+  // interface that has none yet.
+  bool AwaitCarrier(int host) const {
+    for (int i = 0; i < 100; ++i) {
+      const CommandResult link = RunIp({"-n", names_[host], "-o", "link", "show", kInterface});
+      if (link.out.find("state UP") != std::string::npos) return true;
+      usleep(50'000);
+    }
+    return false;
   }
 
   std::string names_[2] = {"weft-a-", "weft-b-"};
