@@ -22,7 +22,7 @@ int NoPassPhrase(char*, int, int, void*) { return 0; }
 std::string OpensslReason() {
   const unsigned long code = ERR_peek_last_error();
   const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
-  const std::string text = reason == nullptr ? "no reason given" : reason;
+  std::string text = reason == nullptr ? "no reason given" : reason;
   ERR_clear_error();
   return text;
 }

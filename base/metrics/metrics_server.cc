@@ -150,8 +150,9 @@ class HttpMetricsServer final : public MetricsServer {
     }
     listener_ = *std::move(listener);
     absl::StatusOr<std::thread> thread = TryStartThread([this] { Run(); });
-    if (thread.ok()) thread_ = *std::move(thread);
-    return thread.status();
+    if (!thread.ok()) return thread.status();
+    thread_ = *std::move(thread);
+    return absl::OkStatus();
   }
 
   int port() const override { return listener_->addresses()[0].port; }

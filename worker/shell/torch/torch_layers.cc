@@ -257,6 +257,10 @@ void PrepareProcess() {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     // Otherwise every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
+    // MKL chooses the kernels of exp, log, tanh and others in the first call. Its mkl_vml_serv_cpu_detect
+    // stores the number of the processor where the number of the kernels follows, and other threads read it
+    // without a lock: one that is preempted there lets another compute with a kernel of half the digits.
+    at::exp(at::ones({1}));
   });
 }
 
