@@ -134,7 +134,7 @@ absl::Status CoordinatorCore::Move(const MoveRanks& order) {
         to->Label(), to->broken ? " cannot be reached now" : absl::StrCat(" serves run ", to->run),
         "; try again"));
   const std::string reason = order.reason.empty() ? "" : absl::StrCat(": ", order.reason);
-  const absl::Status moves =
+  absl::Status moves =
       run->Move(out_, order.ranks, to->session, absl::StrCat("ranks move to ", to->Label(), reason));
   if (!moves.ok()) return moves;
   for (const SessionId session : run->placement().processes()) {

@@ -402,8 +402,9 @@ void Run::Relocate(StepEffects& out, const std::string& reason) {
 absl::Status Run::Move(StepEffects& out, const std::vector<Rank>& ranks, SessionId to,
                        const std::string& reason) {
   absl::StatusOr<std::optional<RunEnding>> moved = relocation_.Move(out, ranks, to, reason);
-  if (moved.ok()) EndIf(*std::move(moved));
-  return moved.status();
+  if (!moved.ok()) return moved.status();
+  EndIf(*std::move(moved));
+  return absl::OkStatus();
 }
 
 void Run::End(RunEnding ending) {

@@ -19,7 +19,7 @@ std::string RunDeadlines::Describe(int64_t now, const RunInfo& info, const RunMe
   }
   const std::string time = Seconds(options_.finishing_ns);
   const RunCheckpoints* checkpoints = attempt->checkpoints();
-  const std::string awaited = checkpoints == nullptr ? "" : checkpoints->DescribeLate(time);
+  std::string awaited = checkpoints == nullptr ? "" : checkpoints->DescribeLate(time);
   if (!awaited.empty()) return awaited;
   return absl::StrCat("not finished ", time, " after the last job: ", members.Missing(&RunMember::finished));
 }

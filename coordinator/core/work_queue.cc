@@ -9,6 +9,7 @@ namespace weft {
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan, int32_t begin)
     : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = begin}, plan_->tables) {
   const int n = progress_.jobs().size(), period = progress_.jobs().period();
+  Require(period > 0, "a schedule repeats after at least one step");
   ranks_.resize(plan_->ranks());
   Require(static_cast<int>(plan_->claim_order->size()) == period,
           "the claim order is given for every step of a period");

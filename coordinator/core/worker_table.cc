@@ -102,6 +102,7 @@ std::vector<Worker*> WorkerSurvey::FreeInOrder() const {
   // How many free workers of its process come before it, and how many serve.
   using Order = std::tuple<bool, int, int>;
   std::vector<std::pair<Order, Worker*>> keyed;
+  keyed.reserve(ordered.size());
   for (Worker* w : ordered)
     keyed.push_back({{w->failed_last, seen[w->process_key()]++, serving[w->process_key()]}, w});
   std::stable_sort(keyed.begin(), keyed.end(),
@@ -112,6 +113,7 @@ std::vector<Worker*> WorkerSurvey::FreeInOrder() const {
 
 std::vector<Peer> PeersOf(const std::vector<Worker*>& workers) {
   std::vector<Peer> peers;
+  peers.reserve(workers.size());
   for (const Worker* w : workers) peers.push_back({w->process, w->hello.address, w->Label()});
   return peers;
 }

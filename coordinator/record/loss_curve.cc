@@ -17,6 +17,7 @@ namespace {
 
 std::vector<LossPoint> Points(const std::map<int, double>& by_step) {
   std::vector<LossPoint> points;
+  points.reserve(by_step.size());
   for (const auto& [step, loss] : by_step) points.push_back({step, loss});
   return points;
 }

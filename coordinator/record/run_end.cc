@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "coordinator/record/loss_curve.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 

@@ -241,7 +241,7 @@ std::optional<RunRecords::Look> RunRecords::LookAt(uint64_t run) {
 
 absl::StatusOr<RunTrace> RunRecords::TraceOf(uint64_t run, const std::string& output) {
   const std::shared_ptr<Recording> recording = Find(run);
-  const absl::StatusOr<RunTrace> trace = recording != nullptr ? recording->Trace() : ReadRunTrace(output);
+  absl::StatusOr<RunTrace> trace = recording != nullptr ? recording->Trace() : ReadRunTrace(output);
   if (trace.ok()) return trace;
   return absl::FailedPreconditionError(
       absl::StrCat("run ", run, " has no trace: ", trace.status().message()));

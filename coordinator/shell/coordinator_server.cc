@@ -62,7 +62,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
  public:
   ~GrpcCoordinatorServer() override { Stop("its owner ended"); }
 
-  absl::Status Begin(const CoordinatorServerOptions& options) {
+  absl::Status Begin(CoordinatorServerOptions options) {
     const absl::StatusOr<std::vector<CheckedAddress>> addresses = CheckAddresses(options);
     if (!addresses.ok()) return addresses.status();
     grpc::ServerBuilder builder;
@@ -104,7 +104,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       return absl::InternalError("the gRPC server does not start");
     }
     keeps_runs_ = options.store != nullptr;
-    loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
+    loop_ = std::make_unique<ServerLoop>(std::move(options), std::move(queue), &sessions_, &runs_);
     loop_->Start([this](const grpc::ServerContext& call) { return NameOfCaller(call); });
     for (size_t i = 0; i < listeners.size(); ++i) {
       addresses_.push_back(listeners[i]->addresses().front().text());
@@ -246,7 +246,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     CoordinatorServerOptions options) {
   auto server = std::make_unique<GrpcCoordinatorServer>();
-  if (absl::Status s = server->Begin(options); !s.ok()) return s;
+  if (absl::Status s = server->Begin(std::move(options)); !s.ok()) return s;
   return std::unique_ptr<CoordinatorServer>(std::move(server));
 }
 

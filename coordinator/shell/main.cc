@@ -126,7 +126,7 @@ CertificateWatch::Observer ObserveCertificates(const DaemonLog* log) {
 }
 
 // Logs and records every event.
-CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
+CoordinatorObserver Both(const CoordinatorObserver& log, RunRecords* records) {
   CoordinatorObserver both = log;
   both.run = [records](const RunInfo& run) { records->OnRun(run); };
   both.log = [log, records](const RunLogLine& line) {

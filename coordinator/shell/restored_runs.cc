@@ -44,7 +44,7 @@ void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
 
 }  // namespace
 
-RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders) {
+RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders) {
   RestoredRuns restored;
   restored.records.epoch = stored.epoch + 1;
   for (auto& [id, run] : stored.runs) {

@@ -21,7 +21,7 @@ struct RestoredRuns {
 
 // A run that cannot be planned, or whose folder cannot be taken up, is restored with that failure. Blocks as
 // long as planning and the disk take. Before the server starts.
-RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders);
+RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders);
 
 }  // namespace weft
 

@@ -50,7 +50,7 @@ class UnaryCall final : public Call {
                                 &c->operation_);
   }
 
-  bool OnDone(int kind, bool ok) override {
+  bool OnDone(int /*kind*/, bool ok) override {
     if (!ok || finished_) return false;
     Accept(context_, method_, handler_);
     handler_(context_->loop, this);
@@ -171,7 +171,7 @@ void Drain(ServerLoop* loop, UnaryCall<v1::DrainRequest, v1::Worker>* call) {
 
 class WatchCall final : public Call, public ServerLoop::Watcher {
  public:
-  static void Accept(std::shared_ptr<const Context> context) {
+  static void Accept(const std::shared_ptr<const Context>& context) {
     auto call = std::unique_ptr<WatchCall>(new WatchCall(context));
     WatchCall* c = call.get();
     context->own(std::move(call));

@@ -23,28 +23,28 @@ constexpr int64_t kMaxEndingNs = 1'000'000'000;
 
 }  // namespace
 
-ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
-                       std::unique_ptr<grpc::ServerCompletionQueue> queue, SessionService* sessions,
-                       v1::Runs::AsyncService* runs)
-    : options_(options),
-      unix_minus_monotonic_(options.unix_minus_monotonic_ns != 0 ? options.unix_minus_monotonic_ns
-                                                                 : UnixMinusMonotonic()),
+ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
+                       SessionService* sessions, v1::Runs::AsyncService* runs)
+    : options_(std::move(options)),
+      unix_minus_monotonic_(options_.unix_minus_monotonic_ns != 0 ? options_.unix_minus_monotonic_ns
+                                                                  : UnixMinusMonotonic()),
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),
       heart_(MonotonicNow()),
-      core_(options.core),
+      core_(options_.core),
       sessions_(&events_, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
       log_id_(static_cast<uint64_t>(MonotonicNow())),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
                  [this](ReplanRun replan) { Add(std::move(replan)); }),
-      planner_(options.planner),
-      traces_(options.trace) {
-  if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
-  if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
-  for (const RestoreRun& run : options.restored) {
+      planner_(options_.planner),
+      traces_(options_.trace) {
+  if (!options_.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
+  if (options_.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options_.metrics);
+  std::vector<RestoreRun> restored = std::exchange(options_.restored, {});
+  for (RestoreRun& run : restored) {
     if (run.plan != nullptr) replanner_.Add(run.stored.submission.run, *run.plan);
-    Add(run);
+    Add(std::move(run));
   }
   MutexLock lock(gate_->mu);
   gate_->loop = this;

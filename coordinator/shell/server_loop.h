@@ -51,7 +51,7 @@ class ServerLoop {
  public:
   using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // called on the loop's thread
 
-  ServerLoop(const CoordinatorServerOptions& options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
+  ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
              SessionService* sessions, v1::Runs::AsyncService* runs);
   ~ServerLoop();
 
@@ -116,7 +116,7 @@ class ServerLoop {
   void EndQueue(int64_t now);
   int64_t NextDeadline() const;
 
-  const CoordinatorServerOptions options_;
+  CoordinatorServerOptions options_;  // without `restored`; any thread reads it, since nothing changes it
   const int64_t unix_minus_monotonic_;
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   SessionService* const session_service_;

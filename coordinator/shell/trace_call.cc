@@ -20,7 +20,7 @@ struct Context {
 
 class TraceCall final : public Call {
  public:
-  static void Accept(std::shared_ptr<const Context> context) {
+  static void Accept(const std::shared_ptr<const Context>& context) {
     auto call = std::unique_ptr<TraceCall>(new TraceCall(context));
     TraceCall* c = call.get();
     context->own(std::move(call));

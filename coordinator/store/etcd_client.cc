@@ -132,7 +132,7 @@ class GrpcEtcdClient final : public EtcdClient {
     channel_->WaitForConnected(std::chrono::system_clock::now() + kConnect);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCall);
-    const absl::Status status = FromGrpc(method(&context));
+    absl::Status status = FromGrpc(method(&context));
     if (status.ok()) return status;
     const std::string sentence = absl::StrCat("etcd at ", name_, ": ", status.message());
     return absl::IsDeadlineExceeded(status) ? absl::UnavailableError(sentence)

@@ -19,8 +19,9 @@ class RenewedLeadership final : public EtcdLeadership {
 
   absl::Status Start() {
     absl::StatusOr<std::thread> thread = TryStartThread([this] { Renew(); });
-    if (thread.ok()) thread_ = *std::move(thread);
-    return thread.status();
+    if (!thread.ok()) return thread.status();
+    thread_ = *std::move(thread);
+    return absl::OkStatus();
   }
 
   ~RenewedLeadership() override {

@@ -39,7 +39,7 @@ uint64_t ChecksumOfHead(absl::string_view body) { return Fnv1a().Add(body).hash(
 class EtcdStore final : public Store {
  public:
   EtcdStore(std::shared_ptr<EtcdClient> client, std::shared_ptr<const EtcdLeadership> leadership,
-            std::string prefix, int64_t unix_minus_monotonic_ns)
+            const std::string& prefix, int64_t unix_minus_monotonic_ns)
       : client_(std::move(client)),
         leadership_(std::move(leadership)),
         head_key_(absl::StrCat(prefix, "/head")),

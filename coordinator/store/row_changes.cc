@@ -15,8 +15,9 @@ namespace {
 
 template <class Value>
 absl::Status Take(absl::StatusOr<Value> value, Value* out) {
-  if (value.ok()) *out = *std::move(value);
-  return value.status();
+  if (!value.ok()) return value.status();
+  *out = *std::move(value);
+  return absl::OkStatus();
 }
 
 // Gathers the changes of one batch.

@@ -136,7 +136,7 @@ absl::StatusOr<bool> SqliteStatement::Step() {
 }
 
 absl::Status SqliteStatement::Run() {
-  const absl::Status done = Step().status();
+  absl::Status done = Step().status();
   Reset();
   return done;
 }

@@ -82,6 +82,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenForeignChannel(const std::vec
   auto credentials = TlsCredentials::Start(tls, OwnCertificate::kOptional, {});
   if (!credentials.ok()) return credentials.status();
   std::vector<std::string> hosts;
+  hosts.reserve(addresses.size());
   for (const Address& address : addresses) hosts.push_back(address.host);
   return Holding(*credentials, ChannelWith(addresses, (*credentials)->ForHosts(std::move(hosts))));
 }

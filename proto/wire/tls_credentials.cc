@@ -103,7 +103,7 @@ std::shared_ptr<grpc::ChannelCredentials> TlsCredentials::ForChannel(const std::
 }
 
 std::shared_ptr<grpc::ServerCredentials> TlsCredentials::ForServer(
-    std::shared_ptr<grpc::AuthMetadataProcessor> check, OwnCertificate of_clients) const {
+    const std::shared_ptr<grpc::AuthMetadataProcessor>& check, OwnCertificate of_clients) const {
   tls::TlsServerCredentialsOptions options(provider_);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
@@ -111,7 +111,7 @@ std::shared_ptr<grpc::ServerCredentials> TlsCredentials::ForServer(
                                     ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                     : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   auto credentials = tls::TlsServerCredentials(options);
-  credentials->SetAuthMetadataProcessor(std::move(check));
+  credentials->SetAuthMetadataProcessor(check);
   return credentials;
 }
 

@@ -36,8 +36,8 @@ class TlsCredentials {
   std::shared_ptr<grpc::ChannelCredentials> ForHosts(std::vector<std::string> hosts) const;
   // Returns credentials for a server; `check` decides each call. With kOptional, a client without a
   // certificate reaches it too.
-  std::shared_ptr<grpc::ServerCredentials> ForServer(std::shared_ptr<grpc::AuthMetadataProcessor> check,
-                                                     OwnCertificate of_clients) const;
+  std::shared_ptr<grpc::ServerCredentials> ForServer(
+      const std::shared_ptr<grpc::AuthMetadataProcessor>& check, OwnCertificate of_clients) const;
 
   // Returns the folder as it was at the start.
   const CertificateFolder& first() const { return watch_->first(); }

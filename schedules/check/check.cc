@@ -95,7 +95,7 @@ absl::Status CheckGrowthOfPriorities(const Schedule& s) {
     for (int stage = 0; stage < s.stages; ++stage) {
       for (int b = 0; b < s.microbatches; ++b) {
         for (JobKind kind : KindsOf(s)) {
-          const absl::Status grows = CheckGrowthOfPriority(s, Job::Compute(step, stage, b, kind));
+          absl::Status grows = CheckGrowthOfPriority(s, Job::Compute(step, stage, b, kind));
           if (!grows.ok()) return grows;
         }
       }

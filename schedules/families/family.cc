@@ -43,7 +43,7 @@ std::function<int64_t(const Job&)> PriorityByMicrobatch(int stages, int microbat
 }
 
 absl::StatusOr<int> RanksOfLoop(absl::string_view family, const FamilyParameters& parameters, int stages) {
-  const absl::StatusOr<int> ranks = PositiveParameter(family, parameters, "ranks");
+  absl::StatusOr<int> ranks = PositiveParameter(family, parameters, "ranks");
   if (!ranks.ok()) return ranks.status();
   if (stages % *ranks != 0 || stages == *ranks) {
     return absl::InvalidArgumentError(absl::StrFormat(

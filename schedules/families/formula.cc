@@ -47,7 +47,8 @@ void CheckDivision(double a, double b, const char* sign) {
 }
 double Divide(double a, double b) {
   CheckDivision(a, b, "/");
-  return static_cast<double>(static_cast<int64_t>(a) / static_cast<int64_t>(b));
+  const int64_t quotient = static_cast<int64_t>(a) / static_cast<int64_t>(b);
+  return static_cast<double>(quotient);
 }
 double Remainder(double a, double b) {
   CheckDivision(a, b, "%");

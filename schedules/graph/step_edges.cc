@@ -63,7 +63,7 @@ StepEdges::StepEdges(const Graph& graph) {
 
 // Sorts what was found for a table by job, and each job's successors. What was found comes in the order of
 // the successors' steps, and of a step by index.
-void StepEdges::Fill(const Graph& graph, std::vector<Found> found, Table* table) {
+void StepEdges::Fill(const Graph& graph, const std::vector<Found>& found, Table* table) {
   const int n = graph.jobs_per_step(), compute = graph.compute_jobs();
   table->begin.assign(static_cast<size_t>(n) + 1, 0);
   for (const Found& f : found) ++table->begin[f.from + 1];

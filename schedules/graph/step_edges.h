@@ -74,7 +74,7 @@ class StepEdges {
 
   void InvertPeriod(const Graph& graph);
   void InvertRun(const Graph& graph);
-  void Fill(const Graph& graph, std::vector<Found> found, Table* table);
+  void Fill(const Graph& graph, const std::vector<Found>& found, Table* table);
   bool HasTable(int64_t step) const;
 
   size_t TableOf(int64_t step) const {

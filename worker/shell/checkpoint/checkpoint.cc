@@ -96,15 +96,15 @@ absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout
   std::vector<std::vector<float>> flats(names.size(), std::vector<float>(layout.elements));
   int64_t optimizer_steps = version;
   for (int part = 0; part < parts; ++part) {
-    const absl::Status s = ReadSliceFile(SlicePath(folder, layout.stage, part, parts), part, parts,
-                                         absl::StrCat(version), names, &flats, &optimizer_steps);
+    absl::Status s = ReadSliceFile(SlicePath(folder, layout.stage, part, parts), part, parts,
+                                   absl::StrCat(version), names, &flats, &optimizer_steps);
     if (absl::IsNotFound(s)) return absl::OkStatus();  // another process joined them
     if (!s.ok()) return s;
   }
   std::vector<SlotPointers> buffers;
   for (size_t i = 1; i < flats.size(); ++i) buffers.push_back(SlotsOf(layout, flats[i].data()));
-  const absl::Status written = WriteTrainingState(folder, layout, rule, version, optimizer_steps,
-                                                  SlotsOf(layout, flats[0].data()), buffers);
+  absl::Status written = WriteTrainingState(folder, layout, rule, version, optimizer_steps,
+                                            SlotsOf(layout, flats[0].data()), buffers);
   if (!written.ok()) return written;
   for (int part = 0; part < parts; ++part) {
     if (absl::Status s = DiscardSlice(folder, layout.stage, part, parts); !s.ok()) return s;
@@ -147,8 +147,7 @@ absl::Status JoinAllSlices(const std::string& folder, const ScheduledRun& run, i
         parts = std::atoi(name.c_str() + prefix.size());
     }
     if (parts == 0) continue;
-    const absl::Status joined =
-        JoinSliceFiles(folder, LayOutStage(run.spec, stage), rules[stage], version, parts);
+    absl::Status joined = JoinSliceFiles(folder, LayOutStage(run.spec, stage), rules[stage], version, parts);
     if (!joined.ok()) return joined;
   }
   return absl::OkStatus();
@@ -157,7 +156,7 @@ absl::Status JoinAllSlices(const std::string& folder, const ScheduledRun& run, i
 absl::StatusOr<bool> IsThere(const StageSnapshot& snapshot) {
   for (const Tensor& flat : snapshot.flats) {
     if (flat.ready == nullptr) continue;
-    const absl::StatusOr<bool> reached = flat.ready->Reached();
+    absl::StatusOr<bool> reached = flat.ready->Reached();
     if (!reached.ok() || !*reached) return reached;
   }
   return true;
@@ -174,6 +173,7 @@ absl::Status WriteSnapshot(const std::string& folder, const StageSnapshot& s) {
     return written.ok() ? JoinSliceFiles(folder, s.layout, s.rule, s.version, s.parts) : written;
   }
   std::vector<SlotPointers> slots;
+  slots.reserve(flats.size());
   for (const float* flat : flats) slots.push_back(SlotsOf(s.layout, flat));
   return WriteTrainingState(folder, s.layout, s.rule, s.version, s.optimizer_steps, SlotsOf(s.layout, newest),
                             slots);

@@ -67,7 +67,7 @@ DataType HeldTypeOf(const ExportedConstant& constant) {
 }
 
 absl::Status CheckExportedWeights(const ExportedSpec& exported) {
-  const absl::Status checked = CheckWeightsFile(exported);
+  absl::Status checked = CheckWeightsFile(exported);
   if (checked.ok()) return checked;
   return absl::InvalidArgumentError(absl::StrCat("model.exported: ", checked.message()));
 }

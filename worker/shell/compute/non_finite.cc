@@ -32,8 +32,8 @@ std::string FirstNonFinite(const StageLayout& layout, int64_t begin, int64_t n, 
 
 constexpr absl::string_view kNonFinite = "weft/non_finite";
 
-absl::Status NonFiniteError(std::string message) {
-  absl::Status status = absl::OutOfRangeError(std::move(message));
+absl::Status NonFiniteError(absl::string_view message) {
+  absl::Status status = absl::OutOfRangeError(message);
   status.SetPayload(kNonFinite, absl::Cord());
   return status;
 }

@@ -337,8 +337,7 @@ absl::Status CheckResume(const ScheduledRun& scheduled) {
     if (!weights.ok()) return Named(weights.status());
     const auto state = ReadSafetensorsHeader(PathOf(folder, StateFileName(stage)));
     if (!state.ok()) return Named(state.status());
-    const absl::Status fits =
-        CheckStage(run, *index, LayOutStage(run, stage), rules[stage], *weights, *state);
+    absl::Status fits = CheckStage(run, *index, LayOutStage(run, stage), rules[stage], *weights, *state);
     if (!fits.ok()) return fits;
   }
   return absl::OkStatus();

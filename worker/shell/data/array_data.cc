@@ -122,7 +122,7 @@ void Widen(const char* from, int64_t n, int64_t* to) {
   for (int64_t i = 0; i < n; ++i) {
     From value;
     std::memcpy(&value, from + i * int64_t{sizeof(From)}, sizeof(From));
-    to[i] = static_cast<int64_t>(value);
+    to[i] = int64_t{value};
   }
 }
 

@@ -25,7 +25,7 @@ void Augment(const Augmentation& augment, uint64_t seed, const Sample& sample, c
   const uint64_t of_epoch = SplitMix64(SplitMix64(seed, kAugmentStream), static_cast<uint64_t>(sample.epoch));
   const uint64_t key = SplitMix64(of_epoch, static_cast<uint64_t>(sample.number));
   const auto shift = [&](uint64_t number) {
-    const auto places = static_cast<uint64_t>(2 * augment.crop + 1);
+    const auto places = 2 * static_cast<uint64_t>(augment.crop) + 1;
     return static_cast<int64_t>(SplitMix64(key, number) % places) - augment.crop;
   };
   const int64_t down = shift(0), right = shift(1);

@@ -30,7 +30,7 @@ void RankRounds::Prepare(const PrepareEffect& effect, const SharedFolders& folde
   }
 }
 
-void RankRounds::Resume(std::map<Rank, ResumeTask> tasks) {
+void RankRounds::Resume(std::map<Rank, ResumeTask>&& tasks) {
   Begin(Round::kResume, tasks.size());
   for (auto& [rank, task] : tasks) Give(*seats_.Of(rank), std::move(task));
 }

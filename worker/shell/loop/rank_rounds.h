@@ -37,7 +37,7 @@ class RankRounds {
 
   // Begin a round. Require that none is under way.
   void Prepare(const PrepareEffect& effect, const SharedFolders& folders);
-  void Resume(std::map<Rank, ResumeTask> tasks);
+  void Resume(std::map<Rank, ResumeTask>&& tasks);
   void Save(int step, const std::vector<Rank>& ranks, const SharedFolders& folders);
   // Returns false, and begins none, where no rank has anything to end.
   bool End();

@@ -82,7 +82,7 @@ Staleness StalenessOf(const ScheduledRun& scheduled) {
 }
 
 // Copies the tensor of that name into `values` of its size.
-absl::Status Take(const SafetensorsFile& file, const std::string& name, at::Tensor values) {
+absl::Status Take(const SafetensorsFile& file, const std::string& name, const at::Tensor& values) {
   const SafetensorsEntry* entry = file.header.Find(name);
   const size_t bytes = static_cast<size_t>(values.numel()) * sizeof(float);
   if (entry == nullptr || entry->end - entry->begin != bytes)
@@ -280,7 +280,7 @@ class PlainModel {
   }
 
   absl::Status Save(const CheckpointFolders& folders, int version) const {
-    const absl::Status written = WriteStages(folders.Partial(version), version);
+    absl::Status written = WriteStages(folders.Partial(version), version);
     if (written.ok()) return folders.Seal(version, run_.checkpoint.keep);
     folders.Drop(version);
     return written;

@@ -117,8 +117,8 @@ class RankDevice : public FlatMemory {
   // present work; then `work` has not run. After a failure, of memory or of something that cannot be
   // captured, it has run in part, and the job goes on. Work that was captured together shares memory: `with`,
   // or null. To be replayed on this lane.
-  virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
-                                                                CapturedWork* with) {
+  virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& /*work*/,
+                                                                CapturedWork* /*with*/) {
     return nullptr;
   }
 };

@@ -82,9 +82,9 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
     const at::Tensor whole = at::empty(slot.parameter.size, c10::kFloat);
     absl::Status made = Initialize(slot.parameter, run_.spec.train.seed, slot.layer, whole);
     if (!made.ok()) return made;
-    const absl::Status loaded = device_.Load(weights.data() + (begin - held.begin),
-                                             whole.const_data_ptr<float>() + (begin - slot.offset),
-                                             static_cast<size_t>(end - begin) * sizeof(float));
+    absl::Status loaded = device_.Load(weights.data() + (begin - held.begin),
+                                       whole.const_data_ptr<float>() + (begin - slot.offset),
+                                       static_cast<size_t>(end - begin) * sizeof(float));
     if (!loaded.ok()) return loaded;
   }
   weights.Changed();

@@ -235,7 +235,8 @@ absl::StatusOr<at::Tensor> StagePasses::OutputGradient(const Pass& pass, PassHal
   return sum;
 }
 
-absl::StatusOr<BackwardResult> StagePasses::Backward(const Job& job, std::vector<Tensor> output_gradients,
+absl::StatusOr<BackwardResult> StagePasses::Backward(const Job& job,
+                                                     const std::vector<Tensor>& output_gradients,
                                                      Tensor weights, int version, bool hand_out) {
   const PassHalf half = HalfOf(job.kind);
   Pass* const found = passes_.Find(job);

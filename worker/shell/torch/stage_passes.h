@@ -69,7 +69,7 @@ class StagePasses {
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                         int version, bool leaves_pass);
   absl::Status TakePass(const Job& job, const std::vector<Tensor>& inputs);
-  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
+  absl::StatusOr<BackwardResult> Backward(const Job& job, const std::vector<Tensor>& output_gradients,
                                           Tensor weights, int version, bool hand_out);
 
  private:

@@ -29,7 +29,7 @@ void ThrowUnlessOk(const absl::Status& status) {
 }
 
 std::string OutOfMemoryText(const c10::OutOfMemoryError& error) {
-  const std::string text = error.what_without_backtrace();
+  std::string text = error.what_without_backtrace();
   const std::optional<MemoryClass> memory_class = std::exchange(failed_class, std::nullopt);
   // A RankDevice's own messages have bytes and class.
   if (!memory_class.has_value() || absl::StrContains(text, " bytes for ")) return text;

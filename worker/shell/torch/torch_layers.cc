@@ -222,7 +222,7 @@ std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model) {
   return layers;
 }
 
-absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {
+absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, const at::Tensor& tensor) {
   if (!parameter.file.empty()) {
     const absl::StatusOr<InitialWeights> weights = InitialWeights::Open(parameter.file);
     if (!weights.ok()) return weights.status();

@@ -41,7 +41,7 @@ std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
 
 // Fills a parameter with its initial value. `tensor`, on the host, has the parameter's size and needs no
 // gradient. Failure of the file, where the value is in one.
-absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);
+absl::Status Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, const at::Tensor& tensor);
 
 // Make LibTorch compute alike everywhere: one thread a kernel, deterministic kernels, denormals kept. Call
 // PrepareProcess once a process, before other calls; PrepareThread once on every thread that computes.

@@ -137,7 +137,7 @@ absl::Status TorchRank::TakePass(const Job& job, std::vector<Tensor> inputs) {
 absl::StatusOr<BackwardResult> TorchRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
                                                    Tensor weights, int version, bool hand_out) {
   return InStage(job.stage, Naming(job), [&](Stage& stage) {
-    return stage.passes.Backward(job, std::move(output_gradients), std::move(weights), version, hand_out);
+    return stage.passes.Backward(job, output_gradients, std::move(weights), version, hand_out);
   });
 }
 
