@@ -36,6 +36,12 @@ void AddSince(const std::map<std::string, double>& now, const std::map<std::stri
   }
 }
 
+int64_t Sum(const std::map<std::string, int64_t>& bytes) {
+  int64_t sum = 0;
+  for (const auto& [name, number] : bytes) sum += number;
+  return sum;
+}
+
 void AddReports(const RunInfo& run, const RunInfo* before, WorkerLoad* load) {
   std::map<std::string, double> busy;
   for (const Rank rank : load->ranks) {
@@ -47,6 +53,8 @@ void AddReports(const RunInfo& run, const RunInfo* before, WorkerLoad* load) {
     AddSince(now->idle_seconds, then == nullptr ? nullptr : &then->idle_seconds, &load->idle);
     for (const auto& [name, bytes] : now->live_bytes) load->live_bytes[name] += bytes;
     for (const auto& [name, bytes] : now->peak_bytes) load->peak_bytes[name] += bytes;
+    // A worker of an older version says no such figure.
+    load->most_bytes += now->most_bytes != 0 ? now->most_bytes : Sum(now->peak_bytes);
   }
   for (const auto& [kind, seconds] : busy) load->busy += seconds;
   double all = load->busy;
@@ -54,12 +62,6 @@ void AddReports(const RunInfo& run, const RunInfo* before, WorkerLoad* load) {
   if (all <= 0) return;
   load->busy /= all;
   for (auto& [cause, seconds] : load->idle) seconds /= all;
-}
-
-int64_t Sum(const std::map<std::string, int64_t>& bytes) {
-  int64_t sum = 0;
-  for (const auto& [name, number] : bytes) sum += number;
-  return sum;
 }
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
@@ -123,7 +125,7 @@ std::string LoadTable(const std::vector<WorkerLoad>& loads, const TextStyle& sty
       row.push_back(bytes == load.live_bytes.end() ? "-" : Bytes(bytes->second));
     }
     row.push_back(reported ? Bytes(Sum(load.live_bytes)) : "-");
-    row.push_back(reported ? Bytes(Sum(load.peak_bytes)) : "-");
+    row.push_back(reported ? Bytes(load.most_bytes) : "-");
   }
   return FormatTable(header, rows, style);
 }
@@ -140,6 +142,7 @@ nlohmann::ordered_json LoadJson(const WorkerLoad& load) {
   json["idle_shares"] = load.idle;
   json["live_bytes"] = load.live_bytes;
   json["peak_bytes"] = load.peak_bytes;
+  json["most_bytes"] = load.most_bytes;
   return json;
 }
 

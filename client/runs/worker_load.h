@@ -26,6 +26,7 @@ struct WorkerLoad {
   double busy = 0;
   std::map<std::string, double> idle;                     // by cause
   std::map<std::string, int64_t> live_bytes, peak_bytes;  // sums over its ranks, by class
+  int64_t most_bytes = 0;                                 // sum over its ranks, of what each had at a time
 };
 
 // `runs` have the reports of their ranks. Shares are of the time since `before`, where that has the same run;

@@ -25,6 +25,7 @@ void AddTo(const RankReport& former, RankReport* report) {
   Add(former.bytes_sent, &report->bytes_sent);
   Add(former.bytes_received, &report->bytes_received);
   Raise(former.peak_bytes, &report->peak_bytes);
+  report->most_bytes = std::max(report->most_bytes, former.most_bytes);
   report->peak_activations = std::max(report->peak_activations, former.peak_activations);
   report->peak_weight_versions = std::max(report->peak_weight_versions, former.peak_weight_versions);
   report->wall_seconds += former.wall_seconds;

@@ -136,6 +136,7 @@ TextCells RankByteCells(const std::vector<RankReport>& reports) {
   const auto classes = Columns(reports, &RankReport::peak_bytes, 0);
   TextCells cells = {{"rank"}, {}};
   for (const std::string& name : classes) cells.header.push_back(absl::StrCat("peak ", name));
+  cells.header.emplace_back("most at a time");
   for (const RankReport& r : reports) {
     if (cells.rows.size() == kRanksShown) break;
     auto& row = cells.rows.emplace_back();
@@ -144,6 +145,7 @@ TextCells RankByteCells(const std::vector<RankReport>& reports) {
       const auto known = r.peak_bytes.find(name);
       row.push_back(known == r.peak_bytes.end() ? "-" : FormatBytes(static_cast<double>(known->second)));
     }
+    row.push_back(r.most_bytes == 0 ? "-" : FormatBytes(static_cast<double>(r.most_bytes)));
   }
   return cells;
 }
@@ -250,6 +252,7 @@ Json RunJson(const RunInfo& run) {
     report["idle_seconds"] = r.idle_seconds;
     report["live_bytes"] = r.live_bytes;
     report["peak_bytes"] = r.peak_bytes;
+    report["most_bytes"] = r.most_bytes;
     report["bytes_sent"] = r.bytes_sent;
     report["bytes_received"] = r.bytes_received;
     if (!r.gpu.empty()) report["gpu"] = r.gpu;

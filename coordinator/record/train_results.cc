@@ -282,6 +282,7 @@ Json SummaryJson(const TrainResults& r) {
     if (!r.reduction.empty()) json["reduction"] = r.reduction;
     json["bytes_sent"] = BytesSent(r.reports);
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
+    json["most_bytes"] = Json::array();
     json["activation_bytes"] = ActivationBytes(r);
     json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
     json["idle_share"] = {{"measured", MeasuredIdle(r.reports)}, {"predicted", r.predicted.idle}};
@@ -291,6 +292,7 @@ Json SummaryJson(const TrainResults& r) {
     json["peak_weight_versions"] = Json::array();
     for (const RankReport& report : r.reports) {
       json["wall_seconds"].push_back(report.wall_seconds);
+      json["most_bytes"].push_back(report.most_bytes);
       json["peak_activations"].push_back(report.peak_activations);
       json["peak_weight_versions"].push_back(report.peak_weight_versions);
     }

@@ -138,6 +138,7 @@ struct RankReport {
   std::map<std::string, int64_t> live_bytes, peak_bytes;  // by memory class
   std::map<int32_t, int64_t> activation_bytes;  // by stage: bytes that a forward keeps until its backward
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
+  int64_t most_bytes = 0;  // alive at a time, without memory of the host for offloaded activations
   int32_t peak_activations = 0;
   int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none
   double wall_seconds = 0;

@@ -48,6 +48,7 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   EncodeMap(report.peak_bytes, out->mutable_peak_bytes());
   EncodeMap(report.bytes_sent, out->mutable_bytes_sent());
   EncodeMap(report.bytes_received, out->mutable_bytes_received());
+  out->set_most_bytes(report.most_bytes);
   out->set_peak_activations(report.peak_activations);
   out->set_peak_weight_versions(report.peak_weight_versions);
   out->set_wall_seconds(report.wall_seconds);
@@ -73,6 +74,8 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.peak_bytes", in.peak_bytes(), &report.peak_bytes));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.bytes_sent", in.bytes_sent(), &report.bytes_sent));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.bytes_received", in.bytes_received(), &report.bytes_received));
+  if (in.most_bytes() < 0) return absl::InvalidArgumentError("report.most_bytes is negative");
+  report.most_bytes = in.most_bytes();
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.peak_activations", in.peak_activations(), INT32_MAX));
   report.peak_activations = static_cast<int32_t>(in.peak_activations());
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.peak_weight_versions", in.peak_weight_versions(), INT32_MAX));

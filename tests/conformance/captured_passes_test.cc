@@ -55,6 +55,7 @@ class CapturingDevice final : public RankDevice {
   int64_t tally(MemoryClass memory_class) const override { return cpu_.tally(memory_class); }
   BytesByClass live_bytes() const override { return cpu_.live_bytes(); }
   BytesByClass peak_bytes() const override { return cpu_.peak_bytes(); }
+  int64_t most_bytes() const override { return cpu_.most_bytes(); }
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override {
     return cpu_.ToHost(tensor, use);
   }

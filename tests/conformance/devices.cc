@@ -122,6 +122,7 @@ class HostedRank final : public RankCompute {
   }
   BytesByClass live_bytes() const override { return rank_->live_bytes(); }
   BytesByClass peak_bytes() const override { return rank_->peak_bytes(); }
+  int64_t most_bytes() const override { return rank_->most_bytes(); }
 
  private:
   RankCompute& Here() {

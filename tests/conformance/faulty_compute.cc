@@ -38,6 +38,7 @@ class FaultyCompute final : public RankCompute {
   absl::StatusOr<Tensor> ToHost(Tensor tensor) override { return sound_->ToHost(std::move(tensor)); }
   BytesByClass live_bytes() const override { return sound_->live_bytes(); }
   BytesByClass peak_bytes() const override { return sound_->peak_bytes(); }
+  int64_t most_bytes() const override { return sound_->most_bytes(); }
 
   // RankPasses.
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,

@@ -45,17 +45,21 @@ inline void ExpectPredictedPeaks(const std::string& out, const RunSpec& run, con
   const auto summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
   ASSERT_EQ(summary["peak_bytes"].size(), peaks.size());
   for (size_t rank = 0; rank < peaks.size(); ++rank) {
+    int64_t sum = 0;
     for (size_t c = 0; c < kComparedClasses.size(); ++c) {
       const auto& [name, bytes] = kComparedClasses[c];
       const int64_t measured = summary["peak_bytes"][rank][name];
       const int64_t least = peaks[rank].least.*bytes, most = peaks[rank].most.*bytes;
       EXPECT_GE(measured, least) << name << " of rank " << rank;
       EXPECT_LE(measured, most) << name << " of rank " << rank;
+      sum += measured;
       ComparedRanks& of_class = (*compared)[c];
       ++of_class.ranks;
       of_class.equal += measured == most;
       of_class.certain += least == most;
     }
+    EXPECT_LE(summary["most_bytes"][rank], sum) << "of rank " << rank;
+    EXPECT_GT(summary["most_bytes"][rank], 0) << "of rank " << rank;
   }
 }
 

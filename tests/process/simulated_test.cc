@@ -337,6 +337,7 @@ TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused)
       for (const auto& [name, bytes] : of_rank.items()) sum += name == "host" ? 0 : bytes.get<int64_t>();
       EXPECT_LE(sum, least);
     }
+    for (const int64_t most : summary["most_bytes"]) EXPECT_LE(most, least);
     const CommandResult refused = train(least - 1);
     EXPECT_EQ(refused.code, 78);
     EXPECT_NE(refused.err.find("run.yaml:7: memory: "), std::string::npos) << refused.err;

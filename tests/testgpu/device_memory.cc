@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/numeric/bits.h"
@@ -105,6 +106,8 @@ absl::StatusOr<void*> DeviceMemory::Allocate(const Request& request) {
   live_ += charged;
   owner.live_[c] += charged;
   owner.peak_[c] = std::max(owner.peak_[c], owner.live_[c]);
+  owner.most_bytes_ =
+      std::max(owner.most_bytes_, std::accumulate(owner.live_.begin(), owner.live_.end(), int64_t{0}));
   if (tally != 0) owner.tallied_[c] += charged;
   return begin;
 }
@@ -193,6 +196,11 @@ BytesByClass DeviceMemory::live(const MemoryOwner& owner) {
 BytesByClass DeviceMemory::peak(const MemoryOwner& owner) {
   std::lock_guard lock(mutex_);
   return owner.peak_;
+}
+
+int64_t DeviceMemory::most_bytes(const MemoryOwner& owner) {
+  std::lock_guard lock(mutex_);
+  return owner.most_bytes_;
 }
 
 void DeviceMemory::BeginTally(MemoryOwner& owner) {

@@ -44,6 +44,7 @@ class MemoryOwner {
   const std::shared_ptr<QueueProgress> progress_;  // null: nobody's
   // Bytes by class, under the memory's lock.
   BytesByClass live_{}, peak_{}, tallied_{};
+  int64_t most_bytes_ = 0;
   uint32_t tally_ = 0;
 };
 
@@ -97,6 +98,7 @@ class DeviceMemory {
 
   BytesByClass live(const MemoryOwner& owner);
   BytesByClass peak(const MemoryOwner& owner);
+  int64_t most_bytes(const MemoryOwner& owner);
   void BeginTally(MemoryOwner& owner);
   int64_t tally(const MemoryOwner& owner, MemoryClass memory_class);
 

@@ -103,6 +103,8 @@ BytesByClass TestRank::live_bytes() const {
   return bytes;
 }
 
+int64_t TestRank::most_bytes() const { return DeviceMemory::Instance().most_bytes(*owner_); }
+
 BytesByClass TestRank::peak_bytes() const {
   BytesByClass bytes = DeviceMemory::Instance().peak(*owner_);
   constexpr auto kHost = static_cast<size_t>(MemoryClass::kHost);

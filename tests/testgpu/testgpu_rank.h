@@ -50,6 +50,7 @@ class TestRank final : public RankDevice {
   int64_t tally(MemoryClass memory_class) const override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
+  int64_t most_bytes() const override;
 
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -67,6 +68,7 @@ TEST(SegmentAllocator, RandomAllocations_NeverOverlapAndCountExactly) {
     std::mt19937 random(seed);
     std::vector<Block> blocks;
     BytesByClass live{}, peak{};
+    int64_t most_bytes = 0;
     for (int i = 0; i < 20000; ++i) {
       const bool full = blocks.size() > 200;
       if (blocks.empty() || (random() % 2 == 0 && !full)) {
@@ -80,6 +82,7 @@ TEST(SegmentAllocator, RandomAllocations_NeverOverlapAndCountExactly) {
         auto& count = live[static_cast<int>(c)];
         count += Charged(bytes);
         peak[static_cast<int>(c)] = std::max(peak[static_cast<int>(c)], count);
+        most_bytes = std::max(most_bytes, std::accumulate(live.begin(), live.end(), int64_t{0}));
       } else {
         std::swap(blocks[random() % blocks.size()], blocks.back());
         const Block b = blocks.back();
@@ -91,6 +94,7 @@ TEST(SegmentAllocator, RandomAllocations_NeverOverlapAndCountExactly) {
       }
       ASSERT_EQ(allocator->live_bytes(), live);
       ASSERT_EQ(allocator->peak_bytes(), peak);
+      ASSERT_EQ(allocator->most_bytes(), most_bytes);
       if (i % 500 == 0) allocator->CheckConsistency();
     }
     for (const Block& b : blocks) SegmentAllocator::Free(b.data);
@@ -226,6 +230,7 @@ TEST(SegmentAllocator, TallyChargedAnew_CountsWhatStaysInItsNewClassAlone) {
   EXPECT_EQ(allocator->peak_bytes()[kActivations], 128 + 256) << "what passes is no activation";
   EXPECT_EQ(allocator->live_bytes()[kBuffers], 64) << "a block of the tally before";
   EXPECT_EQ(allocator->peak_bytes()[kBuffers], 64 + 4096) << "what stays is in one peak alone";
+  EXPECT_EQ(allocator->most_bytes(), 64 + 128 + 4096 + 256);
   EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128 + 256);
   EXPECT_EQ(allocator->tally(MemoryClass::kBuffers), 0);
   for (void* block : {first, before, last}) SegmentAllocator::Free(block);

@@ -202,6 +202,7 @@ class LaunchingRank final : public RankCompute {
   absl::Status SaveInitial(int, const std::string&) override { return absl::OkStatus(); }
   BytesByClass live_bytes() const override { return {}; }
   BytesByClass peak_bytes() const override { return {}; }
+  int64_t most_bytes() const override { return 0; }
 
  private:
   // The job under way on this thread.

@@ -50,6 +50,7 @@ RankReport SomeReport() {
   r.bytes_received = {{"input_gradient", 13}};
   r.peak_activations = 4;
   r.peak_weight_versions = 2;
+  r.most_bytes = int64_t{5} << 40;
   r.wall_seconds = 4.25;
   r.idle_spans = {{IdleCause::kLimit, 1ll << 50, (1ll << 50) + 7}, {IdleCause::kNoWork, 5, 5}};
   r.transfer_spans = {{65535, TensorKind::kState, Job::Update(4, 3, 2), 100, 0, 101, 1ll << 40},
@@ -68,6 +69,7 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.bytes_received, b.bytes_received);
   EXPECT_EQ(a.peak_activations, b.peak_activations);
   EXPECT_EQ(a.peak_weight_versions, b.peak_weight_versions);
+  EXPECT_EQ(a.most_bytes, b.most_bytes);
   EXPECT_EQ(a.wall_seconds, b.wall_seconds);
   EXPECT_EQ(a.idle_spans, b.idle_spans);
   EXPECT_EQ(a.transfer_spans, b.transfer_spans);

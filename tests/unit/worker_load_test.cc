@@ -42,7 +42,8 @@ RunInfo RunAt(double seconds) {
     report.busy_seconds = {{"forward", 0.25 * seconds}, {"backward", 0.25 * seconds}};
     report.idle_seconds = {{"dependency", 0.5 * seconds}};
     report.live_bytes = {{"weights", 100 + rank}};
-    report.peak_bytes = {{"weights", 200}};
+    report.peak_bytes = {{"weights", 200}, {"gradients", 50}};
+    report.most_bytes = 220;
     run.reports.push_back(report);
   }
   return run;
@@ -80,7 +81,7 @@ TEST(LoadsOf, RunThatHasBegunAgainSince_SharesAreThoseOfItsOwnTime) {
 TEST(LoadTable, BusyAndFreeWorkers_EachHaveARow) {
   const std::string table = LoadTable(LoadsOf({Worker(1, 5), Worker(2, 0)}, {RunAt(8)}, {}));
   EXPECT_THAT(table, AllOf(HasSubstr("w1"), HasSubstr("5 text"), HasSubstr("4/10"), HasSubstr("0,2"),
-                           HasSubstr("50.0 %"), HasSubstr("w2"), HasSubstr("free")));
+                           HasSubstr("50.0 %"), HasSubstr("440 B"), HasSubstr("w2"), HasSubstr("free")));
 }
 
 TEST(LoadJson, FreeWorker_HasNoRun) {

@@ -96,6 +96,7 @@ class GatedCompute final : public RankCompute {
   absl::Status SaveInitial(int, const std::string&) override { return absl::OkStatus(); }
   BytesByClass live_bytes() const override { return {}; }
   BytesByClass peak_bytes() const override { return {}; }
+  int64_t most_bytes() const override { return 0; }
 
  private:
   absl::Status Compute(const Job& job) {

@@ -90,6 +90,8 @@ class RankCompute : public RankPasses, public RankUpdates, public RankWeights, p
 
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;
+  // Returns the most bytes of all classes but kHost that were alive at a time.
+  virtual int64_t most_bytes() const = 0;
 };
 
 // A device that computes. `name` is "cpu" or "cuda:i".

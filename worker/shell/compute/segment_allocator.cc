@@ -155,6 +155,8 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
   const int64_t live = live_[i].load(std::memory_order_relaxed) + bytes;
   live_[i].store(live, std::memory_order_relaxed);
   RaisePeak(c, live - (c == MemoryClass::kBuffers ? tally_bytes_[i] : 0));
+  live_sum_ += bytes;
+  if (live_sum_ > most_bytes()) most_bytes_.store(live_sum_, std::memory_order_relaxed);
 }
 
 void SegmentAllocator::RaisePeak(MemoryClass c, int64_t bytes) {

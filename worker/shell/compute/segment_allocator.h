@@ -59,6 +59,8 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
 
   BytesByClass live_bytes() const;
   BytesByClass peak_bytes() const;
+  // Returns the most bytes of all classes that were alive at a time.
+  int64_t most_bytes() const { return most_bytes_.load(std::memory_order_relaxed); }
   // Begins to count tallied allocations separately from here on, until the next tally begins.
   void BeginTally();
   // Returns the bytes of the class that were allocated so since then and are still alive.
@@ -104,8 +106,10 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   MemorySource& source_;
   // Bytes by class; written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
+  std::atomic<int64_t> most_bytes_{0};
 
   mutable Mutex mutex_;
+  int64_t live_sum_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present tally, 0 before the first

@@ -169,6 +169,8 @@ uint32_t CudaLedger::Charge(MemoryClass memory_class, int64_t bytes, Tallied tal
   const int64_t live = live_[c].load(std::memory_order_relaxed) + bytes;
   live_[c].store(live, std::memory_order_relaxed);
   if (live > peak_[c].load(std::memory_order_relaxed)) peak_[c].store(live, std::memory_order_relaxed);
+  live_sum_ += bytes;
+  if (live_sum_ > most_bytes()) most_bytes_.store(live_sum_, std::memory_order_relaxed);
   if (tallied == Tallied::kNo || tally_ == 0) return 0;
   tally_bytes_[c] += bytes;
   return tally_;
@@ -178,6 +180,7 @@ void CudaLedger::Release(MemoryClass memory_class, int64_t bytes, uint32_t tally
   const int c = static_cast<int>(memory_class);
   MutexLock lock(mutex_);
   live_[c].store(live_[c].load(std::memory_order_relaxed) - bytes, std::memory_order_relaxed);
+  live_sum_ -= bytes;
   if (tally != 0 && tally == tally_) tally_bytes_[c] -= bytes;
 }
 

@@ -46,6 +46,8 @@ class CudaLedger {
   Rank rank() const { return rank_; }
   BytesByClass live_bytes() const;
   BytesByClass peak_bytes() const;
+  // Returns the most bytes of all classes that were alive at a time.
+  int64_t most_bytes() const { return most_bytes_.load(std::memory_order_relaxed); }
   void BeginTally();
   int64_t tally(MemoryClass memory_class) const;
 
@@ -57,7 +59,9 @@ class CudaLedger {
   const Rank rank_;
   // Bytes by class; written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
+  std::atomic<int64_t> most_bytes_{0};
   mutable Mutex mutex_;
+  int64_t live_sum_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;
   BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
 };

@@ -71,6 +71,7 @@ class CudaRankDevice final : public RankDevice {
   int64_t tally(MemoryClass memory_class) const override { return ledger_->tally(memory_class); }
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
+  int64_t most_bytes() const override { return ledger_->most_bytes(); }
 
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;

@@ -33,6 +33,7 @@ void AddMemory(const RankCompute& compute, RankReport* r) {
     r->live_bytes[name] = live[m];
     r->peak_bytes[name] = peak[m];
   }
+  r->most_bytes = compute.most_bytes();
 }
 
 }  // namespace

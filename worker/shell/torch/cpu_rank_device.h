@@ -29,6 +29,7 @@ class CpuRankDevice final : public RankDevice {
   void ChargeTally(MemoryClass memory_class) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
+  int64_t most_bytes() const override { return memory_->most_bytes(); }
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
   at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;

@@ -76,6 +76,7 @@ class RankDevice : public FlatMemory {
   virtual void ChargeTally(MemoryClass /*memory_class*/) {}
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;
+  virtual int64_t most_bytes() const = 0;  // of all classes but kHost, at a time
 
   // ---- Copies.
 

@@ -113,6 +113,7 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
 
 BytesByClass TorchRank::live_bytes() const { return device_->live_bytes(); }
 BytesByClass TorchRank::peak_bytes() const { return device_->peak_bytes(); }
+int64_t TorchRank::most_bytes() const { return device_->most_bytes(); }
 
 // ---- Passes.
 

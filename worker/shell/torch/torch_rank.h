@@ -54,6 +54,7 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<Tensor> ToHost(Tensor tensor) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
+  int64_t most_bytes() const override;
 
   // RankPasses.
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
