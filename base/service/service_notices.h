@@ -40,6 +40,9 @@ class ServiceNotices {
   ServiceNotices& operator=(const ServiceNotices&) = delete;
   ~ServiceNotices();
 
+  // Says that the daemon still starts, and what it does: the manager waits for another minute from now on,
+  // whatever its time-out. Call every few seconds.
+  void Starting(absl::string_view status) const { Send("EXTEND_TIMEOUT_USEC=60000000", status); }
   // Says that the daemon serves; `status` is what the manager shows beside it, as "listening
   // on 10.0.0.1:7070".
   void Ready(absl::string_view status) { Send("READY=1", status); }

@@ -26,6 +26,7 @@
 #include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
+#include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
@@ -204,10 +205,17 @@ void RecordRuns(RunRecords* records, const DaemonLog& log, CoordinatorServerOpti
   };
 }
 
-void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
+void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log, const ServiceNotices& notices,
                 CoordinatorServerOptions* options) {
   options->core.last_run = store->stored.last_run;
-  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, records);
+  constexpr int64_t kBetweenNotices = 1'000'000'000;
+  int64_t told = MonotonicNow();
+  const auto tell = [&](size_t taken, size_t runs) {
+    if (MonotonicNow() - told < kBetweenNotices) return;
+    told = MonotonicNow();
+    notices.Starting(absl::StrCat("has taken up ", taken, " of the ", runs, " runs in its store"));
+  };
+  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, records, tell);
   if (!restored.runs.empty()) {
     log->Info(absl::StrCat("the store has ", restored.runs.size(),
                            restored.runs.size() == 1 ? " run, " : " runs, ", restored.live,
@@ -339,7 +347,7 @@ int Serve(const Configuration& configuration,
   RecordRuns(&records, log, &options);
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
-  if (writer != nullptr) TakeUpRuns(&*store, &records, &log, &options);
+  if (writer != nullptr) TakeUpRuns(&*store, &records, &log, *notices, &options);
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
   LogListening(flags, **server, log);

@@ -44,10 +44,12 @@ void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
 
 }  // namespace
 
-RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders) {
+RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
+                         const std::function<void(size_t taken, size_t runs)>& progress) {
   RestoredRuns restored;
   restored.records.epoch = stored.epoch + 1;
   for (auto& [id, run] : stored.runs) {
+    progress(restored.runs.size(), stored.runs.size());
     RestoreRun& restore = restored.runs.emplace_back(RestoreRun{std::move(run)});
     if (!IsFinal(restore.stored.figures.info.state)) {
       TakeUp(planner, folders, &restore);

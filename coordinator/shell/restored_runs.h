@@ -20,8 +20,9 @@ struct RestoredRuns {
 };
 
 // A run that cannot be planned, or whose folder cannot be taken up, is restored with that failure. Blocks as
-// long as planning and the disk take. Before the server starts.
-RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders);
+// long as planning and the disk take, and calls `progress` before each run. Before the server starts.
+RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
+                         const std::function<void(size_t taken, size_t runs)>& progress);
 
 }  // namespace weft
 

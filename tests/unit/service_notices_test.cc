@@ -49,9 +49,11 @@ class ManagerSocket {
   int socket_ = -1;
 };
 
-TEST(ServiceNotices, ReadyAndStopping_SayStateAndStatus) {
+TEST(ServiceNotices, StartingReadyAndStopping_SayStateAndStatus) {
   const ManagerSocket manager;
   ServiceNotices notices(Manager{manager.name(), 0});
+  notices.Starting("has taken up 5 of the 9 runs in its store");
+  EXPECT_EQ(manager.Next(), "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=has taken up 5 of the 9 runs in its store");
   notices.Ready("listening on 127.0.0.1:7070");
   notices.Stopping("stopping on Terminated");
   EXPECT_EQ(manager.Next(), "READY=1\nSTATUS=listening on 127.0.0.1:7070");

@@ -306,7 +306,7 @@ void TransferTable::KeepEarly(EarlyWant want) {
     early_wants_.pop_front();
     ++dropped_;
   }
-  early_wants_.push_back(std::move(want));
+  early_wants_.push_back(want);
 }
 
 void TransferTable::AdmitEarlyWants() {
