@@ -40,7 +40,7 @@ void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& sta
   const int64_t version = held + (sliced ? 0 : stage.narrowed);
   rank->weights += (kept.versions + kept.leaving) * version;
   rank->certain_weights += version;
-  rank->gradients += kept.sums * SumBytes(stage, kept, of_stage.part);
+  rank->gradients += (kept.sums + kept.sums_leaving) * SumBytes(stage, kept, of_stage.part);
   rank->optimizer += kept.optimizer ? OptimizerBuffers(run.train.optimizer) * held : 0;
 }
 

@@ -47,6 +47,7 @@ void KeptCount::CountHolders(int stage) {
     Kept kept = protocol.KeptBy(graph_, m);
     kept.versions = Versions(kept);
     kept.sums = std::min(kept.sums, steps_);
+    kept.sums_leaving = std::min(kept.sums_leaving, steps_ - kept.sums);
     KeptOfStage& entry = At(rank, stage);
     entry.kept = kept;
     entry.part = m;

@@ -56,6 +56,7 @@ struct Kept {
   int parts_of_sum = 1;     // of each sum, one part of so many
   bool whole_sums = false;  // sums are of the whole stage until they are scattered
   int waiting = 0;          // finished sums that wait for other holders, or for the norm
+  int sums_leaving = 0;     // sums on their way to other holders while the next ones are made
 };
 
 // The word of an operation that a rank performs for a job.

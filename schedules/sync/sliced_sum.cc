@@ -30,6 +30,8 @@ class SlicedSumProtocol : public SingleHolder {
   Kept KeptBy(const Graph& graph, int member) const override {
     Kept kept = SingleHolder::KeptBy(graph, member);
     kept.parts_of_sum = size();
+    // Others take a slice's sum for their updates. The next sum is not complete before they have, but begun.
+    kept.sums_leaving = size() > 1 ? 1 : 0;
     return kept;
   }
 };

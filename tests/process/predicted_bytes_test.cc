@@ -139,5 +139,25 @@ TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
   EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
 }
 
+// The sum of a step may still be there, for other holders, while that of the next step is made.
+TEST(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
+  TestFolder folder;
+  WriteIdx(folder, 256, 8);
+  const std::string file = folder.Write(
+      "run.yaml",
+      absl::StrCat("name: sums\nmodel: {mlp: {layers: 5, width: 128, inputs: 64, classes: 10}}\n",
+                   "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx",
+                   "}}\n",
+                   "train: {steps: 60, batch: 16, microbatches: 8, seed: 2, optimizer: {sgd: {lr: 0.1}}}\n",
+                   "stages: 4\nschedule: {custom: {workers: 4, compute: \"b % W\"}}\n"));
+  const auto run = ReadRunFile(file);
+  ASSERT_TRUE(run.ok()) << run.status();
+  const CommandResult r =
+      Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  ComparedByClass compared{};
+  ExpectPredictedPeaks(folder / "out", *run, *ScheduleOf(*run), &compared);
+}
+
 }  // namespace
 }  // namespace weft

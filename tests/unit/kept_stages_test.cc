@@ -44,8 +44,10 @@ TEST(KeptByRanks, DataParallel_HandsOutTheGradientsOfItsMicrobatches) {
     for (const KeptOfStage& stage : of_rank) {
       EXPECT_EQ(stage.handed_out, 1);
       EXPECT_EQ(stage.kept->parts_of_sum, 4);
+      EXPECT_EQ(stage.kept->sums_leaving, 1) << "others may take it while the next step's is made";
     }
   }
+  EXPECT_EQ(KeptByRanks(graph, 1)[0][0].kept->sums_leaving, 0) << "there is no next step";
 }
 
 TEST(KeptByRanks, ShardedStages_AreKeptByTheirHolderAndFetchedByTheOthers) {
