@@ -98,6 +98,7 @@ MeasuredRow MedianRow(std::vector<MeasuredRow> repeats) {
   std::sort(repeats.begin(), repeats.end(),
             [](const MeasuredRow& a, const MeasuredRow& b) { return a.step_seconds < b.step_seconds; });
   std::vector<double> seconds;
+  seconds.reserve(repeats.size());
   for (const MeasuredRow& row : repeats) seconds.push_back(row.step_seconds);
   MeasuredRow median = std::move(repeats[(repeats.size() - 1) / 2]);
   median.step_seconds_of_repeats = std::move(seconds);

@@ -29,11 +29,13 @@ std::string WithSimulated(const std::string& measured, const std::string& simula
 std::string BytesText(const std::vector<double>& bytes) {
   constexpr size_t kShown = 4;
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
-  const std::string from = FormatBytes(*least), to = FormatBytes(*most);
+  std::string from = FormatBytes(*least);
+  const std::string to = FormatBytes(*most);
   if (bytes.size() == 1) return from;
   if (from == to) return from + " each";
   if (bytes.size() > kShown) return absl::StrCat(from, " to ", to);
   std::vector<std::string> words;
+  words.reserve(bytes.size());
   for (const double b : bytes) words.push_back(FormatBytes(b));
   return absl::StrJoin(words, ", ");
 }
@@ -117,6 +119,7 @@ std::string IdleByCause(const std::vector<const MeasuredRow*>& rows, const TextS
 
 std::string MemoryByRank(const std::vector<const MeasuredRow*>& rows, const TextStyle& style) {
   std::vector<std::vector<std::string>> cells;
+  cells.reserve(rows.size());
   for (const MeasuredRow* row : rows) {
     cells.push_back({Name(*row), ByRank(row->peak_bytes, "activations"), ByRank(row->peak_bytes, "weights")});
   }

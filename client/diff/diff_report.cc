@@ -21,7 +21,7 @@ std::string HashText(uint64_t hash) { return absl::StrFormat("%016x", hash); }
 
 std::string ResultText(const RunDiff::Result& result) {
   const ValueCopy& copy = result.a.parts > 1 ? result.a : result.b;
-  const std::string name(DiffedResultName(result.result));
+  std::string name(DiffedResultName(result.result));
   if (copy.parts == 1) return name;
   if (copy.part == ValueCopy::kSomePart) return absl::StrCat(name, " (one of ", copy.parts, " slices)");
   return absl::StrCat(name, " (part ", copy.part, " of ", copy.parts, ")");

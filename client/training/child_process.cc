@@ -77,6 +77,7 @@ void Drain(int& descriptor, std::string* into) {
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vector<std::string>& arguments,
                                                                   Output output) {
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   int error[2] = {-1, -1}, out[2] = {-1, -1};

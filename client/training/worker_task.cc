@@ -80,7 +80,7 @@ absl::Status WorkerTask::TakeLines(const std::function<absl::Status(const nlohma
 
 std::string WorkerTask::TakeDevice() {
   if (device_taken_) return "";
-  const std::string device = ReportedDevice(process_->last_words());
+  std::string device = ReportedDevice(process_->last_words());
   device_taken_ = !device.empty();
   return device;
 }

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/files/run_file.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/run_memory.h"
 #include "run/run_schedule.h"
 #include "tests/process/command.h"
 #include "tests/process/measured_peaks.h"
@@ -155,8 +157,12 @@ TEST(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
   const CommandResult r =
       Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
   ASSERT_EQ(r.code, 0) << r.err;
-  ComparedByClass compared{};
-  ExpectPredictedPeaks(folder / "out", *run, *ScheduleOf(*run), &compared);
+  const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
+  const RunMemory counted = CountRun(*run, *ScheduleOf(*run));
+  for (size_t rank = 0; rank < counted.ranks.size(); ++rank) {
+    const int64_t all = summary["most_bytes"][rank], activations = summary["peak_bytes"][rank]["activations"];
+    EXPECT_LE(all - activations, counted.ranks[rank].beside_activations()) << "of rank " << rank;
+  }
 }
 
 }  // namespace

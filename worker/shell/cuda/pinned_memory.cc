@@ -59,7 +59,7 @@ absl::StatusOr<void*> PinnedMemory::Allocate(size_t bytes) {
   return segment;
 }
 
-void PinnedMemory::Free(void* segment, size_t bytes) {
+void PinnedMemory::Free(void* segment, size_t /*bytes*/) {
   const ThisDevice device(device_);
   Released(cudaFreeHost(segment), "page-locked host memory");
 }
@@ -120,7 +120,7 @@ absl::StatusOr<void*> DeviceSegments::Allocate(size_t bytes) {
   return segment;
 }
 
-void DeviceSegments::Free(void* segment, size_t bytes) {
+void DeviceSegments::Free(void* segment, size_t /*bytes*/) {
   const ThisDevice device(device_);
   Released(cudaFree(segment), "GPU memory");
 }

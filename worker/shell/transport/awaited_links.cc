@@ -26,6 +26,7 @@ AwaitedLinks::Verdict AwaitedLinks::Look(int64_t now) {
     if (found != connections_.all().end() && found->second.open) by_sender[*sender] = &w;
   }
   std::vector<LinkWatch::Wanted> wanted;
+  wanted.reserve(by_sender.size());
   for (const auto& [sender, w] : by_sender)
     wanted.push_back({sender, options_.bytes_under_way(w->peer, sender)});
   LinkWatch::Verdict verdict = watch_.Look(now, wanted);

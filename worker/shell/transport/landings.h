@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -37,7 +38,7 @@ class Landings {
   Landings(std::shared_ptr<ReceivePool> host, std::shared_ptr<ReceivePool> device)
       : host_(std::move(host)), device_(std::move(device)) {}
   ~Landings() {
-    if (!landings_.empty()) new absl::flat_hash_map<uint64_t, Landing>(std::move(landings_));
+    if (!landings_.empty()) new (std::nothrow) absl::flat_hash_map<uint64_t, Landing>(std::move(landings_));
   }
   Landings(const Landings&) = delete;
   Landings& operator=(const Landings&) = delete;

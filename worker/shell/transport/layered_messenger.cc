@@ -81,7 +81,7 @@ class LayeredMessenger final : public Messenger {
       if (near.ok()) return Add(kNear, *near);
       if (!absl::IsFailedPrecondition(near.status())) return near;
     }
-    const absl::StatusOr<LinkId> far = layers_[kFar]->Connect(address.far);
+    absl::StatusOr<LinkId> far = layers_[kFar]->Connect(address.far);
     if (!far.ok()) return far;
     return Add(kFar, *far);
   }

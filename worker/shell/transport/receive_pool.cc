@@ -15,7 +15,7 @@ size_t ClassBytes(size_t size_class) { return (kSmallest << (size_class / 4)) / 
 
 size_t ClassOf(size_t bytes) {
   if (bytes <= kSmallest) return 0;
-  const size_t doubling = std::bit_width((bytes - 1) / kSmallest) - 1;
+  const size_t doubling = std::bit_width((bytes - 1) / (2 * kSmallest));
   size_t size_class = doubling * 4;
   while (ClassBytes(size_class) < bytes) ++size_class;
   return size_class;
