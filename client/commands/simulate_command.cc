@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -45,18 +44,6 @@ constexpr size_t kMaxBoxes = 40'000;
 constexpr int kMaxLines = 64;    // ranks that a table draws
 constexpr size_t kMaxRows = 64;  // ranks that a table lists
 constexpr int kMaxDrawnRanks = 4096;
-
-// Marks what is wrong with a file; wrong flags have another exit code.
-constexpr absl::string_view kOfAFile = "weft/of_a_file";
-absl::Status OfAFile(absl::Status status) {
-  status.SetPayload(kOfAFile, absl::Cord());
-  return status;
-}
-
-ExitCode CodeOf(const absl::Status& status) {
-  if (status.GetPayload(kOfAFile).has_value()) return kExitBadConfiguration;
-  return status.code() == absl::StatusCode::kFailedPrecondition ? kExitFailed : kExitUsage;
-}
 
 absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std::string>& texts) {
   std::vector<std::vector<int>> inputs;
@@ -238,11 +225,10 @@ absl::StatusOr<RunSchedule> MakeNamedSchedule(const SimulateOptions& options,
 absl::StatusOr<RunSchedule> MakeCheckedSchedule(const SimulateOptions& options) {
   auto inputs = ParseInputs(options.inputs);
   if (!inputs.ok()) return inputs.status();
-  const bool file = IsScheduleFile(options.schedule);
-  auto schedule = file ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
-                                                             *std::move(inputs), options.from_step})
-                       : MakeNamedSchedule(options, *std::move(inputs));
-  if (file && !schedule.ok()) return OfAFile(schedule.status());
+  auto schedule = IsScheduleFile(options.schedule)
+                      ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
+                                                            *std::move(inputs), options.from_step})
+                      : MakeNamedSchedule(options, *std::move(inputs));
   if (!schedule.ok() || !options.takes_norm) return schedule;
   schedule->terms.takes_norm = true;
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
@@ -254,7 +240,7 @@ bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
 // Takes times and sizes of a trace's own jobs, where others are not given.
 absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   const auto trace = ReadTrace(options.schedule);
-  if (!trace.ok()) return OfAFile(trace.status());
+  if (!trace.ok()) return trace.status();
   const int stages = prepared->run.schedule.scheme.stages;
   SimulationOptions& costs = prepared->run.costs;
   if (!AnyBytes(costs) && trace->activation_bytes.size() == static_cast<size_t>(stages))
@@ -281,14 +267,14 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   prepared.times = TimesText(costs.duration, prepared.run.schedule.scheme.split_backward);
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
-    if (!profile.ok()) return OfAFile(profile.status());
+    if (!profile.ok()) return profile.status();
     const int stages = prepared.run.schedule.scheme.stages;
     std::vector<int> layers = LayersOfPlan(options.schedule);
     if (layers.size() != static_cast<size_t>(stages))
       layers.clear();  // another cut than the plan's is asked for
     const absl::Status applied = ApplyProfile(*profile, stages, layers, &costs);
     if (!applied.ok())
-      return OfAFile(absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message())));
+      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
     prepared.times = absl::StrCat("from ", options.profile);
     prepared.unit = profile->unit;
   } else if (IsTrace(options.schedule)) {
@@ -302,7 +288,7 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
 // Returns the run of a run file, with the flags that stand for its keys.
 absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
   auto run = ReadRunFile(options.schedule, RunFileData::kIgnored);
-  if (!run.ok()) return OfAFile(run.status());
+  if (!run.ok()) return run.status();
   if (!options.inputs.empty() || options.from_step >= 0 || AnyBytes(options.simulation)) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.schedule,
@@ -335,12 +321,11 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   const SimulationOptions& given = options.simulation;
   const auto costs =
       RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth, given.latency});
-  if (!costs.ok()) return OfAFile(costs.status());
+  if (!costs.ok()) return costs.status();
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) {
     // A run that cannot fit gets the simulator's status.
-    if (!IsAboutMemory(of_run.status()))
-      return OfAFile(absl::InvalidArgumentError(of_run.status().message()));
+    if (!IsAboutMemory(of_run.status())) return absl::InvalidArgumentError(of_run.status().message());
     return absl::FailedPreconditionError(of_run.status().message());
   }
   Prepared prepared;
@@ -369,7 +354,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
 absl::Status UseNetwork(const SimulateOptions& options, SimulationOptions* costs) {
   if (options.network.empty()) return absl::OkStatus();
   const auto network = ReadNetworkFile(options.network);
-  if (!network.ok()) return OfAFile(network.status());
+  if (!network.ok()) return network.status();
   const bool widths = network->bandwidth > 0 || network->network.bandwidth_between > 0;
   if (widths && !AnyBytes(*costs)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -554,17 +539,17 @@ struct TimedCurve {
 // Returns the curve of a trace, with the bytes that it has measured unless others are given.
 absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
   auto trace = ReadTrace(options.schedule);
-  if (!trace.ok()) return OfAFile(trace.status());
+  if (!trace.ok()) return trace.status();
   int stages = 0;
   for (const DrawnJob& j : trace->jobs) stages = std::max(stages, j.job.stage + 1);
   TimedCurve timed;
   SimulationOptions costs = options.simulation;
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
-    if (!profile.ok()) return OfAFile(profile.status());
+    if (!profile.ok()) return profile.status();
     const absl::Status applied = ApplyProfile(*profile, stages, {}, &costs);
     if (!applied.ok())
-      return OfAFile(absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message())));
+      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
   }
   std::vector<double> activation_bytes = costs.activation;
   if (activation_bytes == std::vector<double>{0}) activation_bytes = trace->activation_bytes;
@@ -635,7 +620,9 @@ absl::StatusOr<std::string> MemoryPicture(const SimulateOptions& options) {
 
 ExitCode RunMemoryPicture(const SimulateOptions& options) {
   const auto picture = MemoryPicture(options);
-  return picture.ok() ? PrintData(*picture) : Fail(CodeOf(picture.status()), picture.status().message());
+  if (picture.ok()) return PrintData(*picture);
+  const bool failed = picture.status().code() == absl::StatusCode::kFailedPrecondition;
+  return Fail(failed ? kExitFailed : kExitUsage, picture.status().message());
 }
 
 // A simulation has no bound in time, only in memory.
@@ -656,7 +643,10 @@ ExitCode RunSimulate(const SimulateOptions& options) {
                                          options.compared[0], " is the second"));
   }
   auto prepared = Prepare(options);
-  if (!prepared.ok()) return Fail(CodeOf(prepared.status()), prepared.status().message());
+  if (!prepared.ok()) {
+    const bool fits = prepared.status().code() != absl::StatusCode::kFailedPrecondition;
+    return Fail(fits ? kExitUsage : kExitFailed, prepared.status().message());
+  }
   PreparedRun& run = prepared->run;
   run.costs.record_jobs = WantsJobs(options, *prepared);
   const bool rows = options.output == "csv" || options.output == "operations";
