@@ -17,6 +17,7 @@ weft certs init "$service/certs" >"$service/certs.log"
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${hosts%%$'\n'*}
 log=$service/coordinator-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.log
+: >"$log"  # it is read below, maybe before the background process has opened it
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
   weft-coordinator --listen 0.0.0.0:0 --tls "$service/certs/coordinator" 2>"$log" &
