@@ -30,7 +30,7 @@ schedule: {schedule}
 """
 SIZES, NOTHING = {"width": 384, "context": 128}, {"width": 8, "context": 4}
 SCHEDULES = [
-    "{1f1b: }", "{gpipe: }", "{zb_h1: }", "{ddp: {ranks: 4}}", "{fsdp: {ranks: 4}}", "{fsdp: {ranks: 4, shard: width}}",
+    "{1f1b: }", "{gpipe: }", "{zb_h1: }", "{ddp: {ranks: 4}}", "{fsdp: }", "{fsdp: {shard: width}}",
     "{lpp: {groups: 2, ranks: 2}}", "{interleaved: {ranks: 2}}", "{v_half: }", "{dualpipe_v: }",
     "{1f1b: , activations: recompute}", "{pipedream_2bw: }",
 ]
