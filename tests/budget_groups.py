@@ -42,7 +42,7 @@ steps of 16 samples in 8 micro-batches. The budget is the least that `weft simul
 coordinator are in a control group, and the kernel kills what takes more than the limit: the sum of the ranks' budgets, and
 what the same processes had at most with a model {small} wide with {few} tokens, *without a model*. Then the training is
 made again with less and less of the budgets in the limit, until the kernel kills it: *needed* is the smallest part, of
-{shares}, with which it still ended.
+{shares}, with which it still ended; nothing less was tried.
 
 {table}
 
