@@ -63,7 +63,7 @@ class CollectiveProtocol : public Protocol {
   // Sums of later steps are begun while one waits for the other members.
   Kept KeptBy(const Graph& graph, int member) const override {
     Kept kept = held_->KeptBy(graph, member);
-    kept.leaving = 0;
+    kept.leaving = kept.sums_leaving = 0;
     kept.parts_of_sum = 1;
     kept.waiting = kept.sums - 1;
     kept.whole_sums = scatters_sum();

@@ -48,6 +48,9 @@ TEST(KeptByRanks, DataParallel_HandsOutTheGradientsOfItsMicrobatches) {
     }
   }
   EXPECT_EQ(KeptByRanks(graph, 1)[0][0].kept->sums_leaving, 0) << "there is no next step";
+  RunSchedule joint = WithoutTerms(graph.schedule());
+  joint.terms.reduction = ReductionMode::kFast;
+  EXPECT_EQ(KeptByRanks(Graph(joint))[0][0].kept->sums_leaving, 0) << "a joint sum leaves nobody's memory";
 }
 
 TEST(KeptByRanks, ShardedStages_AreKeptByTheirHolderAndFetchedByTheOthers) {
