@@ -12,7 +12,6 @@
 #include "client/files/run_file.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "run/run_memory.h"
 #include "run/run_schedule.h"
 #include "tests/process/command.h"
 #include "tests/process/measured_peaks.h"
@@ -157,12 +156,8 @@ TEST(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
   const CommandResult r =
       Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
   ASSERT_EQ(r.code, 0) << r.err;
-  const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
-  const RunMemory counted = CountRun(*run, *ScheduleOf(*run));
-  for (size_t rank = 0; rank < counted.ranks.size(); ++rank) {
-    const int64_t all = summary["most_bytes"][rank], activations = summary["peak_bytes"][rank]["activations"];
-    EXPECT_LE(all - activations, counted.ranks[rank].beside_activations()) << "of rank " << rank;
-  }
+  ExpectCountedBytes(nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json")), *run,
+                     *ScheduleOf(*run));
 }
 
 }  // namespace
