@@ -32,12 +32,12 @@ A training within `memory: BYTES` is a schedule with a model and an option, on t
 - *middle*: half way between them.
 
 *Within* counts the ranks whose measured bytes are at most the budget: the most that a rank had alive at a time
-(`most_bytes` in `summary.json`). *Refused* counts the trainings that
+(`most_bytes` in `summary.json`). *Refused below* counts the trainings that
 `weft train` refuses with one byte less than the least. *Left over* is what the rank that measured most left of the
 least budget, in percent of it: a training that was refused may have fitted by so much. It comes from what LibTorch takes
 while a job runs, which is [predicted from above](../design/memory.md#what-is-predicted), and from gradients that could
-have waited for each other and did not. Of {schedules} schedules, {none} take no budget: their backwards are on other ranks than
-their forwards.
+have waited for each other and did not. Of {schedules} such trainings, {none} take no budget: their backwards are on other ranks
+than their forwards.
 
 {table}
 
