@@ -142,6 +142,7 @@ absl::Status LocalTraining::StartServer() {
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
   server.observer.spans = [this](const Spans& spans) { recorder_.OnSpans(spans); };
+  server.observer.spans_complete = [this](uint64_t) { recorder_.OnSpansComplete(); };
   server.trace = [this](uint64_t, const std::string&) {
     return TraceSoFar(options_.run.spec, *options_.run.schedule, recorder_);
   };
@@ -327,13 +328,15 @@ absl::Status LocalTraining::Watch() {
     }
     ShowProgress(run);
     if (run.state == RunState::kFinished) return absl::OkStatus();
-    if (run.state == RunState::kCancelled && !stopped_by_.empty()) return absl::CancelledError(run.reason);
-    if (IsFinal(run.state)) return absl::InternalError(run.reason);
+    if (IsFinal(run.state) && recorder_.is_complete()) {
+      const bool stopped = run.state == RunState::kCancelled && !stopped_by_.empty();
+      return stopped ? absl::CancelledError(run.reason) : absl::InternalError(run.reason);
+    }
     Wait();
     const int signal = signals_.Take();
     if (signal != 0 && (!stopped_by_.empty() || !BeginStop(signal, run)))
       return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
-    if (!stopped_by_.empty() && MonotonicSeconds() > stop_until_)
+    if (!stopped_by_.empty() && !IsFinal(run.state) && MonotonicSeconds() > stop_until_)
       return absl::CancelledError(absl::StrCat(stopped_by_, "; its checkpoint was not complete in time"));
     for (const auto& ended : workers_.Poll()) {
       if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {

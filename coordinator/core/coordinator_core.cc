@@ -157,19 +157,23 @@ void CoordinatorCore::On(DrainWorker& e) {
 }
 
 // Processes that cannot be reached now, or know no such question, are not asked.
+std::vector<SessionId> CoordinatorCore::SpanTellers(const Run& run) {
+  std::vector<SessionId> tellers;
+  for (const RunMember& member : run.members().all()) {
+    const Worker* w = sessions_.workers().Find(member.session);
+    const bool reached = w != nullptr && w->serves() && w->run == run.id() && !w->broken && !member.stuck;
+    if (reached && w->hello.tells_spans) tellers.push_back(member.session);
+  }
+  return tellers;
+}
+
 void CoordinatorCore::On(AskSpans& e) {
   const Run* run = runs_.Find(e.run);
   if (run == nullptr) {
     out_.effects.replies.push_back({e.reply, absl::NotFoundError(absl::StrCat("no run ", e.run)), e.run});
     return;
   }
-  std::vector<SessionId> asked;
-  for (const RunMember& member : run->members().all()) {
-    const Worker* w = sessions_.workers().Find(member.session);
-    const bool tells = w != nullptr && w->serves() && w->run == e.run && !w->broken && w->hello.tells_spans;
-    if (tells) asked.push_back(member.session);
-  }
-  span_requests_.Ask(out_, e, asked);
+  span_requests_.Ask(out_, e, SpanTellers(*run));
 }
 
 absl::StatusOr<WorkerInfo> CoordinatorCore::GetWorker(int64_t now, const std::string& worker) const {
@@ -234,6 +238,8 @@ void CoordinatorCore::EndRun(Run& run) {
   const std::string message = state == RunState::kCancelled
                                   ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason)
                                   : reason;
+  if (state == RunState::kFailed || state == RunState::kCancelled)
+    span_requests_.AskLast(out_, run.id(), SpanTellers(run));
   for (const RunMember& m : run.members().all()) {
     Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || w->run != run.id()) continue;
@@ -388,10 +394,19 @@ void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
     out_.effects.log.push_back({m.run, 0, worker.process, worker.Label(), ranks, std::move(entry)});
 }
 
+// A worker that is told to forget its run tells its spans before it does.
 void CoordinatorCore::OnMessage(Worker& worker, Spans& m) {
-  if (ServedRun(worker, m.run) == nullptr) return;
+  if (m.run == 0 || worker.run != m.run) {
+    ++out_.counts.fenced;
+    return;
+  }
   out_.effects.spans.push_back(std::move(m));
   span_requests_.Told(out_, worker.session, worker.run);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Forgotten& m) {
+  span_requests_.Told(out_, worker.session, m.run);
+  WorkerSessions::Forgotten(out_, worker, m.run);
 }
 
 // Counts the silence of the run's processes from now on. One that wants to end is let go.

@@ -105,7 +105,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Reattach& m);
   void OnMessage(Worker& worker, LogLines& m);
   void OnMessage(Worker& worker, Spans& m);
-  void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
+  void OnMessage(Worker& worker, Forgotten& m);
   // Hands any other message to the run that the worker serves.
   template <class Message>
   void OnMessage(Worker& worker, Message& m) {
@@ -117,6 +117,8 @@ class CoordinatorCore {
 
   // Tells runs whose processes come back that a worker does not come back to them.
   void NoteFresh(const Worker& worker);
+  // Returns the processes of the run that can be asked for its spans.
+  std::vector<SessionId> SpanTellers(const Run& run);
   // Returns the run that the worker serves if it is `id`, else null, and counts the message as fenced.
   Run* ServedRun(const Worker& worker, uint64_t id);
   absl::Status Move(const MoveRanks& order);

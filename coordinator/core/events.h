@@ -188,6 +188,8 @@ struct Effects {
   std::vector<Replanned> replanned;
   std::vector<Report> reports;
   std::vector<Spans> spans;
+  // Runs that have ended without having finished, and of which no spans come any more.
+  std::vector<uint64_t> spans_complete;
   std::vector<WorkerChange> workers;
   std::vector<RunLogLine> log;  // lines of workers about their runs, without numbers
   std::vector<CloseSession> closed;

@@ -1,14 +1,15 @@
-// Asks the processes of a run for their last idle times and transfers, for somebody who wants to see its
-// trace.
+// Asks the processes of a run for their last idle times and transfers: for somebody who wants to see its
+// trace, and when it ends without having finished, for the trace in its folder.
 //
-// Each request is answered once: when every process that was asked has told, is gone, or has had its time. A
-// run is not held up by a process that does not tell; its trace then lacks what that would have said.
+// Each request is answered once: when every process that was asked has told, is gone, or has had its time.
+// Nobody is held up longer by a process that does not tell; the trace then lacks what that would have said.
 //
 // Pure, as the core that owns it (coordinator_core.h). Memory: per request, a number for each process asked.
 #ifndef WEFT_COORDINATOR_CORE_SPAN_REQUESTS_H_
 #define WEFT_COORDINATOR_CORE_SPAN_REQUESTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -19,12 +20,16 @@ namespace weft {
 
 class SpanRequests {
  public:
-  // Time that a process has to tell.
+  // Time that a process has to tell, for somebody who looks at a run that goes on.
   static constexpr int64_t kPatienceNs = 5'000'000'000;
+  // Time likewise when the run ends: its folder is in use until then.
+  static constexpr int64_t kLastPatienceNs = 1'000'000'000;
 
-  // Asks the sessions, for the run. Answers at once if there are none.
+  // Asks the sessions, for the run. Answers by a Reply, at once if there are none.
   void Ask(StepEffects& out, const AskSpans& request, const std::vector<SessionId>& sessions);
-  // Notes that the session has told the spans of the run.
+  // Asks the sessions of a run that ends. Answers by Effects::spans_complete, at once if there are none.
+  void AskLast(StepEffects& out, uint64_t run, const std::vector<SessionId>& sessions);
+  // Notes that the session has told the spans of the run, or has forgotten it.
   void Told(StepEffects& out, SessionId session, uint64_t run);
   // Notes that the session is over.
   void Gone(StepEffects& out, SessionId session);
@@ -35,10 +40,12 @@ class SpanRequests {
 
  private:
   struct Request {
-    AskSpans request;
+    uint64_t run = 0;
+    std::optional<uint64_t> reply;  // nothing for a run that ends
     std::set<SessionId> awaited;
     int64_t due = 0;
   };
+  void Add(StepEffects& out, Request request);
   void AnswerComplete(StepEffects& out);
 
   std::vector<Request> requests_;

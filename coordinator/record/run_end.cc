@@ -1,6 +1,8 @@
 #include "coordinator/record/run_end.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -36,6 +38,14 @@ void KeepWholeSteps(const RunSchedule& schedule, int32_t first, std::vector<Draw
   std::map<int32_t, int> made;
   for (const DrawnJob& j : *jobs) ++made[j.job.step];
   std::erase_if(*jobs, [&](const DrawnJob& j) { return j.job.step >= first && made[j.job.step] < all; });
+}
+
+// Drops intervals that ended before the first of the jobs began.
+template <class Interval>
+void DropBefore(const std::vector<DrawnJob>& jobs, std::vector<Interval>* intervals) {
+  double first = std::numeric_limits<double>::infinity();
+  for (const DrawnJob& j : jobs) first = std::min(first, j.start);
+  std::erase_if(*intervals, [&](const Interval& i) { return i.end <= first; });
 }
 
 // Adds the figures that come from the run's steps.
@@ -142,6 +152,8 @@ std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, Output
   // They are drawn in a fraction of a second: a user who has pressed Ctrl-C waits.
   constexpr size_t kJobsDrawn = 20'000;
   so_far.jobs = LastSteps(so_far.jobs, kJobsDrawn);
+  DropBefore(so_far.jobs, &so_far.idle);
+  DropBefore(so_far.jobs, &so_far.transfers);
   if (output->StillThere().ok()) {
     log->Finish().IgnoreError();
     if (!log->seconds().empty()) {

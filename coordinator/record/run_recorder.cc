@@ -157,6 +157,19 @@ void RunRecorder::OnSpans(const Spans& spans) {
   }
 }
 
+void RunRecorder::OnSpansComplete() {
+  {
+    MutexLock lock(mu_);
+    spans_complete_ = true;
+  }
+  wake_();
+}
+
+bool RunRecorder::is_complete() const {
+  MutexLock lock(mu_);
+  return run_.state == RunState::kFinished || (IsFinal(run_.state) && spans_complete_);
+}
+
 RunInfo RunRecorder::run() const {
   MutexLock lock(mu_);
   RunInfo run = run_;

@@ -54,12 +54,16 @@ class RunRecorder {
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
   void OnSpans(const Spans& spans);
+  void OnSpansComplete();
   void OnSlowJob(const SlowJob& slow);
   void OnLog(const RunLogLine& line);
   void OnReplanned(const Replanned& replanned);
 
   // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
+  // Returns whether all has been reported: the run has finished, or has ended otherwise and its processes
+  // have told their last spans.
+  bool is_complete() const;
   // Returns the steps that ended since the last call.
   std::vector<StepRecord> TakeSteps();
   // Returns the validations that are done since the last call.
@@ -81,7 +85,7 @@ class RunRecorder {
   // Returns the start of the first job, by the monotonic clock; nothing before it has ended.
   std::optional<int64_t> first_start_ns() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have told them; they
-  // do when the run ends, and when they are asked.
+  // do when the run ends, however it ends, and when they are asked.
   std::vector<IdleInterval> LastIdle() const;
   std::vector<TransferInterval> LastTransfers() const;
   // Returns the mean duration of each kind and stage in seconds, over its last jobs without the slowest and
@@ -125,6 +129,7 @@ class RunRecorder {
 
   std::deque<Ended> jobs_ ABSL_GUARDED_BY(mu_);
   int32_t dropped_step_ ABSL_GUARDED_BY(mu_) = -1;  // latest step of which a job was dropped
+  bool spans_complete_ ABSL_GUARDED_BY(mu_) = false;
   std::map<Rank, std::vector<IdleSpan>> idle_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, std::vector<TransferSpan>> transfers_ ABSL_GUARDED_BY(mu_);
   int64_t first_start_ns_ ABSL_GUARDED_BY(mu_) = INT64_MAX;

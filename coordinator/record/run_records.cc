@@ -114,13 +114,12 @@ class RunRecords::Recording {
 
   void Write() {
     folder_->KeepReserve();
-    RunInfo run = recorder_.run();
-    while (!IsFinal(run.state)) {
+    while (!recorder_.is_complete() && !abandoned_) {
       Await();
       WriteSteps();
-      run = recorder_.run();
-      if (abandoned_ && !IsFinal(run.state)) return;
     }
+    const RunInfo run = recorder_.run();
+    if (!IsFinal(run.state)) return;
     id_ = run.id;
     WriteSteps();
     if (run.state == RunState::kFinished) {
@@ -266,6 +265,7 @@ void RunRecords::Release(uint64_t run) {
   refused.state = RunState::kFailed;
   refused.reason = "it was not taken in";
   OnRun(refused);
+  OnSpansComplete(run);
 }
 
 void RunRecords::OnRun(const RunInfo& run) {
@@ -274,7 +274,7 @@ void RunRecords::OnRun(const RunInfo& run) {
   recording->recorder().OnRun(run);
   // A run that only waits needs no thread.
   if (run.state >= RunState::kPreparing) Recording::Begin(recording);
-  if (IsFinal(run.state)) Forget(run.id);
+  if (run.state == RunState::kFinished) Forget(run.id);
 }
 
 void RunRecords::OnStep(const StepDone& step) {
@@ -299,6 +299,13 @@ void RunRecords::OnReport(const Report& report) {
 
 void RunRecords::OnSpans(const Spans& spans) {
   if (const auto recording = Find(spans.run)) recording->recorder().OnSpans(spans);
+}
+
+void RunRecords::OnSpansComplete(uint64_t run) {
+  const std::shared_ptr<Recording> recording = Find(run);
+  if (recording == nullptr) return;
+  recording->recorder().OnSpansComplete();
+  Forget(run);
 }
 
 void RunRecords::OnReplanned(const Replanned& replanned) {

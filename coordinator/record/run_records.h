@@ -57,6 +57,7 @@ class RunRecords {
   void OnLog(const RunLogLine& line);
   void OnReplanned(const Replanned& replanned);
   void OnSpans(const Spans& spans);
+  void OnSpansComplete(uint64_t run);
 
   // Returns what is known of a run that has not ended; null for others. May be called from any thread.
   struct Look {

@@ -139,6 +139,7 @@ CoordinatorObserver Both(const CoordinatorObserver& log, RunRecords* records) {
   both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
   both.report = [records](const Report& report) { records->OnReport(report); };
   both.spans = [records](const Spans& spans) { records->OnSpans(spans); };
+  both.spans_complete = [records](uint64_t run) { records->OnSpansComplete(run); };
   both.replanned = [log, records](const Replanned& replanned) {
     log.replanned(replanned);
     records->OnReplanned(replanned);

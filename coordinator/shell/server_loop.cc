@@ -259,6 +259,9 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.run) observer.run(r);
     Tell(r.id, r);
   }
+  for (const uint64_t run : effects.spans_complete) {
+    if (observer.spans_complete) observer.spans_complete(run);
+  }
   for (const Reply& r : effects.replies) {
     const auto it = answers_.find(r.reply);
     Answer answer = std::move(it->second);

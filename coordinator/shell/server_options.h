@@ -29,7 +29,10 @@ struct CoordinatorObserver {
   std::function<void(const Validation&)> validation;  // with its figures
   std::function<void(const JobsEnded&)> jobs;         // each job once
   std::function<void(const Report&)> report;
-  std::function<void(const Spans&)> spans;       // that were asked for, to be in a trace
+  std::function<void(const Spans&)> spans;  // that were asked for, to be in a trace
+  // Called once for each run that has ended without having finished, when no spans of it come any more: after
+  // `run` with its last state.
+  std::function<void(uint64_t run)> spans_complete;
   std::function<void(const SlowJob&)> slow_job;  // that has ended
   std::function<void(const WorkerChange&)> worker;
   std::function<void(const RunLogLine&)> log;       // lines about runs, of workers and of the coordinator

@@ -426,8 +426,8 @@ struct Shutdown {
   std::string reason;
 };
 
-// Asks the process for the spans of its ranks so far: somebody wants to see the run's trace. A process that
-// does not serve the run any more does not answer.
+// Asks the process for the spans of its ranks so far: somebody wants to see the run's trace, or the run ends
+// without having finished, and Abort follows. A process that does not serve the run any more does not answer.
 struct TellSpans {
   uint64_t run = 0;
 };

@@ -75,6 +75,14 @@ std::vector<Json> JsonLines(const std::string& text) {
   return lines;
 }
 
+// Returns how many events of each category a trace has.
+std::map<std::string, int> EventsOf(const std::string& path) {
+  std::map<std::string, int> events;
+  const Json trace = Json::parse(ReadWholeFile(path));
+  for (const Json& event : trace["traceEvents"]) ++events[event.value("cat", "")];
+  return events;
+}
+
 TEST_F(Runs, LogsOfARun_HaveWorkersAndCoordinatorInOneOrderAndInItsFolder) {
   StartWorkers(2);
   const std::string file = WriteSmallRun(folder_);
@@ -194,9 +202,7 @@ TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
   EXPECT_EQ(told["ranks"], 4);
   EXPECT_GT(told["transfers"], 0);
   EXPECT_GT(told["otlp"]["links"], 0) << "the run's schedule came with it";
-  std::map<std::string, int> events;
-  const Json now = Json::parse(ReadWholeFile(folder_ / "now.json"));
-  for (const Json& event : now["traceEvents"]) ++events[event.value("cat", "")];
+  std::map<std::string, int> events = EventsOf(folder_ / "now.json");
   EXPECT_GT(events["forward"], 0);
   EXPECT_GT(events["planned"], 0);
   EXPECT_GT(events["idle"], 0) << "the workers were asked";
@@ -338,6 +344,21 @@ TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {
     EXPECT_EQ(Json::parse(Weft({"trace", place, "-o", "json"}).out)["ranks"], 4) << place;
   }
   EXPECT_TRUE(fs::exists(out + "/timeline.svg") && fs::exists(out + "/actions.csv"));
+  EXPECT_GT(EventsOf(out + "/trace.json")["idle"], 0) << "the worker told before it forgot the run";
+}
+
+TEST_F(Runs, FailedWithALostWorker_TraceHasWhatTheOthersTold) {
+  StartWorkers(2);
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}, {"restarts", "0"}});
+  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--detach"}).code, 0);
+  ASSERT_TRUE(AwaitSteps(1, 5));
+  workers_[0]->Signal(SIGKILL);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 1);
+  const std::string out = folder_ / "runs/small-1";
+  EXPECT_EQ(Json::parse(ReadWholeFile(out + "/run.json"))["state"], "failed");
+  std::map<std::string, int> events = EventsOf(out + "/trace.json");
+  EXPECT_GT(events["idle"], 0);
+  EXPECT_GT(events["transfer"], 0);
 }
 
 TEST_F(Runs, CancelledWithSave_LeavesACheckpointToGoOnFrom) {

@@ -177,8 +177,11 @@ TEST(Explain, TrainingThatGoesOn_NamesDifferencesOfItsStepsSoFar) {
   EXPECT_FALSE(fs::exists(out + "/trace.json")) << "it goes on";
   training.Signal(SIGINT);
   EXPECT_EQ(training.Wait(60).code, 130);
-  // It has left what its last steps looked like.
+  // It has left what its last steps looked like, idle times and transfers too.
   EXPECT_FALSE(Json::parse(ReadWholeFile(out + "/run.json")).contains("coordinator"));
+  const CommandResult left = Command::Run({"weft", "trace", out, "-o", "json"});
+  EXPECT_GT(Json::parse(left.out)["transfers"], 0);
+  EXPECT_THAT(ReadWholeFile(out + "/trace.json"), HasSubstr("\"cat\":\"idle\""));
   EXPECT_EQ(Command::Run({"weft", "explain", out}).code, 0);
 }
 

@@ -42,6 +42,7 @@ class CoreTest : public ::testing::Test {
     for (CloseSession& c : e.closed) closed[c.session] = c.status;
     for (WorkerChange& w : e.workers) changes.push_back(std::move(w));
     spans += e.spans.size();
+    for (const uint64_t run : e.spans_complete) spans_complete.push_back(run);
   }
   void Do(Event e) { Take(core->Step(now, std::move(e))); }
   void Say(SessionId session, FromWorker m) { Do(SessionMessage{session, std::move(m)}); }
@@ -117,6 +118,7 @@ class CoreTest : public ::testing::Test {
   std::string process_settings;
   bool tells_spans = false;
   size_t spans = 0;
+  std::vector<uint64_t> spans_complete;  // runs
   size_t jobs_ended = 0;
   std::map<SessionId, absl::Status> closed;
   std::vector<WorkerChange> changes;
@@ -1052,7 +1054,7 @@ TEST_F(MoveTest, WorkerIsDrained_ItLeavesAsIfItHadAsked) {
   EXPECT_EQ(Heard<Assign>(3)->process_of_rank, (std::vector<int32_t>{1, 1, 2, 2}));
 }
 
-// ---- spans of a run that goes on
+// ---- spans of a run
 
 class SpansTest : public CoreTest {
  protected:
@@ -1103,6 +1105,66 @@ TEST_F(SpansTest, ToldOfAnotherRun_CountForNothing) {
   EXPECT_EQ(spans, 1u);
   Do(AskSpans{9, run + 1});
   EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SpansTest, RunThatIsCancelled_AskedBeforeItIsForgottenAndCompleteWhenAllHaveTold) {
+  const uint64_t run = Running();
+  Do(CancelRun{8, run, "enough"});
+  EXPECT_EQ(run_info.state, RunState::kCancelled) << "nobody waits for the processes";
+  for (const SessionId s : {1, 2}) {
+    while (!sent[s].empty() && !std::holds_alternative<TellSpans>(sent[s].front())) {
+      EXPECT_FALSE(std::holds_alternative<Abort>(sent[s].front()));
+      sent[s].pop_front();
+    }
+    EXPECT_TRUE(Heard<Abort>(s).has_value());
+  }
+  Say(1, Spans{run, {}});
+  Say(1, Forgotten{run});
+  EXPECT_TRUE(spans_complete.empty());
+  Say(2, Spans{run, {}});
+  EXPECT_EQ(spans_complete, std::vector<uint64_t>{run});
+  EXPECT_EQ(spans, 2u);
+  Say(2, Forgotten{run});
+  EXPECT_EQ(core->probe().workers_free, 2);
+}
+
+TEST_F(SpansTest, RunThatFailsWithALostProcess_CompleteWhenTheOthersHaveForgottenIt) {
+  const uint64_t run = Running();
+  Do(SessionClosed{2, "it was killed"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_FALSE(Heard<TellSpans>(2).has_value());
+  EXPECT_TRUE(spans_complete.empty());
+  Say(1, Forgotten{run});
+  EXPECT_EQ(spans_complete, std::vector<uint64_t>{run}) << "it told none";
+  Say(1, Spans{run, {}});
+  EXPECT_EQ(spans, 0u);
+}
+
+TEST_F(SpansTest, RunThatIsCancelledWithASilentProcess_CompleteAfterASecond) {
+  const uint64_t run = Running();
+  Do(CancelRun{8, run, "enough"});
+  Say(1, Spans{run, {}});
+  now += SpanRequests::kLastPatienceNs - 1;
+  Do(Tick{});
+  EXPECT_TRUE(spans_complete.empty());
+  now += 1;
+  Do(Tick{});
+  EXPECT_EQ(spans_complete, std::vector<uint64_t>{run});
+}
+
+TEST_F(SpansTest, RunThatEndsBeforeItHasProcesses_CompleteAtOnce) {
+  const uint64_t run = Submit();
+  Do(CancelRun{8, run, "enough"});
+  EXPECT_EQ(spans_complete, std::vector<uint64_t>{run});
+}
+
+TEST_F(SpansTest, RunThatFinishes_NobodyIsAsked) {
+  const uint64_t run = Running();
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  for (const SessionId s : {1, 2}) EXPECT_FALSE(Heard<TellSpans>(s).has_value());
+  EXPECT_TRUE(spans_complete.empty()) << "the last reports have them";
 }
 
 // ---- runs that go on under another schedule

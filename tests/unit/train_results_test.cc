@@ -99,6 +99,30 @@ TEST(RunRecorder_Reports, LatestOfEachRank_Kept) {
   EXPECT_DOUBLE_EQ(run.reports[1].wall_seconds, 2);
 }
 
+TEST(RunRecorder_Completeness, RunThatFails_WhenItsLastSpansAreThere) {
+  int wakes = 0;
+  RunRecorder recorder(1, 10, [&] { ++wakes; });
+  RunInfo run;
+  run.state = RunState::kRunning;
+  recorder.OnRun(run);
+  EXPECT_FALSE(recorder.is_complete());
+  run.state = RunState::kFailed;
+  recorder.OnRun(run);
+  EXPECT_FALSE(recorder.is_complete());
+  const int before = wakes;
+  recorder.OnSpansComplete();
+  EXPECT_TRUE(recorder.is_complete());
+  EXPECT_EQ(wakes, before + 1);
+}
+
+TEST(RunRecorder_Completeness, RunThatFinishes_AtOnce) {
+  RunRecorder recorder(1, 10, [] {});
+  RunInfo run;
+  run.state = RunState::kFinished;
+  recorder.OnRun(run);
+  EXPECT_TRUE(recorder.is_complete());
+}
+
 TEST(ResultsSoFar_RunThatGoesOn, HasTheStepsThatHaveEndedAndWhatWasTold) {
   RunRecorder recorder(2, 100, [] {});
   const Graph graph(WithoutTerms(*MakeSchedule("gpipe", {}, 2, 2)));
