@@ -94,11 +94,11 @@ absl::flat_hash_set<Worker::ProcessKey> RunQueue::ProcessesOfStrangers(const Run
 
 std::vector<Worker*> RunQueue::FreeFor(const Run& run) {
   survey_ = workers_.Survey();
-  return FreeInSurvey(run);
+  return survey_.InOrder(FreeInSurvey(run), 1);
 }
 
 std::vector<Worker*> RunQueue::FreeInSurvey(const Run& run) const {
-  std::vector<Worker*> free = survey_.FreeInOrder();
+  std::vector<Worker*> free = survey_.free;
   const std::set<SessionId>& own = run.placement().processes();
   std::erase_if(free, [&](const Worker* w) {
     return w->hello.pool != run.info().terms.pool && own.count(w->session) == 0;
@@ -164,11 +164,11 @@ RunQueue::Look RunQueue::LookAt(Run& run) {
   // Nobody else gets the processes of an order: such a run waits for no other one.
   const bool its_turn = pass_->holding_back.count(run.info().terms.pool) == 0 || !ordered.empty();
   if (!its_turn || free.size() < look.needed || AwaitsLeaver(run)) return look;
+  free = survey_.InOrder(std::move(free), look.needed);
   std::stable_partition(free.begin(), free.end(),
                         [&](const Worker* w) { return !w->failed_last && keepers.count(w->session) != 0; });
   free.resize(look.needed);
-  std::sort(free.begin(), free.end(),
-            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  SortForRanks(&free);
   look.admission = Admission{&run, std::move(free)};
   return look;
 }

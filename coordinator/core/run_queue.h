@@ -47,7 +47,7 @@ class RunQueue {
   // or ends it, before it asks again. Asked though nothing has changed since the last pass, it looks at no
   // run.
   std::optional<Admission> Next(StepEffects& out);
-  // Returns the workers that are free for the run, in the order of WorkerSurvey::FreeInOrder.
+  // Returns the workers that are free for the run, in the order in which one that needs one takes them.
   std::vector<Worker*> FreeFor(const Run& run);
 
  private:

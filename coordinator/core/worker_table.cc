@@ -93,22 +93,58 @@ size_t WorkerSurvey::connected_in(const std::string& pool) const {
   return found == connected.end() ? 0 : found->second;
 }
 
-std::vector<Worker*> WorkerSurvey::FreeInOrder() const {
+namespace {
+
+// A host as a run looks at it: hosts that have enough workers come first, the smallest of them first; then
+// the others, the largest first.
+using HostOrder = std::tuple<bool, int64_t, int32_t>;
+
+// Returns the order of the hosts of the workers, which are sorted by process number.
+absl::flat_hash_map<absl::string_view, HostOrder> HostsInOrder(const std::vector<Worker*>& workers,
+                                                               size_t needed) {
+  absl::flat_hash_map<absl::string_view, HostOrder> hosts;
+  for (const Worker* w : workers) {
+    const auto [host, is_new] = hosts.try_emplace(w->hello.host, HostOrder{false, 0, w->process});
+    ++std::get<1>(host->second);
+  }
+  for (auto& [name, order] : hosts) {
+    auto& [lacks, count, process] = order;
+    lacks = count < static_cast<int64_t>(needed);
+    if (lacks) count = -count;
+  }
+  return hosts;
+}
+
+bool ByProcess(const Worker* a, const Worker* b) { return a->process < b->process; }
+
+}  // namespace
+
+std::vector<Worker*> WorkerSurvey::InOrder(std::vector<Worker*> workers, size_t needed) const {
   absl::flat_hash_map<Worker::ProcessKey, int> serving, seen;
   for (const Worker* w : taken) ++serving[w->process_key()];
-  std::vector<Worker*> ordered = free;
-  std::sort(ordered.begin(), ordered.end(),
-            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  std::sort(workers.begin(), workers.end(), ByProcess);
+  const auto hosts = HostsInOrder(workers, needed);
   // How many free workers of its process come before it, and how many serve.
-  using Order = std::tuple<bool, int, int>;
+  using Order = std::tuple<bool, int, int, HostOrder>;
   std::vector<std::pair<Order, Worker*>> keyed;
-  keyed.reserve(ordered.size());
-  for (Worker* w : ordered)
-    keyed.push_back({{w->failed_last, seen[w->process_key()]++, serving[w->process_key()]}, w});
+  keyed.reserve(workers.size());
+  for (Worker* w : workers) {
+    const int before = seen[w->process_key()]++;
+    keyed.push_back({{w->failed_last, before, serving[w->process_key()], hosts.at(w->hello.host)}, w});
+  }
   std::stable_sort(keyed.begin(), keyed.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (size_t i = 0; i < ordered.size(); ++i) ordered[i] = keyed[i].second;
-  return ordered;
+  for (size_t i = 0; i < workers.size(); ++i) workers[i] = keyed[i].second;
+  return workers;
+}
+
+void SortForRanks(std::vector<Worker*>* workers) {
+  std::sort(workers->begin(), workers->end(), ByProcess);
+  absl::flat_hash_map<absl::string_view, int32_t> first;  // process of each host
+  for (const Worker* w : *workers) first.try_emplace(w->hello.host, w->process);
+  std::stable_sort(workers->begin(), workers->end(), [&](const Worker* a, const Worker* b) {
+    return first.at(a->hello.host) < first.at(b->hello.host);
+  });
 }
 
 std::vector<Peer> PeersOf(const std::vector<Worker*>& workers) {

@@ -72,11 +72,16 @@ struct WorkerSurvey {
   std::map<std::string, size_t> connected;
 
   size_t connected_in(const std::string& pool) const;
-  // Returns the free workers in the order in which a run takes them: those with which the last run failed
-  // last; of a process that serves several runs one before any other of it, and those of processes that serve
-  // fewer runs first; then by process number.
-  std::vector<Worker*> FreeInOrder() const;
+  // Returns workers, of the free ones, in the order in which a run that needs so many takes them: those with
+  // which the last run failed last; of a process that serves several runs one before any other of it, and
+  // those of processes that serve fewer runs first; then those of as few hosts as possible, of the host that
+  // has the fewest if several have enough; then by process number.
+  std::vector<Worker*> InOrder(std::vector<Worker*> workers, size_t needed) const;
 };
+
+// Sorts the workers of a run as its ranks are dealt out: those of one host together, since what neighbours
+// exchange then stays on it, and hosts and workers by process number.
+void SortForRanks(std::vector<Worker*>* workers);
 
 class WorkerTable {
  public:

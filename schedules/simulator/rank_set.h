@@ -26,7 +26,7 @@ class RankSet {
       level[bit / 64] |= uint64_t{1} << (bit % 64);
       bit /= 64;
     }
-    top_ |= uint64_t{1} << bit;
+    top_ |= uint64_t{1} << (bit % 64);
   }
   // Takes the least rank out. Requires that there is one.
   Rank TakeFirst() {

@@ -136,6 +136,7 @@ TEST_F(TestGpu, OtherArithmetics_AreRightAndNotTheCpus) {
          return at::cat({made[0].flatten(), made[1].flatten()});
        }}};
   std::vector<at::Tensor> cpu;
+  cpu.reserve(operations.size());
   for (const auto& [name, operation] : operations)
     cpu.push_back(operation(at::TensorOptions(at::kCPU).dtype(at::kFloat)));
   for (const char* arithmetic :
@@ -180,6 +181,7 @@ TEST_F(TestGpu, Views_ShareTheDevicesMemory) {
 std::vector<at::Tensor> RunLayer(const Layer& layer, const std::vector<at::Tensor>& values,
                                  c10::Device device) {
   std::vector<at::Tensor> leaves;
+  leaves.reserve(values.size());
   for (const at::Tensor& value : values) leaves.push_back(value.to(device).detach().set_requires_grad(true));
   const at::AutoGradMode with_graph(true);
   const at::Tensor y = layer.Forward(leaves.data(), leaves.data() + 1, {});

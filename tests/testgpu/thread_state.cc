@@ -39,7 +39,7 @@ absl::StatusOr<void*> AllocateHere(size_t bytes) {
   return DeviceMemory::Instance().Allocate(request);
 }
 
-absl::Status Fault(absl::Status status) {
+absl::Status Fault(const absl::Status& status) {
   const ThreadState& thread = CurrentThread();
   absl::Status whole(status.code(),
                      absl::StrCat("testgpu: ", Where(thread.job.get()), ": ", status.message()));

@@ -77,7 +77,7 @@ absl::StatusOr<void*> AllocateHere(size_t bytes);
 absl::Status Touch(absl::string_view what, const void* data, size_t bytes, bool writes);
 
 // Notes a failure that ends the job under way, and prints it at once.
-absl::Status Fault(absl::Status status);
+absl::Status Fault(const absl::Status& status);
 
 // Checks a wait for the device: in a job it is a mistake.
 absl::Status CheckMayWait(absl::string_view what);

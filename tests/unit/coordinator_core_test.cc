@@ -171,6 +171,47 @@ TEST_F(CoreTest, Run_FromSubmissionToEnd_PassesEveryState) {
   EXPECT_EQ(core->next_deadline(), kNever) << "nothing is awaited";
 }
 
+class HostsTest : public CoreTest {
+ protected:
+  // Workers with the process numbers 0, 1, .., each on the host of that letter.
+  void JoinOn(const std::string& hosts) {
+    for (const char host : hosts) {
+      const SessionId session = ++joined_;
+      Do(SessionOpened{session});
+      Say(session, Hello{absl::StrCat("worker-", session), std::string(1, host),
+                         static_cast<int64_t>(100 + session), -1, "addr"});
+    }
+  }
+  // The process of each rank of a run with a process for each.
+  std::vector<int32_t> ProcessesOfRun(int ranks) {
+    const uint64_t run = Submit(ranks, ranks);
+    for (SessionId s = 1; s <= joined_; ++s) {
+      const auto assign = Heard<Assign>(s);
+      if (assign.has_value() && assign->run == run) return assign->process_of_rank;
+    }
+    return {};
+  }
+
+ private:
+  SessionId joined_ = 0;
+};
+
+TEST_F(HostsTest, WorkersOfTwoHostsThatCameInTurn_RanksOfAHostAreNeighbours) {
+  JoinOn("abab");
+  EXPECT_EQ(ProcessesOfRun(4), (std::vector<int32_t>{0, 2, 1, 3}));
+}
+
+TEST_F(HostsTest, RunThatFitsOnAHost_TakesTheSmallestThatHasEnough) {
+  JoinOn("abbaac");
+  EXPECT_EQ(ProcessesOfRun(2), (std::vector<int32_t>{1, 2})) << "three of a stay for a larger run";
+  EXPECT_EQ(ProcessesOfRun(3), (std::vector<int32_t>{0, 3, 4}));
+}
+
+TEST_F(HostsTest, RunThatFitsOnNoHost_TakesAsFewAsItCan) {
+  JoinOn("abbcc");
+  EXPECT_EQ(ProcessesOfRun(3), (std::vector<int32_t>{1, 2, 3}));
+}
+
 TEST_F(CoreTest, Ranks_OnFewerProcesses_AreContiguousBlocks) {
   Join(1);
   Join(2);

@@ -304,6 +304,7 @@ TEST(DrawSvg_Title, MarkupAndControls_Escaped) {
 
 TEST(DrawSvg_Boxes, ManyThinnerThanAHair_Merged) {
   std::vector<DrawnJob> jobs;
+  jobs.reserve(50000);
   for (int b = 0; b < 50000; ++b) {
     jobs.push_back({Job::Compute(0, 0, b, JobKind::kForward), 0, b * 1e-3, (b + 1) * 1e-3});
   }

@@ -31,7 +31,7 @@ std::vector<T> Only(const WorkerEffects& effects) {
 // The fixture of one process that holds all ranks of a run.
 class OneProcess : public ::testing::Test {
  protected:
-  void Begin(WorkerCore::RunShape shape, int launch_ahead = 1) {
+  void Begin(const WorkerCore::RunShape& shape, int launch_ahead = 1) {
     shape_ = shape;
     core_ = std::make_unique<WorkerCore>([shape](const std::string&) { return shape; }, launch_ahead);
     Assign a;

@@ -556,9 +556,10 @@ TEST(RunSpec_Data, KindsOfTokensAndSizes_AreKept) {
 
 TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
   const auto counts = [](const Json& file) {
-    std::vector<StageMemory> stages;
     const auto spec = ParseRunSpec(file);
     EXPECT_TRUE(spec.ok()) << spec.status();
+    std::vector<StageMemory> stages;
+    stages.reserve(spec->stages());
     for (int s = 0; s < spec->stages(); ++s) stages.push_back(CountStage(*spec, s));
     return stages;
   };

@@ -82,9 +82,9 @@ TEST(LoopedPipelines, ConditionOfTheClosedFormHolds_MeetsIt) {
   for (const Size& z :
        {Size{64, 32, 8, 8}, Size{16, 8, 2, 4}, Size{16, 4, 2, 4}, Size{8, 8, 2, 4}, Size{12, 6, 3, 3}}) {
     const auto run = MustSimulate("lpp", Lpp(z.groups, z.ranks), z.stages, z.microbatches, 1, 2);
-    EXPECT_DOUBLE_EQ(run.makespan, 3.0 * (z.stages + z.microbatches / z.groups - 1));
-    EXPECT_EQ(run.ranks[0].peak_activations,
-              z.stages / z.ranks * std::min(z.stages, z.microbatches / z.groups));
+    const int of_group = z.microbatches / z.groups;
+    EXPECT_DOUBLE_EQ(run.makespan, 3.0 * (z.stages + of_group - 1));
+    EXPECT_EQ(run.ranks[0].peak_activations, z.stages / z.ranks * std::min(z.stages, of_group));
   }
 }
 

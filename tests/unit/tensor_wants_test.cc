@@ -27,7 +27,7 @@ class Process {
  public:
   Process(const std::string& family, int stages, int microbatches)
       : Process(*MakeSchedule(family, {}, stages, microbatches)) {}
-  explicit Process(Schedule schedule)
+  explicit Process(const Schedule& schedule)
       : run_(AssignOf(schedule.ranks), {WithoutTerms(schedule), /*steps=*/1}), wants_(run_) {}
 
   // Claims jobs of the rank, or ends one; returns the keys that are wanted by it.

@@ -51,7 +51,7 @@ class Cores {
     for (Rank r = 0; r < world; ++r) {
       WorkerEffects out;
       cores_[r]->OnMessage(1, AssignOf(r), &out);
-      Carry(r, out);
+      Carry(out);
     }
     for (Rank r = 0; r < world; ++r) Do(r, [](WorkerCore& c, WorkerEffects* out) { c.OnPrepared(2, out); });
     for (int step = shape.first_step; step < shape.steps; ++step) {
@@ -109,9 +109,9 @@ class Cores {
   void Do(Rank r, Call call, std::optional<Job> maker = std::nullopt) {
     WorkerEffects out;
     call(*cores_[r], &out);
-    Carry(r, out, maker);
+    Carry(out, maker);
   }
-  void Carry(Rank r, WorkerEffects& effects, std::optional<Job> maker = std::nullopt) {
+  void Carry(WorkerEffects& effects, std::optional<Job> maker = std::nullopt) {
     for (WorkerEffect& effect : effects) {
       if (auto* start = std::get_if<StartEffect>(&effect)) {
         Start(*start);

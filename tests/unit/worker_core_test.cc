@@ -269,7 +269,7 @@ void PrepareSecondRank(WorkerCore& core) {
 }
 
 TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
-  const auto shape = Shape("gpipe", 2, 1, 1);
+  auto shape = Shape("gpipe", 2, 1, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -285,7 +285,7 @@ TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
 }
 
 TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
-  const auto shape = Shape("gpipe", 2, 2, 1);
+  auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -307,7 +307,7 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
 
 // The present wait counts too, though it goes on.
 TEST(TwoProcesses, AskedForItsSpans_TellsThoseOfItsRanksOfThatRun) {
-  const auto shape = Shape("gpipe", 2, 2, 1);
+  auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -334,7 +334,7 @@ TEST(TwoProcesses, AskedForItsSpans_TellsThoseOfItsRanksOfThatRun) {
 
 // A driver reads the clock before it looks, and may be held up between the two.
 TEST(TwoProcesses, TensorMadeAfterTheDriverReadTheClock_ArrivesWhenItWasMade) {
-  const auto shape = Shape("gpipe", 2, 2, 1);
+  auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -348,7 +348,7 @@ TEST(TwoProcesses, TensorMadeAfterTheDriverReadTheClock_ArrivesWhenItWasMade) {
 // The weights of the job that runs and of the next one are wanted, a slice from the other holder each, and no
 // others, though the whole step is granted.
 TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
-  const WorkerCore::RunShape shape{WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 2)), 1};
+  WorkerCore::RunShape shape{WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 2)), 1};
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -384,7 +384,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
 TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
   Schedule schedule = *MakeSchedule("fsdp", {}, 2, 2);
   ASSERT_TRUE(ApplyRule("cdp_v1", "fsdp", &schedule).ok());
-  const WorkerCore::RunShape shape{WithoutTerms(schedule), 3};
+  WorkerCore::RunShape shape{WithoutTerms(schedule), 3};
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -422,7 +422,7 @@ TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
 }
 
 TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
-  const auto shape = Shape("gpipe", 1, 1, 1);
+  auto shape = Shape("gpipe", 1, 1, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   Assign a;
   a.run = 1;
@@ -441,7 +441,7 @@ TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
 }
 
 TEST(TwoProcesses, NextRunAssignedWhileAnAbortedJobRuns_BeginsAfterIt) {
-  const auto shape = Shape("gpipe", 1, 1, 1);
+  auto shape = Shape("gpipe", 1, 1, 1);
   WorkerCore core([&](const std::string&) { return shape; });
   Assign a;
   a.run = 1;
