@@ -55,6 +55,13 @@ def commands(batch, check, depfile):
     return [batch.words + ["-E", "-o", os.devnull] + reads + [batch.file], tidy + batch.words[1:] + ["-Wno-everything"]]
 
 
+def tidy_settings(batch):
+    """The settings of its folder and of those above, as clang-tidy reads them."""
+    file = pathlib.Path(batch.file)
+    folders = [f for f in file.parents if f == SOURCE or SOURCE in f.parents]
+    return [(f / ".clang-tidy").read_text() for f in folders if (f / ".clang-tidy").exists()]
+
+
 def files_read(depfile):
     text = pathlib.Path(depfile).read_text().replace("\\\n", " ")
     return [f.replace("\\ ", " ") for f in re.split(r"(?<!\\)\s+", text.split(":", 1)[1].strip()) if f]
@@ -82,7 +89,7 @@ def run(batch, check, folder, settings):
         if done.returncode != 0:
             stamp.unlink(missing_ok=True)
             return time.monotonic() - begin, done.stdout
-    stamp.write_text(json.dumps({"settings": settings + batch.words,
+    stamp.write_text(json.dumps({"settings": settings(batch),
                                  "files": state_of(files_read(depfile), batch.directory)}))
     return time.monotonic() - begin, ""
 
@@ -98,7 +105,7 @@ def known(batch, check, folder):
 
 def has_passed(batch, check, folder, settings):
     before = known(batch, check, folder)
-    return before is not None and before["settings"] == settings + batch.words and all(
+    return before is not None and before["settings"] == settings(batch) and all(
         state_of([f], "/").get(os.path.realpath(f)) == state for f, state in before["files"].items())
 
 
@@ -129,7 +136,10 @@ def main():
     build = options.build.resolve()
     folder = build / "static_checks"
     folder.mkdir(exist_ok=True)
-    settings = [options.check, (SOURCE / ".clang-tidy").read_text() if options.check == "tidy" else ""]
+
+    def settings(batch):
+        return [options.check] + (tidy_settings(batch) if options.check == "tidy" else []) + batch.words
+
     entries = json.loads((build / "compile_commands.json").read_text())
     batches = [b for b in (Batch(e, build) for e in entries if e["file"].endswith((".cc", ".cxx"))) if b.is_ours()]
     batches = [b for b in batches if not options.only or re.search(options.only, b.name)]

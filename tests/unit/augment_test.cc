@@ -21,7 +21,7 @@ std::vector<float> Image() {
 // Computes the rule in the words of the header, pixel by pixel.
 std::vector<float> ByTheRule(const Augmentation& augment, uint64_t seed, const Sample& sample) {
   const uint64_t key = SplitMix64(SplitMix64(SplitMix64(seed, 2), sample.epoch), sample.number);
-  const auto places = static_cast<uint64_t>(2 * augment.crop + 1);
+  const auto places = 2 * static_cast<uint64_t>(augment.crop) + 1;
   const auto down = static_cast<int64_t>(SplitMix64(key, 0) % places) - augment.crop;
   const auto right = static_cast<int64_t>(SplitMix64(key, 1) % places) - augment.crop;
   const bool flips = augment.flip && SplitMix64(key, 2) % 2 == 1;
@@ -66,7 +66,7 @@ TEST(Augment, FlipAlone_MirrorsHalfOfTheImages) {
     EXPECT_EQ(image[1], mirrored ? 4 : 2);
     flipped += mirrored;
   }
-  EXPECT_NEAR(flipped, kImages / 2, 5 * std::sqrt(kImages / 4.0));
+  EXPECT_NEAR(flipped, kImages / 2.0, 5 * std::sqrt(kImages / 4.0));
 }
 
 // The same image is changed otherwise in the next epoch, and with another seed.

@@ -350,7 +350,8 @@ TEST_F(IdxTest, ImagesWithChannels_OfTheModelsSizeOrResized) {
   ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
   for (int i = 0; i < 48; ++i) {
     const int channel = i / 16, row = i / 4 % 4, column = i % 4;
-    EXPECT_EQ(x[i], static_cast<float>(channel * 4 + row / 2 * 2 + column / 2) / 255) << i;
+    const int quarter = row / 2 * 2 + column / 2;
+    EXPECT_EQ(x[i], static_cast<float>(channel * 4 + quarter) / 255) << i;
   }
   run_.model = MlpSpec();
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"data.idx.resize", "any shape"});

@@ -22,7 +22,6 @@ namespace weft {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class PresentAttemptTest : public ::testing::Test {
