@@ -35,6 +35,13 @@ std::optional<int> ParseSeconds(absl::string_view text) {
 CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status) {
   CheckpointSpec checkpoint;
   if (!file.Has("checkpoint")) return checkpoint;
+  if (file.At("checkpoint").is_string()) {
+    checkpoint.none = file.At("checkpoint") == "none";
+    if (!checkpoint.none)
+      file.Fail("checkpoint", absl::StrCat("must be {every: 100, keep: 2}, or none, not \"",
+                                           file.At("checkpoint").get<std::string>(), "\""));
+    return checkpoint;
+  }
   FileSection section(file.At("checkpoint"), "checkpoint", {"every", "keep"}, status);
   section.Require("every", "every: 100 (steps), or every: 10m");
   if (section.ok() && section.At("every").is_string()) {
@@ -54,7 +61,16 @@ CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status) {
   return checkpoint;
 }
 
+void CheckNeedsNone(const RunSpec& spec, absl::Status& status) {
+  if (!status.ok() || !spec.checkpoint.none) return;
+  const char* needs = spec.validate.any() ? "validate" : spec.replan.any() ? "replan" : nullptr;
+  if (needs == nullptr) return;
+  status = ErrorAt("checkpoint", absl::StrCat("none: saves nothing, but `", needs,
+                                              "` goes by checkpoints; leave one of them out"));
+}
+
 nlohmann::json ToJson(const CheckpointSpec& checkpoint) {
+  if (checkpoint.none) return "none";
   nlohmann::json json = {{"keep", checkpoint.keep}};
   if (checkpoint.every_steps > 0) {
     json["every"] = checkpoint.every_steps;

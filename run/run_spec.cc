@@ -503,6 +503,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.job_timeout = ReadJobTimeout(file, status);
   spec.replan = ReadReplanSpec(file, spec.schedule, status);
   spec.validate = ReadValidate(file, spec, status);
+  CheckNeedsNone(spec, status);
   CheckExported(spec, status);
   CheckTied(spec, status);
   spec.record_hashes = ReadRecord(file);
@@ -566,7 +567,7 @@ Json ToJson(const RunSpec& spec) {
                            {"first", spec.job_timeout.first}};
   }
   if (spec.replan.any()) json["replan"] = ToJson(spec.replan);
-  if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
+  if (spec.checkpoint.none || spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};
     if (spec.validate.samples > 0) json["validate"]["samples"] = spec.validate.samples;

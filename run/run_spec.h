@@ -112,8 +112,9 @@ struct ScheduleSpec {
   std::string activations = "retain";
 };
 
-// The times at which checkpoints are saved on the way, and how many of them stay.
+// Whether a run saves checkpoints, the times at which it does on the way, and how many of these stay.
 struct CheckpointSpec {
+  bool none = false;      // true if nothing is saved, neither the initial weights nor those at the end
   int every_steps = 0;    // after each multiple of so many; 0 for none
   int every_seconds = 0;  // so long after the last one began; 0 for none
   int keep = 2;           // the newest that stay; older ones are removed once a newer is complete

@@ -24,8 +24,7 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
                                       int ranks, const DeviceFlags& device) {
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return scratch.status();
-  RunSpec profiling = ProfilingRun(run, kProfiledSteps);
-  profiling.validate = {};
+  const RunSpec profiling = ProfilingRun(run, kProfiledSteps);
   StopSignals signals;
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();

@@ -44,10 +44,6 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)), suffix);
   const auto measured =
       TrainAndMeasure(run, std::min(options.processes, schedule->scheme.ranks), options.device, out, signals);
-  if (options.out.empty()) {
-    std::error_code ignored;
-    fs::remove_all(out, ignored);  // the weights of many runs take much space
-  }
   if (!measured.ok()) return measured.status();
   return RowOf(run, *schedule, *measured);
 }
@@ -91,6 +87,8 @@ ExitCode RunMeasuredCompare(const CompareOptions& options) {
   auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   run->validate = {};  // its loss is the same under all
+  run->replan = {};    // each is measured as it is
+  if (options.out.empty()) run->checkpoint = {.none = true};
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }

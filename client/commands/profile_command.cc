@@ -79,6 +79,10 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
   profiling.schedule.activations = ActivationsOfLayers(run);
   profiling.memory = 0;
+  profiling.checkpoint = {.none = true};
+  profiling.validate = {};
+  profiling.replan = {};
+  profiling.redundancy = 0;
   return profiling;
 }
 

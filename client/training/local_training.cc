@@ -243,7 +243,7 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kFinishing:
       if (options_.run.spec.validate.any() && recorder_.run().checkpoint_step == options_.run.spec.end_step())
         return "computing the loss on the held-out data";
-      return "writing the checkpoint";
+      return options_.run.spec.checkpoint.none ? "ending" : "writing the checkpoint";
     case RunState::kFinished:
       return "";
     default:
@@ -274,11 +274,11 @@ bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
   const std::string reason = absl::StrCat("stopped by SIG", sigabbrev_np(signal));
   if (!server_->Cancel(run_, reason, /*save=*/true).ok()) return false;
   const RunInfo now = recorder_.run();
-  if (IsFinal(now.state)) return false;
   stopped_by_ = reason;
   const int end = options_.run.spec.end_step();
   const int step = now.stop_step < 0 ? end : now.stop_step;
   stop_until_ = MonotonicSeconds() + StopSeconds(log_, step - now.steps_done);
+  if (IsFinal(now.state)) return true;  // it saves no checkpoint
   progress_.Clear();
   PrintMessage(StoppingText(step, end));
   return true;

@@ -22,13 +22,15 @@ namespace weft {
 
 struct RunSpec;  // run/run_spec.h; the core only hands it on
 
-// Says when checkpoints are saved on the way, how many of them stay, and when weights are validated.
+// Says whether checkpoints are saved, when on the way, how many of these stay, and when weights are
+// validated.
 struct CheckpointRule {
   int32_t every_steps = 0;  // steps between checkpoints; 0 for none
   int64_t every_ns = 0;     // time after the last one was announced; 0 for none
   int32_t keep = 2;
   // The weights behind each multiple of so many steps, and behind the last, are validated; 0 for none.
   int32_t validate_every = 0;
+  bool none = false;  // true if nothing is saved
 };
 
 struct RunPlan {

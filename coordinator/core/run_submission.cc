@@ -13,7 +13,9 @@ RunSubmission::RunSubmission(SubmitRun& submitted)
       plan_(std::move(submitted.plan)),
       spec_(std::move(submitted.spec)),
       output_(submitted.folder.path.empty() ? submitted.output : submitted.folder.live),
-      run_id_(std::move(submitted.run_id)) {}
+      run_id_(std::move(submitted.run_id)) {
+  DropOutputOfNone();
+}
 
 RunSubmission::RunSubmission(RestoreRun& restored)
     : request_(std::move(restored.stored.submission.request)),
@@ -23,7 +25,13 @@ RunSubmission::RunSubmission(RestoreRun& restored)
       spec_(restored.spec.empty() ? std::move(restored.stored.submission.spec) : std::move(restored.spec)),
       schedule_(restored.stored.attempt.schedule),
       output_(std::move(restored.stored.submission.folder.live)),
-      run_id_(std::move(restored.stored.submission.run_id)) {}
+      run_id_(std::move(restored.stored.submission.run_id)) {
+  DropOutputOfNone();
+}
+
+void RunSubmission::DropOutputOfNone() {
+  if (plan_ != nullptr && plan_->checkpoint.none) output_.clear();
+}
 
 std::shared_ptr<const RunPlan> RunSubmission::PlanFrom(int32_t step, ReductionMode reduction) const {
   std::shared_ptr<const RunPlan> plan = step == plan_->first_step ? plan_ : weft::PlanFrom(*plan_, step);

@@ -26,7 +26,7 @@ class RunSubmission {
   const std::string& request() const { return request_; }
   uint64_t body_hash() const { return body_hash_; }
   const std::string& run_id() const { return run_id_; }
-  // Returns the place where the run writes until it has ended; "" for none.
+  // Returns the place where the run saves checkpoints until it has ended; "" if it saves none.
   const std::string& output() const { return output_; }
   // Returns true if the run has a plan: it has not ended, and can go on.
   bool has_plan() const { return plan_ != nullptr; }
@@ -48,6 +48,8 @@ class RunSubmission {
   void End();
 
  private:
+  void DropOutputOfNone();
+
   std::string request_;
   uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
   std::shared_ptr<const RunPlan> plan_;

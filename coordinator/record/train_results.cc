@@ -351,6 +351,7 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
                     "/trace.json     the same for https://ui.perfetto.dev\n", "  ", folder,
                     "/actions.csv    the last step's jobs in their order, one row a rank\n");
   }
+  if (r.spec.checkpoint.none) return out;
   absl::StrAppend(&out, "  ", folder, "/checkpoint     the weights (safetensors)",
                   r.spec.first_step() == 0 ? "; checkpoint-0: the initial ones\n" : "\n");
   if (r.spec.end_step() == r.spec.train.steps || resume.empty()) return out;

@@ -52,7 +52,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSc
   auto plan = MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(),
                           run.first_step(), ReductionOf(run.schedule),
                           {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                           checkpoint.keep, run.validate.every},
+                           checkpoint.keep, run.validate.every, checkpoint.none},
                           std::make_shared<const RunSpec>(run));
   if (!plan.ok()) return plan;
   auto restartable = std::make_shared<RunPlan>(**plan);

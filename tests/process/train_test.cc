@@ -260,6 +260,38 @@ TEST_P(StopSignal, DuringTraining_EverythingEndsAndNothingIsLeft) {
 
 INSTANTIATE_TEST_SUITE_P(Train, StopSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP));
 
+TEST(Train_Checkpoint, None_NothingIsSavedAndTheRestIsTheSame) {
+  const TestFolder folder;
+  const std::string with = WriteSmallRun(folder);
+  ASSERT_EQ(Command::Run({"weft", "train", with, "--out", folder / "with"}, kSeconds).code, 0);
+  const std::string file = WriteSmallRun(folder, {{"checkpoint", "none"}});
+  const CommandResult result = Command::Run({"weft", "train", file, "--out", folder / "out"}, kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, Not(HasSubstr("checkpoint")));
+  const CommandResult loop =
+      Command::Run({"weft", "train", file, "--out", folder / "loop", "--reference"}, kSeconds);
+  ASSERT_EQ(loop.code, 0) << loop.err;
+  const std::vector<Json> steps = Steps(folder / "with");
+  for (const char* out : {"out", "loop"}) {
+    for (const auto& entry : fs::directory_iterator(folder / out))
+      EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("checkpoint")));
+    ASSERT_EQ(Steps(folder / out).size(), steps.size());
+    EXPECT_NEAR(Steps(folder / out).back()["loss"].get<double>(), steps.back()["loss"].get<double>(), 1e-6);
+  }
+}
+
+TEST(Train_Checkpoint, NoneAndStopped_EndsAtOnceWithItsTrace) {
+  const TestFolder folder;
+  const std::string file = WriteSmallRun(folder, {{"train", kLong}, {"checkpoint", "none"}});
+  Command train({"weft", "train", file, "--out", folder / "out", "--processes", "2"});
+  ASSERT_TRUE(WaitForStep(folder / "out"));
+  train.Signal(SIGINT);
+  const CommandResult result = train.Wait(30);
+  EXPECT_EQ(result.code, 130) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("stopped by SIGINT after"), Not(HasSubstr("checkpoint"))));
+  EXPECT_THAT(ReadWholeFile((folder / "out") + "/trace.json"), HasSubstr("\"cat\":\"idle\""));
+}
+
 TEST(Train_StopSignal, WorkersThatDoNotListen_KilledAfterGrace) {
   const TestFolder folder;
   Command train(LongRun(folder, "out"));

@@ -59,6 +59,7 @@ class CoreTest : public ::testing::Test {
     plan->process_settings = process_settings;
     plan->restarts = restarts;
     plan->checkpoint.every_steps = checkpoint_every;
+    plan->checkpoint.none = saves_nothing;
     plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
       return absl::StrCat(checkpoint, " from step ", step);
     };
@@ -116,7 +117,7 @@ class CoreTest : public ::testing::Test {
   std::vector<Validation> validations;
   int validate_every = 0, checkpoint_every = 0, restarts = 0;
   std::string process_settings;
-  bool tells_spans = false;
+  bool tells_spans = false, saves_nothing = false;
   size_t spans = 0;
   std::vector<uint64_t> spans_complete;  // runs
   size_t jobs_ended = 0;
@@ -169,6 +170,25 @@ TEST_F(CoreTest, Run_FromSubmissionToEnd_PassesEveryState) {
   EXPECT_EQ(core->probe().workers_free, 2);
   EXPECT_EQ(core->probe().runs_ended[static_cast<int>(RunState::kFinished)], 1u);
   EXPECT_EQ(core->next_deadline(), kNever) << "nothing is awaited";
+}
+
+TEST_F(CoreTest, RunThatSavesNothing_FinishesWithoutACheckpoint) {
+  saves_nothing = true;
+  Join(1);
+  Join(2);
+  const uint64_t run = Submit(2, 2, "out");
+  EXPECT_EQ(run_info.output, "out");
+  for (const SessionId s : {1, 2}) {
+    const Assign assign = *Heard<Assign>(s);
+    EXPECT_EQ(assign.output, "") << "nowhere to save";
+    lease[s] = assign.leases.at(0);
+    Say(s, Prepared{run});
+  }
+  for (const SessionId s : {1, 2}) Say(s, Credit{run, lease[s].rank, lease[s].token, 4});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_EQ(run_info.checkpoint_step, -1);
 }
 
 class HostsTest : public CoreTest {

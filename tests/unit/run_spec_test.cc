@@ -210,6 +210,23 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
   }
 }
 
+TEST(RunSpec_Checkpoint, None_IsKeptAndRefusedBesideWhatGoesByCheckpoints) {
+  const Json run = With("/checkpoint", "none");
+  const auto spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->checkpoint.none);
+  EXPECT_EQ(ToJson(*spec)["checkpoint"], "none");
+  EXPECT_FALSE(ParseRunSpec(GptRun())->checkpoint.none);
+
+  ExpectRefused({With("/checkpoint", "never"), "checkpoint", "must be {every: 100, keep: 2}, or none"});
+  Json validated = run;
+  validated["validate"] = {{"data", {{"text", {{"path", "held_out.txt"}}}}}};
+  ExpectRefused({validated, "checkpoint", "`validate` goes by checkpoints"});
+  Json replanned = run;
+  replanned["replan"] = {{"gain", "5%"}};
+  ExpectRefused({replanned, "checkpoint", "`replan` goes by checkpoints"});
+}
+
 TEST(RunSpec_Steps, SomeOfThem_AreKeptAndChecked) {
   const auto whole = ParseRunSpec(GptRun());
   ASSERT_TRUE(whole.ok()) << whole.status();

@@ -591,7 +591,7 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
   const RunSpec& run = scheduled.spec;
   if (absl::Status s = CheckGraphs(run); !s.ok()) return s;
   std::optional<CheckpointFolders> folders;
-  if (!out_dir.empty()) {
+  if (!out_dir.empty() && !run.checkpoint.none) {
     folders.emplace(out_dir, scheduled, NewRunId(), 1);
     if (absl::Status s = folders->Prepare(); !s.ok()) return s;
   }
