@@ -62,7 +62,7 @@ struct RunFigures {
   RunInfo info;  // with the reports so far
   // Losses of a process since the last new step, and the steps done at the last one (run_attempts.h).
   int32_t losses = 0, furthest = -1;
-  // Start of its first job, on the monotonic clock of the worker's machine; INT64_MAX before that.
+  // Start of its first job, on the coordinator's monotonic clock; INT64_MAX before that.
   int64_t first_start_ns = INT64_MAX;
   // Epoch of the attempt under way; 0 for none.
   uint64_t epoch = 0;

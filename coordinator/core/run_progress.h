@@ -58,7 +58,7 @@ class RunProgress {
   const PresentAttempt& present_;
   RunInfo* const info_;
   RecoveryClock recovery_;
-  int64_t first_start_ns_;  // on its worker's clock; INT64_MAX before the first job
+  int64_t first_start_ns_;  // INT64_MAX before the first job
 };
 
 }  // namespace weft

@@ -112,7 +112,9 @@ void SessionCall::OnPacket() {
     return Finish(absl::OkStatus());
   }
   std::vector<FromWorker> messages;
-  const absl::Status s = session_->end.Receive(MonotonicNow(), in_, &messages);
+  const int64_t now = MonotonicNow();
+  session_->clock.Observe(in_.sent_ns(), now);
+  const absl::Status s = session_->end.Receive(now, in_, &messages);
   host_->Arrived(session_, std::move(messages));
   if (s.ok()) return;
   Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));

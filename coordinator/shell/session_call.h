@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/events.h"
 #include "coordinator/shell/call.h"
+#include "coordinator/shell/session_clock.h"
 #include "proto/wire/stream_end.h"
 #include "weft/v1/session.grpc.pb.h"
 
@@ -36,6 +37,7 @@ struct Session {
   explicit Session(SessionId number) : id(number) {}
   const SessionId id;
   StreamEnd<FromCoordinator, FromWorker> end;
+  SessionClock clock;
   SessionCall* call = nullptr;          // call of its stream; null while broken
   std::optional<absl::Status> closing;  // status with which it ends once everything waiting is written
   bool queued = false;                  // true while it is in the table's list of sessions to write

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock_name.h"
 #include "base/host_name.h"
 #include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
@@ -18,7 +19,7 @@ constexpr char kProcessEnded[] = "its process has ended";
 }  // namespace
 
 SessionTable::SessionTable(std::vector<Event>* events, OnLocal on_local)
-    : events_(events), on_local_(std::move(on_local)), host_(HostName()) {}
+    : events_(events), on_local_(std::move(on_local)), host_(HostName()), clock_(ClockName()) {}
 
 Session* SessionTable::Find(SessionId id) {
   const auto it = sessions_.find(id);
@@ -54,6 +55,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
 
 void SessionTable::Arrived(Session* session, std::vector<FromWorker> messages) {
   for (FromWorker& m : messages) {
+    session->clock.Convert(clock_, &m);
     const auto* hello = std::get_if<Hello>(&m);
     if (hello != nullptr && on_local_ && hello->host == host_ && session->call->IsLocal())
       on_local_(session->id, hello->pid);

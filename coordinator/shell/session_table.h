@@ -52,7 +52,7 @@ class SessionTable final : public SessionHost {
 
   std::vector<Event>* const events_;
   const OnLocal on_local_;
-  const std::string host_;
+  const std::string host_, clock_;  // names of this machine, and of this process's monotonic clock
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> to_write_;
   std::vector<SessionId> to_ack_;

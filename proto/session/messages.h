@@ -75,6 +75,9 @@ struct Hello {
   // run before its Reattach.
   bool returns = false;
   bool tells_spans = false;  // true if it answers TellSpans; a worker of an older release does not
+  // The name of its monotonic clock, on which its times are; "" if it is not known. The coordinator's shell
+  // converts times of other clocks than its own.
+  std::string clock = {};
 };
 
 // Says that the ranks of the run are ready to take jobs.
@@ -93,7 +96,7 @@ struct Credit {
 
 struct Completion {
   Job job;
-  int64_t start_ns = 0;  // monotonic clock of the worker's machine
+  int64_t start_ns = 0;  // monotonic clock of the worker; at the coordinator's core, of the coordinator
   int64_t end_ns = 0;
   double loss = 0;  // loss of a forward job of the last stage
   bool has_loss = false;
@@ -111,7 +114,7 @@ struct Completions {
   std::vector<Completion> jobs;
 };
 
-// An interval in which the rank was idle for one cause, on the monotonic clock of the worker's machine.
+// An interval in which the rank was idle for one cause, on the same clock as a Completion.
 struct IdleSpan {
   IdleCause cause = IdleCause::kNoWork;
   int64_t start_ns = 0, end_ns = 0;

@@ -96,7 +96,7 @@ struct StepDone {
   int32_t step = 0;
   double loss = 0;  // mean over the micro-batches, in their order
   bool has_loss = false;
-  int64_t end_ns = 0;  // end of its last update, on the workers' monotonic clock
+  int64_t end_ns = 0;  // end of its last update, on the coordinator's monotonic clock
   // Global norm of the step's gradients before clipping, in runs that clip.
   std::optional<double> gradient_norm = {};
 };

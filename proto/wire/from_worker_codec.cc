@@ -31,6 +31,7 @@ struct WorkerEncoder {
     o->set_pool(m.pool);
     o->set_returns(m.returns);
     o->set_tells_spans(m.tells_spans);
+    o->set_clock(CleanText(m.clock, kMaxTextBytes));
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -164,6 +165,7 @@ void WorkerEncoder::operator()(const Completions& m) const {
 absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckName("hello.worker", in.worker()));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.host", in.host(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.clock", in.clock(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.address", in.address(), kMaxAddressBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckNotNegative("hello.pid", in.pid()));
   if (in.process() < -1 || in.process() >= kMaxProcesses) {
@@ -184,7 +186,8 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                PlainText(in.reduction_library(), kMaxDeviceBytes),
                in.pool(),
                in.returns(),
-               in.tells_spans()};
+               in.tells_spans(),
+               PlainText(in.clock(), kMaxTextBytes)};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {

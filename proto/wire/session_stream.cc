@@ -194,6 +194,7 @@ class GrpcSessionStream final : public SessionStream {
     }
     if (*next) {
       c->writing = true;
+      c->out.set_sent_ns(MonotonicNow());
       c->stream->Write(c->out, AsTag(Connection::kWritten));
     } else if (closing_) {
       c->writing = c->half_closed = true;

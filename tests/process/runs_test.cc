@@ -361,6 +361,30 @@ TEST_F(Runs, FailedWithALostWorker_TraceHasWhatTheOthersTold) {
   EXPECT_GT(events["transfer"], 0);
 }
 
+// A time namespace gives a process another monotonic clock, as another machine has.
+TEST_F(Runs, OnWorkersWhoseClocksDiffer_TimesAreThoseOfOneClock) {
+  const std::vector<std::string> elsewhere = {"/usr/bin/unshare", "--time", "--monotonic", "1000000"};
+  std::vector<std::string> words = elsewhere;
+  words.emplace_back("/bin/true");
+  if (Command::Run(words).code != 0) GTEST_SKIP() << "needs the right to make time namespaces";
+  StartWorkers(1);
+  words = elsewhere;
+  words.insert(words.end(),
+               {absl::StrCat(std::getenv("WEFT_BIN"), "/weft-worker"), "--coordinator", address_});
+  workers_.push_back(std::make_unique<Command>(words));
+  ASSERT_EQ(Weft({"submit", WriteSmallRun(folder_), "--processes", "2", "--out", folder_ / "out"}).code, 0);
+  for (const Json& step : JsonLines(ReadWholeFile(folder_ / "out/steps.jsonl"))) {
+    EXPECT_GT(step["seconds"], 0) << step;
+    EXPECT_LT(step["end_seconds"], 60) << step;
+  }
+  const Json trace = Json::parse(ReadWholeFile(folder_ / "out/trace.json"));
+  for (const Json& event : trace["traceEvents"]) {
+    if (!event.contains("ts")) continue;
+    EXPECT_LT(event["ts"], 60e6) << event;
+    EXPECT_GE(event["ts"], 0) << event;
+  }
+}
+
 TEST_F(Runs, CancelledWithSave_LeavesACheckpointToGoOnFrom) {
   StartWorkers(1);
   const std::string file = WriteSmallRun(folder_, {{"train", kLong}});

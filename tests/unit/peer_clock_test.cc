@@ -1,4 +1,4 @@
-#include "worker/shell/transport/peer_clock.h"
+#include "base/peer_clock.h"
 
 #include <gtest/gtest.h>
 

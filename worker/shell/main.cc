@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock_name.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/log/log_flags.h"
@@ -108,6 +109,7 @@ Hello HelloOf(const Flags& flags, Device& device) {
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
   hello.pool = flags.pool;
   hello.tells_spans = true;
+  hello.clock = ClockName();
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
   hello.device_id = std::string(device.uuid());
   if (CommunicationLibrary* library = device.communication()) hello.reduction_library = library->name();

@@ -21,8 +21,8 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "base/peer_clock.h"
 #include "worker/shell/transport/messenger.h"
-#include "worker/shell/transport/peer_clock.h"
 #include "worker/shell/transport/transport_address.h"
 
 namespace weft {

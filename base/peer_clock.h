@@ -6,9 +6,9 @@
 // its converted time. "Of late", because the clocks of two machines drift apart by some microseconds a
 // second.
 //
-// Within one machine both ends read one clock, and nobody needs this. Pure. Not thread-safe.
-#ifndef WEFT_WORKER_SHELL_TRANSPORT_PEER_CLOCK_H_
-#define WEFT_WORKER_SHELL_TRANSPORT_PEER_CLOCK_H_
+// Within one machine both ends read one clock (clock_name.h), and nobody needs this. Pure. Not thread-safe.
+#ifndef WEFT_BASE_PEER_CLOCK_H_
+#define WEFT_BASE_PEER_CLOCK_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -30,8 +30,10 @@ class PeerClock {
     current_ = std::min(current_, received - sent);
   }
 
-  // Converts a time of the peer's clock. Call after the first Observe.
-  int64_t ToLocal(int64_t theirs) const { return theirs + std::min(current_, previous_); }
+  // Returns how far our clock is ahead, to be added to a time of the peer's. Call after the first Observe.
+  int64_t ahead() const { return std::min(current_, previous_); }
+  // Converts a time of the peer's clock, likewise.
+  int64_t ToLocal(int64_t theirs) const { return theirs + ahead(); }
 
  private:
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
@@ -41,4 +43,4 @@ class PeerClock {
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_TRANSPORT_PEER_CLOCK_H_
+#endif  // WEFT_BASE_PEER_CLOCK_H_

@@ -1,0 +1,17 @@
+// Names the monotonic clock that this process reads, so that two processes know whether they read the same.
+//
+// A machine counts from its boot, and a container may have a time namespace of its own with another begin.
+#ifndef WEFT_BASE_CLOCK_NAME_H_
+#define WEFT_BASE_CLOCK_NAME_H_
+
+#include <string>
+
+namespace weft {
+
+// Returns a text that is the same for all processes that read this clock, and for no others; "" where that
+// cannot be found out.
+std::string ClockName();
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_CLOCK_NAME_H_
