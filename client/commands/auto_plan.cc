@@ -29,7 +29,7 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();
   AutoPlan planned;
-  planned.profile = ProfileOf(profiling, *measured).dump(2) + "\n";
+  planned.profile = ProfileOf(profiling, measured->trace).dump(2) + "\n";
   PlanSourceOptions options;
   options.file = file;
   options.profile = **scratch / "profile.json";

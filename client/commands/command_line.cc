@@ -427,6 +427,17 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
   return sub;
 }
 
+// Adds the options by which a coordinator is reached.
+void AddAccess(CLI::App& sub, CoordinatorOptions& o) {
+  sub.add_option(
+         "--coordinator", o.address,
+         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
+      ->envname("WEFT_COORDINATOR")
+      ->type_name("ADDRESS");
+  AddSecurityFlags(sub, o.security);
+  AddTokenFlag(sub, o.security);
+}
+
 CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   CLI::App* sub = app.add_subcommand("profile", "Measure what each layer of a run file's model costs");
   sub->add_option("FILE", o.file, "The run file")->required()->type_name("");
@@ -446,9 +457,23 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
       ->needs(ranks);
   ranks->needs(sub->get_option("--network"));
   AddDevice(*sub, o.device);
+  CLI::Option* const fleet = sub->add_flag(
+      "--fleet", o.fleet,
+      "Measure on workers of the coordinator, in place of this machine; with --ranks, their links too");
+  for (CLI::Option* here : sub->get_options([](const CLI::Option* option) {
+         return option->check_name("--device") || option->check_name("--no-graphs") ||
+                option->check_name("--nvtx");
+       }))
+    fleet->excludes(here);
+  sub->add_option("--pool", o.pool, "With --fleet: of the workers that were started with this --pool")
+      ->type_name("NAME")
+      ->needs(fleet);
+  AddAccess(*sub, o.coordinator);
   sub->footer(Footer(
       {{"weft profile docs/runs/tiny.yaml -o profile.json", "measure"},
        {"weft profile docs/runs/tiny.yaml -o profile.json --ranks 2 --network network.yaml", "and the ranks"},
+       {"weft profile run.yaml -o profile.json --fleet --ranks 8 --network network.yaml",
+        "the layers, ranks and links of eight workers"},
        {"weft compare docs/runs/tiny.yaml --profile profile.json", "predict with it"}},
       "Each layer's times and bytes for one micro-batch (docs/guide/profile.md). One process computes, so\n"
       "that nothing else runs beside a job."));
@@ -640,13 +665,7 @@ CLI::App* AddExportWeights(CLI::App& app, ExportWeightsOptions& o) {
 CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
                          CoordinatorOptions& o) {
   CLI::App* sub = app.add_subcommand(name, help);
-  sub->add_option(
-         "--coordinator", o.address,
-         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
-      ->envname("WEFT_COORDINATOR")
-      ->type_name("ADDRESS");
-  AddSecurityFlags(*sub, o.security);
-  AddTokenFlag(*sub, o.security);
+  AddAccess(*sub, o);
   AddForm(*sub, &o.json);
   return sub;
 }

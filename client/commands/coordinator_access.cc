@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <random>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/threads.h"
 #include "coordinator/record/run_view.h"
@@ -21,6 +23,11 @@ ExitCode FailToConnect(const absl::Status& status) {
 
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run) {
   return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
+}
+
+std::string RequestName() {
+  std::random_device random;
+  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
 int64_t WallNanos() {

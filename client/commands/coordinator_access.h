@@ -34,6 +34,8 @@ ExitCode FailToConnect(const absl::Status& status);
 
 // Prints the present state of the run, in the form of the options.
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run);
+// Makes a name for a request, so that a submission whose answer was lost can be sent again and is one run.
+std::string RequestName();
 // Returns the time of the wall clock, by which runs tell their times.
 int64_t WallNanos();
 

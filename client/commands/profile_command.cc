@@ -6,12 +6,14 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/commands/fleet_run.h"
 #include "client/commands/measured_run.h"
 #include "client/files/profile.h"
 #include "client/files/run_file.h"
@@ -93,10 +95,15 @@ RunSpec SplitProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
-RunSpec LinkProfilingRun(const RunSpec& run, int steps) {
+RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring) {
+  const auto rank = [&](int further) {
+    return absl::StrCat(further == 0 ? "s" : absl::StrCat("(s + ", further, ")"), " % W");
+  };
   RunSpec profiling = ProfilingRun(run, steps);
   profiling.schedule.name = "custom";
-  profiling.schedule.parameters = {{"ranks", "2"}, {"compute", "s % W"}, {"weights", "(s + 1) % W"}};
+  profiling.schedule.parameters = {{"ranks", absl::StrCat(ring.ranks)},
+                                   {"compute", rank(ring.first)},
+                                   {"weights", rank(ring.first + ring.shift)}};
   return profiling;
 }
 
@@ -109,29 +116,18 @@ RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks) {
   return profiling;
 }
 
-std::string NetworkText(const std::string& source, const MeasuredLink& link,
-                        const std::vector<double>& speeds) {
-  std::string text = absl::StrCat("# measured by weft profile ", source, "\n");
-  if (link.bandwidth > 0) absl::StrAppendFormat(&text, "bandwidth: %.6g\n", link.bandwidth);
-  if (link.latency > 0) absl::StrAppendFormat(&text, "latency: %.6g\n", link.latency);
-  const auto two_digits = [](std::string* out, double speed) { absl::StrAppendFormat(out, "%.3f", speed); };
-  return absl::StrCat(text, "speeds: [", absl::StrJoin(speeds, ", ", two_digits), "]\n");
-}
-
-OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const MeasuredRun* split,
-                      const MeasuredLink& link) {
+OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split, const MeasuredLink& link) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
   // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
   const Profile counted = CountedProfile(run, 1e9);
-  const auto times = TypicalTimes(measured.trace, layers.size());
+  const auto times = TypicalTimes(whole, layers.size());
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
   OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
   if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
   json["layers"] = OrderedJson::array();
   for (size_t i = 0; i < layers.size(); ++i) {
-    const bool reported = i < measured.trace.activation_bytes.size();
-    const double activation_bytes =
-        reported ? measured.trace.activation_bytes[i] : counted.parts[i].activation_bytes;
+    const bool reported = i < whole.activation_bytes.size();
+    const double activation_bytes = reported ? whole.activation_bytes[i] : counted.parts[i].activation_bytes;
     json["layers"].push_back({{"name", layers[i].name},
                               {"forward", time(JobKind::kForward, i)},
                               {"backward", time(JobKind::kBackward, i)},
@@ -142,7 +138,7 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const Mea
                               {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
   }
   if (split != nullptr) {
-    const auto halves = TypicalTimes(split->trace, layers.size());
+    const auto halves = TypicalTimes(*split, layers.size());
     for (size_t i = 0; i < layers.size(); ++i) {
       json["layers"][i]["backward_input"] = halves[static_cast<int>(JobKind::kBackwardInput)][i];
       json["layers"][i]["backward_weight"] = halves[static_cast<int>(JobKind::kBackwardWeight)][i];
@@ -155,9 +151,17 @@ OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured, const Mea
 
 namespace {
 
+// A short training, and the worker of each rank; none if it was on this machine.
+using ProfiledRun = FleetRun;
+// Trains a run on so many processes; `name` tells its folder from others.
+using TrainRun =
+    std::function<absl::StatusOr<ProfiledRun>(const RunSpec& run, int processes, const std::string& name)>;
+
 // The short trainings behind a profile.
 struct ProfiledRuns {
-  MeasuredRun whole, split, linked, sped;
+  ProfiledRun whole, split;
+  std::vector<ProfiledRun> linked;
+  ProfiledRun sped;
 };
 
 // Returns the speeds of ranks that have done the same jobs, without the first step.
@@ -169,37 +173,135 @@ std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace, int ranks) 
   return CostsOfJobs(run, jobs).speeds;
 }
 
-absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
-                                             const ScratchFolder& scratch) {
-  StopSignals signals;
-  ProfiledRuns runs;
-  struct Part {
-    const char* folder;
-    RunSpec spec;
-    int processes;
-    MeasuredRun* measured;
-  };
-  std::vector<Part> parts = {{"profile", ProfilingRun(run, options.steps), 1, &runs.whole},
-                             {"split", SplitProfilingRun(run, options.steps), 1, &runs.split},
-                             {"links", LinkProfilingRun(run, options.steps), 2, &runs.linked}};
-  if (options.ranks > 0)
-    parts.push_back(
-        {"speeds", SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, &runs.sped});
-  for (const Part& part : parts) {
-    if (part.measured == &runs.linked && part.spec.stages() < 2) continue;  // nothing is sent
-    auto measured =
-        TrainAndMeasure(part.spec, part.processes, options.device, scratch / part.folder, &signals);
-    // A machine may have a device for one process alone.
-    const bool may_lack = part.measured == &runs.linked;
-    if (!measured.ok() && may_lack && !absl::IsCancelled(measured.status())) {
+// Trains such that the links between processes are used: between each two workers of a fleet, else between
+// two processes of this machine. A machine may have a device for one process alone: then there is none.
+absl::StatusOr<std::vector<ProfiledRun>> TrainForLinks(const RunSpec& run, const ProfileOptions& options,
+                                                       const TrainRun& train) {
+  std::vector<ProfiledRun> linked;
+  const auto layers = static_cast<int>(CountLayers(run.model).size());
+  if (layers < 2) return linked;  // nothing is sent
+  const bool pairs = options.fleet && options.ranks > 1;
+  for (const RankRing& ring : pairs ? RingsOf(options.ranks, layers) : std::vector<RankRing>{RankRing()}) {
+    auto measured = train(LinkProfilingRun(run, options.steps, ring), ring.ranks,
+                          absl::StrCat("links-", ring.first, "-", ring.shift));
+    if (measured.ok()) {
+      linked.push_back(*std::move(measured));
+    } else if (absl::IsCancelled(measured.status()) || pairs) {
+      return measured.status();
+    } else {
       PrintMessage(absl::StrCat("the link between two processes is not in the profile: ",
                                 measured.status().message()));
-      continue;
     }
-    if (!measured.ok()) return measured.status();
-    *part.measured = *std::move(measured);
   }
+  return linked;
+}
+
+absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
+                                             const TrainRun& train) {
+  ProfiledRuns runs;
+  auto whole = train(ProfilingRun(run, options.steps), 1, "profile");
+  if (!whole.ok()) return whole.status();
+  auto split = train(SplitProfilingRun(run, options.steps), 1, "split");
+  if (!split.ok()) return split.status();
+  auto linked = TrainForLinks(run, options, train);
+  if (!linked.ok()) return linked.status();
+  runs = {*std::move(whole), *std::move(split), *std::move(linked), {}};
+  if (options.ranks == 0) return runs;
+  auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
+  if (!sped.ok()) return sped.status();
+  runs.sped = *std::move(sped);
   return runs;
+}
+
+// Returns the transfers of the runs between the workers, with their places among these as ranks.
+std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& workers,
+                                          const std::vector<ProfiledRun>& runs) {
+  std::map<std::string, Rank> place;
+  for (size_t r = 0; r < workers.size(); ++r) place[workers[r]] = static_cast<Rank>(r);
+  std::vector<DrawnTransfer> among;
+  for (const ProfiledRun& run : runs) {
+    for (DrawnTransfer t : run.trace.transfers) {
+      const auto from = place.find(run.workers.at(t.from)), to = place.find(run.workers.at(t.to));
+      if (from == place.end() || to == place.end() || from == to) continue;
+      t.from = from->second;
+      t.to = to->second;
+      among.push_back(t);
+    }
+  }
+  return among;
+}
+
+// Returns the link of the profile: that of any two processes.
+MeasuredLink LinkOfRuns(const std::vector<ProfiledRun>& runs) {
+  std::vector<DrawnTransfer> transfers;
+  for (const ProfiledRun& run : runs)
+    transfers.insert(transfers.end(), run.trace.transfers.begin(), run.trace.transfers.end());
+  return LinkOf(transfers);
+}
+
+// Returns the network of the ranks whose speeds were measured. `client` is that of a fleet, else null.
+absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileOptions& options,
+                                              const ProfiledRuns& runs, RunsClient* client) {
+  MeasuredNetwork network;
+  if (client == nullptr) {
+    network.inside = LinkOfRuns(runs.linked);
+  } else {
+    absl::StatusOr<std::vector<std::string>> hosts = HostsOf(*client, runs.sped.workers);
+    if (!hosts.ok()) return hosts.status();
+    network = NetworkOf(*std::move(hosts), TransfersAmong(runs.sped.workers, runs.linked));
+  }
+  network.speeds =
+      SpeedsOf(SpeedProfilingRun(run, options.steps, options.ranks), runs.sped.trace, options.ranks);
+  return network;
+}
+
+ExitCode FailToMeasure(const absl::Status& status) {
+  if (!absl::IsCancelled(status)) return Fail(kExitFailed, status.message());
+  PrintMessage(status.message());
+  return kExitInterrupted;
+}
+
+// Trains by `train`, and writes what that measured.
+ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const TrainRun& train,
+                        RunsClient* client) {
+  const auto runs = TrainForProfile(run, options, train);
+  if (!runs.ok()) return FailToMeasure(runs.status());
+  if (options.ranks > 0) {
+    const auto network = NetworkOfRuns(run, options, *runs, client);
+    if (!network.ok()) return FailToMeasure(network.status());
+    const ExitCode code = Print(NetworkText(options.file, *network), options.network);
+    if (code != kExitOk) return code;
+  }
+  OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
+                               LinkOfRuns(runs->linked));
+  json["name"] = run.name;
+  return Print(json.dump(2) + "\n", options.output);
+}
+
+ExitCode MeasureHere(const RunSpec& run, const ProfileOptions& options, StopSignals* signals) {
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
+  if (const absl::Status data = CheckRunData(options.file, run); !data.ok())
+    return Fail(kExitBadConfiguration, data.message());
+  const auto scratch = ScratchFolder::Make();
+  if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
+  const auto train = [&](const RunSpec& part, int processes,
+                         const std::string& name) -> absl::StatusOr<ProfiledRun> {
+    auto measured = TrainAndMeasure(part, processes, options.device, **scratch / name, signals);
+    if (!measured.ok()) return measured.status();
+    return ProfiledRun{std::move(measured->trace), {}};
+  };
+  return MeasureProfile(run, options, train, nullptr);
+}
+
+ExitCode MeasureOnFleet(const RunSpec& run, const ProfileOptions& options, StopSignals* signals) {
+  const auto client = ConnectTo(options.coordinator);
+  if (!client.ok()) return FailToConnect(client.status());
+  const auto train = [&](const RunSpec& part, int processes, const std::string&) {
+    return TrainOnFleet(**client, part, processes, options.pool, signals);
+  };
+  return MeasureProfile(run, options, train, client->get());
 }
 
 }  // namespace
@@ -208,34 +310,13 @@ ExitCode RunProfile(const ProfileOptions& options) {
   const auto asked = ReadAutoSchedule(options.file);
   if (!asked.ok()) return Fail(kExitBadConfiguration, asked.status().message());
   const nlohmann::json alone = PlanOnOneRank();  // layers are measured one by one
-  auto run = ReadRunFile(options.file, RunFileData::kReadable, asked->has_value() ? &alone : nullptr);
+  const RunFileData data = options.fleet ? RunFileData::kElsewhere : RunFileData::kReadable;
+  auto run = ReadRunFile(options.file, data, asked->has_value() ? &alone : nullptr);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  run->validate = {};  // it would be measured too
-  if (const absl::Status device = options.device.Check(); !device.ok()) {
-    return Fail(kExitBadConfiguration, device.message());
-  }
-  if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
-    return Fail(kExitBadConfiguration, data.message());
+  run->validate = {};        // it would be measured too
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
-  const auto scratch = ScratchFolder::Make();
-  if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
-  const auto measured = TrainForProfile(*run, options, **scratch);
-  if (measured.status().code() == absl::StatusCode::kCancelled) {
-    PrintMessage(measured.status().message());
-    return kExitInterrupted;
-  }
-  if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
-  const MeasuredLink link = LinkOf(measured->linked.trace.transfers);
-  if (options.ranks > 0) {
-    const RunSpec sped = SpeedProfilingRun(*run, options.steps, options.ranks);
-    const std::vector<double> speeds = SpeedsOf(sped, measured->sped.trace, options.ranks);
-    if (const ExitCode code = Print(NetworkText(options.file, link, speeds), options.network);
-        code != kExitOk)
-      return code;
-  }
-  OrderedJson json = ProfileOf(ProfilingRun(*run, options.steps), measured->whole, &measured->split, link);
-  json["name"] = run->name;
-  return Print(json.dump(2) + "\n", options.output);
+  StopSignals signals;       // before any thread
+  return options.fleet ? MeasureOnFleet(*run, options, &signals) : MeasureHere(*run, options, &signals);
 }
 
 }  // namespace weft

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "client/commands/measured_schedules.h"
+#include "client/commands/coordinator_access.h"
 #include "client/console/console.h"
 #include "client/files/measured_link.h"
+#include "client/files/measured_network.h"
+#include "client/files/trace_file.h"
 #include "client/training/device_flags.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
@@ -22,27 +24,26 @@ struct ProfileOptions {
   std::string output;   // the profile's file; empty for standard output
   int ranks = 0;        // ranks whose speeds are measured, each in a process of its own; 0 for none
   std::string network;  // file of the network that these ranks make; with `ranks`
+  bool fleet = false;   // measure on workers of the coordinator; else on this machine, on `device`
+  CoordinatorOptions coordinator;
+  std::string pool;  // pool of these workers; "" for none
 };
 
 // Returns the run with each layer as a stage, one micro-batch of the same size a step, and all on one rank,
 // so that the times and bytes of its jobs are those of single layers.
 RunSpec ProfilingRun(const RunSpec& run, int steps);
 
-// Returns the same run with its backwards in halves; and one whose every activation, gradient and weight goes
-// from one process to another.
+// Returns the same run with its backwards in halves.
 RunSpec SplitProfilingRun(const RunSpec& run, int steps);
-RunSpec LinkProfilingRun(const RunSpec& run, int steps);
+// Returns the same run such that every activation, gradient and weight goes from one process to another.
+RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring = {});
 // Returns the same run with all layers on each of so many ranks, which compute a micro-batch of a step each.
 RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks);
 
 // Returns the profile of such runs: medians without the first step. Without the split one it has no halves of
 // backwards.
-nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured,
-                                 const MeasuredRun* split = nullptr, const MeasuredLink& link = {});
-
-// Returns the network file of ranks of these speeds.
-std::string NetworkText(const std::string& source, const MeasuredLink& link,
-                        const std::vector<double>& speeds);
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
+                                 const MeasuredLink& link = {});
 
 // Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);

@@ -141,12 +141,6 @@ class Watcher {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
 };
 
-// Makes a name for the request, so that a submission whose answer was lost can be sent again and is one run.
-std::string RequestName() {
-  std::random_device random;
-  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
-
 }  // namespace
 
 ExitCode RunSubmit(const SubmitOptions& options) {

@@ -3,6 +3,7 @@
 // workers' loops and LibTorch are real, in one process over a loopback transport.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -113,9 +114,9 @@ class RecordedRun {
       }
     }
     for (OutgoingMessage& m : effects.messages) {
-      for (auto& w : workers_) {
-        if (w->session == m.session) w->link.Say(std::move(m.message));
-      }
+      const auto to = std::find_if(workers_.begin(), workers_.end(),
+                                   [&](const auto& w) { return w->session == m.session; });
+      if (to != workers_.end()) (*to)->link.Say(std::move(m.message));
     }
   }
 

@@ -25,6 +25,16 @@
 namespace weft::testing {
 namespace {
 
+// Asks for tensors and takes that back, until it is killed.
+[[noreturn]] void Flood(Transport& transport, PeerId peer) {
+  std::vector<TransportEvent> events;
+  for (int i = 0;; i = (i + 1) % 1000) {
+    transport.Want(peer, Key(i));
+    transport.Cancel(Key(i));
+    transport.Progress(MonotonicNow(), &events);
+  }
+}
+
 int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string& kind) {
   const std::unique_ptr<TestDevice> device = OpenDevice(kind);
   absl::StatusOr<std::unique_ptr<Transport>> created = CreateUcxTransport(OptionsWith(device.get()));
@@ -38,14 +48,8 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string
   if (!std::getline(std::cin, address)) return 1;
   transport.BeginEpoch(kRun, 1);
   if (!transport.Connect(consumer, absl::HexStringToBytes(address), "the test").ok()) return 1;
+  if (count < 0) Flood(transport, consumer);
   std::vector<TransportEvent> events;
-  int flooded = 0;
-  while (count < 0) {
-    transport.Want(consumer, Key(flooded));
-    transport.Cancel(Key(flooded));
-    transport.Progress(MonotonicNow(), &events);
-    flooded = (flooded + 1) % 1000;
-  }
   for (int i = 0; i < count; ++i) {
     Tensor tensor =
         device == nullptr ? MakeTensor(transport.memory(), bytes, i) : MakeDeviceTensor(*device, bytes, i);

@@ -361,6 +361,44 @@ TEST_F(Runs, FailedWithALostWorker_TraceHasWhatTheOthersTold) {
   EXPECT_GT(events["transfer"], 0);
 }
 
+// A namespace gives a process another name of its machine.
+TEST_F(Runs, ProfiledOnAFleet_NetworkHasItsHostsSpeedsAndLinks) {
+  const auto on_host = [](const std::string& host, const std::string& command) {
+    return std::vector<std::string>{"/usr/bin/unshare", "--uts", "/bin/sh", "-c",
+                                    absl::StrCat("hostname ", host, " && exec ", command)};
+  };
+  if (Command::Run(on_host("a", "true")).code != 0) GTEST_SKIP() << "needs the right to make namespaces";
+  const std::string worker = absl::StrCat(std::getenv("WEFT_BIN"), "/weft-worker --coordinator ", address_);
+  for (const char* host : {"a", "b", "a"})
+    workers_.push_back(std::make_unique<Command>(on_host(host, worker)));
+  const std::string file = WriteSmallRun(folder_), network = folder_ / "network.yaml";
+  const CommandResult result = Weft(
+      {"profile", file, "--fleet", "--ranks", "3", "--network", network, "-o", folder_ / "profile.json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string text = ReadWholeFile(network);
+  EXPECT_THAT(text, ::testing::AnyOf(
+                        AllOf(HasSubstr("a: ranks 0 to 1\n#   b: rank 2\n"), HasSubstr("nodes: [2, 1]\n")),
+                        AllOf(HasSubstr("b: rank 0\n#   a: ranks 1 to 2\n"), HasSubstr("nodes: [1, 2]\n"))));
+  EXPECT_THAT(text, AllOf(HasSubstr("between: {"), HasSubstr("#   0 and 1: "), HasSubstr("#   0 and 2: "),
+                          HasSubstr("#   1 and 2: ")));
+  const Json profile = Json::parse(ReadWholeFile(folder_ / "profile.json"));
+  EXPECT_GT(profile["layers"][0]["forward"], 0);
+  EXPECT_GT(profile["layers"][0]["backward_weight"], 0);
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "runs"))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("checkpoint")));
+  EXPECT_EQ(
+      Command::Run({"weft", "compare", file, "--profile", folder_ / "profile.json", "--network", network})
+          .code,
+      0);
+  // It is a run like any other: it waits for workers, and Ctrl-C cancels it.
+  Command waits({"weft", "profile", file, "--fleet", "--coordinator", address_, "--ranks", "9", "--network",
+                 folder_ / "none.yaml"});
+  ASSERT_TRUE(waits.WaitFor("waits: needs 9 worker processes, 3 are free", 60));
+  waits.Signal(SIGINT);
+  EXPECT_EQ(waits.Wait(30).code, 130);
+  EXPECT_THAT(Weft({"ls"}).out, ::testing::Not(HasSubstr("waiting")));
+}
+
 // A time namespace gives a process another monotonic clock, as another machine has.
 TEST_F(Runs, OnWorkersWhoseClocksDiffer_TimesAreThoseOfOneClock) {
   const std::vector<std::string> elsewhere = {"/usr/bin/unshare", "--time", "--monotonic", "1000000"};

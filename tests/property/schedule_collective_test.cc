@@ -96,10 +96,10 @@ class Model {
         const Job job = *can;
         waiting_.erase(can);
         Start(job);
-      } else if (!EndACollective(/*if_chance=*/false)) {
+      } else if (!EndACollective()) {
         return waiting_.empty() && started_.empty();
       }
-      while (rng_() % 2 == 0 && EndACollective(/*if_chance=*/true)) {
+      while (rng_() % 2 == 0 && EndACollective()) {
       }
     }
   }
@@ -166,7 +166,7 @@ class Model {
   }
 
   // One that is first on the lines of all its members.
-  bool EndACollective(bool if_chance) {
+  bool EndACollective() {
     std::vector<Job> can;
     for (const auto& line : lines_) {
       if (line.empty()) continue;

@@ -13,11 +13,14 @@ Value Mix(Value a, Value b) {
 
 Value InitialWeights(int stage) { return Mix(0x57, static_cast<Value>(stage)); }
 Value ForwardValue(const Job& j, Value input, Value weights) {
-  return Mix(Mix(Mix(0xf0, static_cast<Value>(j.stage * 1000 + j.microbatch)), input), weights);
+  return Mix(Mix(Mix(0xf0, static_cast<Value>(j.stage) * 1000 + static_cast<Value>(j.microbatch)), input),
+             weights);
 }
 Value InputGradientValue(const Job& j, Value output, Value gradient, Value weights) {
-  return Mix(Mix(Mix(Mix(0xb0, static_cast<Value>(j.stage * 1000 + j.microbatch)), output), gradient),
-             weights);
+  return Mix(
+      Mix(Mix(Mix(0xb0, static_cast<Value>(j.stage) * 1000 + static_cast<Value>(j.microbatch)), output),
+          gradient),
+      weights);
 }
 Value GradientValue(Value input_gradient) { return Mix(0x6d, input_gradient); }
 Value SliceValue(Value gradient, int part, int parts) {

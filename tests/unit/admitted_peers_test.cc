@@ -14,7 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 const std::string kA = "aaaa", kB = "bbbb", kC = "cccc";  // IPv4 addresses, as bytes

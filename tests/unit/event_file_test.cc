@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using ::testing::FloatEq;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 

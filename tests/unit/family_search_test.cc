@@ -14,7 +14,6 @@
 namespace weft {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 // A step takes as long as the stage with most layers; each stage that recomputes costs a little more, and one
@@ -96,7 +95,7 @@ TEST_F(FamilySearchTest, TooLittleMemory_NamesWhatLacksIt) {
 }
 
 TEST_F(FamilySearchTest, OldWeights_AreTakenOnlyByName) {
-  const auto old = [](const PlanChoice& choice) -> absl::StatusOr<PlanPrediction> {
+  const auto old = [](const PlanChoice&) -> absl::StatusOr<PlanPrediction> {
     PlanPrediction prediction;
     prediction.ranks = 4;
     prediction.step = 1;

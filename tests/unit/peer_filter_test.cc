@@ -82,7 +82,7 @@ class Listening {
     const Name own(source), to(address_, port_);
     Socket client(::socket(own.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     EXPECT_EQ(bind(client.fd(), own.get(), own.bytes), 0) << "no address of this machine";
-    connect(client.fd(), to.get(), to.bytes);
+    [[maybe_unused]] const int begun = connect(client.fd(), to.get(), to.bytes);
     return client;
   }
   bool Admits(const std::string& source) const { return IsConnected(ConnectFrom(source), kLong); }

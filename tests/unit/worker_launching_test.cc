@@ -38,7 +38,7 @@ struct Case {
 
 // A worker process, without the process.
 struct Worker {
-  Worker(LoopbackNetwork& network, int number, int launch_ahead, bool carries, WorkerLoopOptions options)
+  Worker(LoopbackNetwork& network, int launch_ahead, bool carries, WorkerLoopOptions options)
       : device(launch_ahead),
         transport(carries ? CarryDeviceMemory(network.CreateTransport(), &device.queue)
                           : network.CreateTransport()),
@@ -94,7 +94,7 @@ class LaunchingLoopTest : public ::testing::Test {
       WorkerLoopOptions options = {/*spin_microseconds=*/20, /*report_interval_ns=*/kHour,
                                    /*look_interval_ns=*/kHour};
       options.device_grace_ns = grace_ns_;
-      workers_.push_back(std::make_unique<Worker>(network_, p, launch_ahead, c.carries, options));
+      workers_.push_back(std::make_unique<Worker>(network_, launch_ahead, c.carries, options));
       workers_.back()->device.set_graph(graph_.get());
     }
   }

@@ -15,7 +15,7 @@ extern "C" int weft_not_there();
 namespace weft {
 namespace {
 
-absl::Status Answer(const char* version) {
+absl::Status Answer([[maybe_unused]] const char* version) {
   switch (BAD_DEVICE) {
     case REFUSES:
       return absl::UnavailableError("its door is locked; unlock it");

@@ -1,0 +1,100 @@
+#include "client/files/measured_network.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/plain_text.h"
+
+namespace weft {
+namespace {
+
+// Neighbouring ranks of one host.
+struct Node {
+  std::string host;
+  int first = 0, ranks = 0;
+};
+
+std::vector<Node> NodesOf(const std::vector<std::string>& hosts) {
+  std::vector<Node> nodes;
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    if (nodes.empty() || nodes.back().host != hosts[r]) nodes.push_back({hosts[r], static_cast<int>(r), 0});
+    ++nodes.back().ranks;
+  }
+  return nodes;
+}
+
+// Returns "bandwidth: 1e+09" and "latency: 1e-05", as far as they are known.
+std::vector<std::string> Figures(const MeasuredLink& link) {
+  std::vector<std::string> figures;
+  if (link.bandwidth > 0) figures.push_back(absl::StrFormat("bandwidth: %.6g", link.bandwidth));
+  if (link.latency > 0) figures.push_back(absl::StrFormat("latency: %.6g", link.latency));
+  return figures;
+}
+
+std::string NodeText(const std::vector<Node>& nodes) {
+  std::string text;
+  for (const Node& n : nodes) {
+    const std::string host = PlainText(n.host, 64);
+    absl::StrAppend(&text, "#   ", host, ": ",
+                    n.ranks == 1 ? absl::StrCat("rank ", n.first)
+                                 : absl::StrCat("ranks ", n.first, " to ", n.first + n.ranks - 1),
+                    "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<RankRing> RingsOf(int ranks, int layers) {
+  constexpr int kAllPairs = 16;  // ranks
+  std::vector<RankRing> rings;
+  for (int shift = 1; shift <= ranks / 2;) {
+    for (int first = 0; first < ranks; first += layers) rings.push_back({ranks, first, shift});
+    const int next = ranks <= kAllPairs ? shift + 1 : 2 * shift;
+    shift = shift < ranks / 2 ? std::min(next, ranks / 2) : next;
+  }
+  return rings;
+}
+
+MeasuredNetwork NetworkOf(std::vector<std::string> hosts, const std::vector<DrawnTransfer>& transfers) {
+  MeasuredNetwork network;
+  std::vector<DrawnTransfer> inside, between;
+  std::map<std::pair<Rank, Rank>, std::vector<DrawnTransfer>> of_pair;
+  for (const DrawnTransfer& t : transfers) {
+    const bool apart = !hosts.empty() && hosts[t.from] != hosts[t.to];
+    (apart ? between : inside).push_back(t);
+    of_pair[std::minmax(t.from, t.to)].push_back(t);
+  }
+  network.inside = LinkOf(inside);
+  network.between = LinkOf(between);
+  for (const auto& [ranks, of_ranks] : of_pair)
+    network.pairs.push_back({ranks.first, ranks.second, LinkOf(of_ranks)});
+  network.hosts = std::move(hosts);
+  return network;
+}
+
+std::string NetworkText(const std::string& source, const MeasuredNetwork& network) {
+  const std::vector<Node> nodes = NodesOf(network.hosts);
+  std::string text = absl::StrCat("# measured by weft profile ", source, nodes.empty() ? "\n" : ", on\n");
+  text += NodeText(nodes);
+  for (const std::string& figure : Figures(network.inside)) absl::StrAppend(&text, figure, "\n");
+  if (nodes.size() > 1) {
+    const auto ranks = [](std::string* out, const Node& n) { absl::StrAppend(out, n.ranks); };
+    absl::StrAppend(&text, "nodes: [", absl::StrJoin(nodes, ", ", ranks), "]\n");
+    if (const auto figures = Figures(network.between); !figures.empty())
+      absl::StrAppend(&text, "between: {", absl::StrJoin(figures, ", "), "}\n");
+  }
+  const auto three_digits = [](std::string* out, double speed) { absl::StrAppendFormat(out, "%.3f", speed); };
+  absl::StrAppend(&text, "speeds: [", absl::StrJoin(network.speeds, ", ", three_digits), "]\n");
+  if (network.hosts.empty() || network.pairs.empty()) return text;
+  absl::StrAppend(&text, "# the link of each two ranks that was measured\n");
+  for (const MeasuredNetwork::Pair& p : network.pairs)
+    absl::StrAppend(&text, "#   ", p.a, " and ", p.b, ": ", absl::StrJoin(Figures(p.link), ", "), "\n");
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// Finds the network of ranks from measured transfers: their links inside a machine and between machines.
+// Pure.
+//
+// It is written as the file that --network takes (network_file.h).
+#ifndef WEFT_CLIENT_FILES_MEASURED_NETWORK_H_
+#define WEFT_CLIENT_FILES_MEASURED_NETWORK_H_
+
+#include <string>
+#include <vector>
+
+#include "client/files/measured_link.h"
+#include "client/files/trace_file.h"
+#include "schedules/job.h"
+
+namespace weft {
+
+// The ranks that a run measures the links of: its layers are computed by the ranks `first`, `first` + 1, ..,
+// and the weights of each come from the rank that is `shift` further, of `ranks` in a ring.
+struct RankRing {
+  int ranks = 2, first = 0, shift = 1;
+};
+// Returns the rings that measure each pair of ranks, with a model of so many layers; of more than 16 ranks
+// the pairs whose distance is a power of two, or the largest there is.
+std::vector<RankRing> RingsOf(int ranks, int layers);
+
+struct MeasuredNetwork {
+  // The link of two ranks, in both directions.
+  struct Pair {
+    Rank a = 0, b = 0;  // a < b
+    MeasuredLink link;
+  };
+  std::vector<std::string> hosts;  // by rank; empty if they are not told apart
+  std::vector<double> speeds;      // by rank, the fastest 1
+  MeasuredLink inside, between;    // of two ranks of one host, and of two hosts
+  std::vector<Pair> pairs;         // pairs that were measured, in order
+};
+
+// Fits the links to transfers between these ranks. `hosts`: by rank, or empty.
+MeasuredNetwork NetworkOf(std::vector<std::string> hosts, const std::vector<DrawnTransfer>& transfers);
+
+// Returns the network as a file; `source` is the run file that was measured.
+std::string NetworkText(const std::string& source, const MeasuredNetwork& network);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_FILES_MEASURED_NETWORK_H_
