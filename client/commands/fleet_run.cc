@@ -76,16 +76,16 @@ absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, in
   return measured;
 }
 
-absl::StatusOr<std::vector<std::string>> HostsOf(RunsClient& client,
+absl::StatusOr<std::vector<std::string>> NodesOf(RunsClient& client,
                                                  const std::vector<std::string>& workers) {
   const absl::StatusOr<std::vector<WorkerInfo>> connected = client.ListWorkers();
   if (!connected.ok()) return connected.status();
-  std::map<std::string, std::string> host_of;
-  for (const WorkerInfo& w : *connected) host_of[WorkerLabel(w)] = w.host;
-  std::vector<std::string> hosts;
-  hosts.reserve(workers.size());
-  for (const std::string& w : workers) hosts.push_back(host_of[w]);
-  return hosts;
+  std::map<std::string, std::string> node_of;
+  for (const WorkerInfo& w : *connected) node_of[WorkerLabel(w)] = w.node;
+  std::vector<std::string> nodes;
+  nodes.reserve(workers.size());
+  for (const std::string& w : workers) nodes.push_back(node_of[w]);
+  return nodes;
 }
 
 }  // namespace weft

@@ -25,8 +25,8 @@ struct FleetRun {
 absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, int processes,
                                       const std::string& pool, StopSignals* signals);
 
-// Returns the host of each of the workers; "" for one that is not connected any more.
-absl::StatusOr<std::vector<std::string>> HostsOf(RunsClient& client, const std::vector<std::string>& workers);
+// Returns the node of each of the workers; "" for one that is not connected any more.
+absl::StatusOr<std::vector<std::string>> NodesOf(RunsClient& client, const std::vector<std::string>& workers);
 
 }  // namespace weft
 

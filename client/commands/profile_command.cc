@@ -246,9 +246,9 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileO
   if (client == nullptr) {
     network.inside = LinkOfRuns(runs.linked);
   } else {
-    absl::StatusOr<std::vector<std::string>> hosts = HostsOf(*client, runs.sped.workers);
-    if (!hosts.ok()) return hosts.status();
-    network = NetworkOf(*std::move(hosts), TransfersAmong(runs.sped.workers, runs.linked));
+    absl::StatusOr<std::vector<std::string>> nodes = NodesOf(*client, runs.sped.workers);
+    if (!nodes.ok()) return nodes.status();
+    network = NetworkOf(*std::move(nodes), TransfersAmong(runs.sped.workers, runs.linked));
   }
   network.speeds =
       SpeedsOf(SpeedProfilingRun(run, options.steps, options.ranks), runs.sped.trace, options.ranks);

@@ -12,16 +12,17 @@
 namespace weft {
 namespace {
 
-// Neighbouring ranks of one host.
+// Neighbouring ranks of one machine.
 struct Node {
-  std::string host;
+  std::string name;
   int first = 0, ranks = 0;
 };
 
-std::vector<Node> NodesOf(const std::vector<std::string>& hosts) {
+std::vector<Node> NodesOf(const std::vector<std::string>& node_of_rank) {
   std::vector<Node> nodes;
-  for (size_t r = 0; r < hosts.size(); ++r) {
-    if (nodes.empty() || nodes.back().host != hosts[r]) nodes.push_back({hosts[r], static_cast<int>(r), 0});
+  for (size_t r = 0; r < node_of_rank.size(); ++r) {
+    if (nodes.empty() || nodes.back().name != node_of_rank[r])
+      nodes.push_back({node_of_rank[r], static_cast<int>(r), 0});
     ++nodes.back().ranks;
   }
   return nodes;
@@ -38,8 +39,7 @@ std::vector<std::string> Figures(const MeasuredLink& link) {
 std::string NodeText(const std::vector<Node>& nodes) {
   std::string text;
   for (const Node& n : nodes) {
-    const std::string host = PlainText(n.host, 64);
-    absl::StrAppend(&text, "#   ", host, ": ",
+    absl::StrAppend(&text, "#   ", PlainText(n.name, 64), ": ",
                     n.ranks == 1 ? absl::StrCat("rank ", n.first)
                                  : absl::StrCat("ranks ", n.first, " to ", n.first + n.ranks - 1),
                     "\n");
@@ -60,12 +60,13 @@ std::vector<RankRing> RingsOf(int ranks, int layers) {
   return rings;
 }
 
-MeasuredNetwork NetworkOf(std::vector<std::string> hosts, const std::vector<DrawnTransfer>& transfers) {
+MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank,
+                          const std::vector<DrawnTransfer>& transfers) {
   MeasuredNetwork network;
   std::vector<DrawnTransfer> inside, between;
   std::map<std::pair<Rank, Rank>, std::vector<DrawnTransfer>> of_pair;
   for (const DrawnTransfer& t : transfers) {
-    const bool apart = !hosts.empty() && hosts[t.from] != hosts[t.to];
+    const bool apart = !node_of_rank.empty() && node_of_rank[t.from] != node_of_rank[t.to];
     (apart ? between : inside).push_back(t);
     of_pair[std::minmax(t.from, t.to)].push_back(t);
   }
@@ -73,12 +74,12 @@ MeasuredNetwork NetworkOf(std::vector<std::string> hosts, const std::vector<Draw
   network.between = LinkOf(between);
   for (const auto& [ranks, of_ranks] : of_pair)
     network.pairs.push_back({ranks.first, ranks.second, LinkOf(of_ranks)});
-  network.hosts = std::move(hosts);
+  network.node_of_rank = std::move(node_of_rank);
   return network;
 }
 
 std::string NetworkText(const std::string& source, const MeasuredNetwork& network) {
-  const std::vector<Node> nodes = NodesOf(network.hosts);
+  const std::vector<Node> nodes = NodesOf(network.node_of_rank);
   std::string text = absl::StrCat("# measured by weft profile ", source, nodes.empty() ? "\n" : ", on\n");
   text += NodeText(nodes);
   for (const std::string& figure : Figures(network.inside)) absl::StrAppend(&text, figure, "\n");
@@ -90,7 +91,7 @@ std::string NetworkText(const std::string& source, const MeasuredNetwork& networ
   }
   const auto three_digits = [](std::string* out, double speed) { absl::StrAppendFormat(out, "%.3f", speed); };
   absl::StrAppend(&text, "speeds: [", absl::StrJoin(network.speeds, ", ", three_digits), "]\n");
-  if (network.hosts.empty() || network.pairs.empty()) return text;
+  if (network.node_of_rank.empty() || network.pairs.empty()) return text;
   absl::StrAppend(&text, "# the link of each two ranks that was measured\n");
   for (const MeasuredNetwork::Pair& p : network.pairs)
     absl::StrAppend(&text, "#   ", p.a, " and ", p.b, ": ", absl::StrJoin(Figures(p.link), ", "), "\n");

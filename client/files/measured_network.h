@@ -29,14 +29,14 @@ struct MeasuredNetwork {
     Rank a = 0, b = 0;  // a < b
     MeasuredLink link;
   };
-  std::vector<std::string> hosts;  // by rank; empty if they are not told apart
-  std::vector<double> speeds;      // by rank, the fastest 1
-  MeasuredLink inside, between;    // of two ranks of one host, and of two hosts
-  std::vector<Pair> pairs;         // pairs that were measured, in order
+  std::vector<std::string> node_of_rank;  // by name; empty if they are not told apart
+  std::vector<double> speeds;             // by rank, the fastest 1
+  MeasuredLink inside, between;           // of two ranks of one node, and of two nodes
+  std::vector<Pair> pairs;                // pairs that were measured, in order
 };
 
-// Fits the links to transfers between these ranks. `hosts`: by rank, or empty.
-MeasuredNetwork NetworkOf(std::vector<std::string> hosts, const std::vector<DrawnTransfer>& transfers);
+// Fits the links to transfers between these ranks. `node_of_rank` may be empty.
+MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank, const std::vector<DrawnTransfer>& transfers);
 
 // Returns the network as a file; `source` is the run file that was measured.
 std::string NetworkText(const std::string& source, const MeasuredNetwork& network);

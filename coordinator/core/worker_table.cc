@@ -95,24 +95,24 @@ size_t WorkerSurvey::connected_in(const std::string& pool) const {
 
 namespace {
 
-// A host as a run looks at it: hosts that have enough workers come first, the smallest of them first; then
+// A node as a run looks at it: nodes that have enough workers come first, the smallest of them first; then
 // the others, the largest first.
-using HostOrder = std::tuple<bool, int64_t, int32_t>;
+using NodeOrder = std::tuple<bool, int64_t, int32_t>;
 
-// Returns the order of the hosts of the workers, which are sorted by process number.
-absl::flat_hash_map<absl::string_view, HostOrder> HostsInOrder(const std::vector<Worker*>& workers,
+// Returns the order of the nodes of the workers, which are sorted by process number.
+absl::flat_hash_map<absl::string_view, NodeOrder> NodesInOrder(const std::vector<Worker*>& workers,
                                                                size_t needed) {
-  absl::flat_hash_map<absl::string_view, HostOrder> hosts;
+  absl::flat_hash_map<absl::string_view, NodeOrder> nodes;
   for (const Worker* w : workers) {
-    const auto [host, is_new] = hosts.try_emplace(w->hello.host, HostOrder{false, 0, w->process});
-    ++std::get<1>(host->second);
+    const auto [node, is_new] = nodes.try_emplace(w->node(), NodeOrder{false, 0, w->process});
+    ++std::get<1>(node->second);
   }
-  for (auto& [name, order] : hosts) {
+  for (auto& [name, order] : nodes) {
     auto& [lacks, count, process] = order;
     lacks = count < static_cast<int64_t>(needed);
     if (lacks) count = -count;
   }
-  return hosts;
+  return nodes;
 }
 
 bool ByProcess(const Worker* a, const Worker* b) { return a->process < b->process; }
@@ -123,14 +123,14 @@ std::vector<Worker*> WorkerSurvey::InOrder(std::vector<Worker*> workers, size_t 
   absl::flat_hash_map<Worker::ProcessKey, int> serving, seen;
   for (const Worker* w : taken) ++serving[w->process_key()];
   std::sort(workers.begin(), workers.end(), ByProcess);
-  const auto hosts = HostsInOrder(workers, needed);
+  const auto nodes = NodesInOrder(workers, needed);
   // How many free workers of its process come before it, and how many serve.
-  using Order = std::tuple<bool, int, int, HostOrder>;
+  using Order = std::tuple<bool, int, int, NodeOrder>;
   std::vector<std::pair<Order, Worker*>> keyed;
   keyed.reserve(workers.size());
   for (Worker* w : workers) {
     const int before = seen[w->process_key()]++;
-    keyed.push_back({{w->failed_last, before, serving[w->process_key()], hosts.at(w->hello.host)}, w});
+    keyed.push_back({{w->failed_last, before, serving[w->process_key()], nodes.at(w->node())}, w});
   }
   std::stable_sort(keyed.begin(), keyed.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -140,10 +140,10 @@ std::vector<Worker*> WorkerSurvey::InOrder(std::vector<Worker*> workers, size_t 
 
 void SortForRanks(std::vector<Worker*>* workers) {
   std::sort(workers->begin(), workers->end(), ByProcess);
-  absl::flat_hash_map<absl::string_view, int32_t> first;  // process of each host
-  for (const Worker* w : *workers) first.try_emplace(w->hello.host, w->process);
+  absl::flat_hash_map<absl::string_view, int32_t> first;  // process of each node
+  for (const Worker* w : *workers) first.try_emplace(w->node(), w->process);
   std::stable_sort(workers->begin(), workers->end(), [&](const Worker* a, const Worker* b) {
-    return first.at(a->hello.host) < first.at(b->hello.host);
+    return first.at(a->node()) < first.at(b->node());
   });
 }
 

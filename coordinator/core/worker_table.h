@@ -51,6 +51,8 @@ struct Worker {
   ProcessKey process_key() const { return {hello.host, hello.pid}; }
   // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
+  // Returns the machine that it is on.
+  absl::string_view node() const { return hello.node.empty() ? hello.host : hello.node; }
   bool free() const { return greeted && !returning && !broken && !leaving && run == 0; }
   bool connected() const { return greeted && !broken && !leaving && !(ending() && reported_late); }
   bool ending() const { return run != 0 && ending_since_ns != 0; }
@@ -74,13 +76,13 @@ struct WorkerSurvey {
   size_t connected_in(const std::string& pool) const;
   // Returns workers, of the free ones, in the order in which a run that needs so many takes them: those with
   // which the last run failed last; of a process that serves several runs one before any other of it, and
-  // those of processes that serve fewer runs first; then those of as few hosts as possible, of the host that
+  // those of processes that serve fewer runs first; then those of as few nodes as possible, of the node that
   // has the fewest if several have enough; then by process number.
   std::vector<Worker*> InOrder(std::vector<Worker*> workers, size_t needed) const;
 };
 
-// Sorts the workers of a run as its ranks are dealt out: those of one host together, since what neighbours
-// exchange then stays on it, and hosts and workers by process number.
+// Sorts the workers of a run as its ranks are dealt out: those of one node together, since what neighbours
+// exchange then stays on it, and nodes and workers by process number.
 void SortForRanks(std::vector<Worker*>* workers);
 
 class WorkerTable {

@@ -303,6 +303,7 @@ Json WorkerJson(const WorkerInfo& worker) {
   return {{"process", worker.process},
           {"name", worker.name},
           {"host", worker.host},
+          {"node", worker.node},
           {"pid", worker.pid},
           {"device", worker.device},
           {"pool", worker.pool},

@@ -78,6 +78,8 @@ struct Hello {
   // The name of its monotonic clock, on which its times are; "" if it is not known. The coordinator's shell
   // converts times of other clocks than its own.
   std::string clock = {};
+  // The machine that it is on, where that is not `host`, as in a container; "" for the host.
+  std::string node = {};
 };
 
 // Says that the ranks of the run are ready to take jobs.

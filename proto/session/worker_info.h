@@ -19,6 +19,7 @@ struct WorkerInfo {
   uint64_t run = 0;    // run that it serves; 0 for none
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
   std::string pool = {};  // "" for none
+  std::string node = {};  // machine that it is on
 };
 
 // Returns "process 2 (weft-worker-2, pid 4711 on host a)", as in RunInfo::members.

@@ -32,6 +32,7 @@ struct WorkerEncoder {
     o->set_returns(m.returns);
     o->set_tells_spans(m.tells_spans);
     o->set_clock(CleanText(m.clock, kMaxTextBytes));
+    o->set_node(CleanText(m.node, kMaxTextBytes));
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -166,6 +167,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckName("hello.worker", in.worker()));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.host", in.host(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.clock", in.clock(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.node", in.node(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.address", in.address(), kMaxAddressBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckNotNegative("hello.pid", in.pid()));
   if (in.process() < -1 || in.process() >= kMaxProcesses) {
@@ -187,7 +189,8 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                in.pool(),
                in.returns(),
                in.tells_spans(),
-               PlainText(in.clock(), kMaxTextBytes)};
+               PlainText(in.clock(), kMaxTextBytes),
+               PlainText(in.node(), kMaxTextBytes)};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {

@@ -219,6 +219,7 @@ void Encode(const WorkerInfo& worker, v1::Worker* out) {
   out->set_run(worker.run);
   out->set_silent_ns(worker.silent_ns);
   out->set_pool(worker.pool);
+  out->set_node(PlainText(worker.node, kMaxTextBytes));
 }
 
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
@@ -233,7 +234,8 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
                     in.state(),
                     in.run(),
                     in.silent_ns(),
-                    CleanText(in.pool(), kMaxTextBytes)};
+                    CleanText(in.pool(), kMaxTextBytes),
+                    PlainText(in.node().empty() ? in.host() : in.node(), kMaxTextBytes)};
 }
 
 void Encode(const RunLogPart& part, v1::LogsResponse* out) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,8 +24,9 @@ class BreakingProxy {
     listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in a = Loopback(0);
     socklen_t size = sizeof(a);
-    bind(listener_, reinterpret_cast<sockaddr*>(&a), sizeof(a));
-    listen(listener_, 16);
+    const bool listens =
+        bind(listener_, reinterpret_cast<sockaddr*>(&a), sizeof(a)) == 0 && listen(listener_, 16) == 0;
+    if (!listens) std::abort();
     getsockname(listener_, reinterpret_cast<sockaddr*>(&a), &size);
     port_ = ntohs(a.sin_port);
     thread_ = std::thread([this] { Run(); });
@@ -74,7 +76,8 @@ class BreakingProxy {
     }
     const int b = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in to = Loopback(target_port_);
-    connect(b, reinterpret_cast<sockaddr*>(&to), sizeof(to));
+    // A target that does not listen ends the pair like one that hangs up.
+    [[maybe_unused]] const int connected = connect(b, reinterpret_cast<sockaddr*>(&to), sizeof(to));
     for (int fd : {a, b}) {
       const int yes = 1;
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));

@@ -94,7 +94,7 @@ bool Attack(const sockaddr_in& port, const char* from) {
   own.sin_family = AF_INET;
   inet_pton(AF_INET, from, &own.sin_addr);
   EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof own), 0) << from;
-  connect(fd, reinterpret_cast<const sockaddr*>(&port), sizeof port);
+  [[maybe_unused]] const int begun = connect(fd, reinterpret_cast<const sockaddr*>(&port), sizeof port);
   constexpr int kMilliseconds = 500;
   pollfd ready{fd, POLLOUT, 0};
   const bool connected = poll(&ready, 1, kMilliseconds) == 1 && (ready.revents & POLLERR) == 0;

@@ -90,7 +90,7 @@ class Supervised {
   static std::vector<std::string> WithFault(const std::vector<std::string>& program,
                                             const std::string& folder, const Fault& fault) {
     std::vector<std::string> command = {
-        "/usr/bin/env", "LD_PRELOAD=" POWER_CUT_LIBRARY,
+        "/usr/bin/env", std::string("LD_PRELOAD=") + POWER_CUT_LIBRARY,
         // A sanitizer need not be the first library.
         "ASAN_OPTIONS=verify_asan_link_order=0", "POWER_CUT_ROOT=" + folder,
         "POWER_CUT_LOG=" + folder + ".log", absl::StrCat("POWER_CUT_AT=", fault.step),

@@ -194,12 +194,14 @@ TEST_F(CoreTest, RunThatSavesNothing_FinishesWithoutACheckpoint) {
 class HostsTest : public CoreTest {
  protected:
   // Workers with the process numbers 0, 1, .., each on the host of that letter.
-  void JoinOn(const std::string& hosts) {
+  void JoinOn(const std::string& hosts, const std::string& node = "") {
     for (const char host : hosts) {
       const SessionId session = ++joined_;
       Do(SessionOpened{session});
-      Say(session, Hello{absl::StrCat("worker-", session), std::string(1, host),
-                         static_cast<int64_t>(100 + session), -1, "addr"});
+      Hello hello{absl::StrCat("worker-", session), std::string(1, host), static_cast<int64_t>(100 + session),
+                  -1, "addr"};
+      hello.node = node;
+      Say(session, hello);
     }
   }
   // The process of each rank of a run with a process for each.
@@ -225,6 +227,12 @@ TEST_F(HostsTest, RunThatFitsOnAHost_TakesTheSmallestThatHasEnough) {
   JoinOn("abbaac");
   EXPECT_EQ(ProcessesOfRun(2), (std::vector<int32_t>{1, 2})) << "three of a stay for a larger run";
   EXPECT_EQ(ProcessesOfRun(3), (std::vector<int32_t>{0, 3, 4}));
+}
+
+TEST_F(HostsTest, WorkersInContainers_TheirNodesCount) {
+  for (const char node : {'a', 'b', 'a'}) JoinOn(std::string(1, 'x'), std::string(1, node));
+  EXPECT_EQ(ProcessesOfRun(3), (std::vector<int32_t>{0, 2, 1}));
+  EXPECT_EQ(core->ListWorkers(now)[1].node, "b");
 }
 
 TEST_F(HostsTest, RunThatFitsOnNoHost_TakesAsFewAsItCan) {

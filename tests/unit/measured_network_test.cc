@@ -28,7 +28,7 @@ void Send(Rank from, Rank to, double latency, double bandwidth, std::vector<Draw
   }
 }
 
-TEST(NetworkOf_TwoHosts, LinksInsideAndBetweenAreToldApart) {
+TEST(NetworkOf_TwoNodes, LinksInsideAndBetweenAreToldApart) {
   std::vector<DrawnTransfer> transfers;
   Send(0, 1, 1e-5, 1e10, &transfers);
   Send(2, 3, 1e-5, 1e10, &transfers);
@@ -65,7 +65,7 @@ TEST(NetworkOf_OneMachine, HasOneLinkAndNoNodes) {
   MeasuredNetwork network = NetworkOf({}, transfers);
   network.speeds = {1, 1};
   EXPECT_THAT(NetworkText("run.yaml", network), Not(HasSubstr("nodes")));
-  network.hosts = {"a", "a"};
+  network.node_of_rank = {"a", "a"};
   EXPECT_THAT(NetworkText("run.yaml", network), Not(HasSubstr("nodes")));
 }
 

@@ -48,7 +48,7 @@ namespace weft {
 namespace {
 
 struct Flags {
-  std::string coordinator, name, pool, metrics, device = "cpu";
+  std::string coordinator, name, pool, node, metrics, device = "cpu";
   SecurityFlags security;
   bool graphs = true, nvtx = false;
   bool owned = false;
@@ -108,6 +108,7 @@ Hello HelloOf(const Flags& flags, Device& device) {
   hello.process = flags.process;
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
   hello.pool = flags.pool;
+  hello.node = flags.node;
   hello.tells_spans = true;
   hello.clock = ClockName();
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
@@ -283,6 +284,10 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--pool", flags.pool,
          "Serve only runs that are submitted with this --pool, and no others; letters a-z, digits and '-'")
+      ->type_name("NAME");
+  app.add_option("--node", flags.node,
+                 "Machine that it is on, where that is not its host name, as in a container: workers of one "
+                 "node get neighbouring ranks")
       ->type_name("NAME");
   app.add_option("--runs", flags.runs,
                  "Serve so many runs at a time, each as a worker with a name of its own: NAME, NAME-2, .. "
