@@ -124,7 +124,7 @@ MUTATIONS = [
              "    return !run_.IsLocal(members[graph.SourceOf(job)]);", "    return true;",
              "run_simulation_test", "*WeightsOfStagesFromHere*"),
     Mutation("spans are awaited from every process", "coordinator/core/span_requests.cc",
-             "if (r.request.run == run) r.awaited.erase(session);", "if (r.request.run == run) r.awaited.clear();",
+             "if (r.run == run) r.awaited.erase(session);", "if (r.run == run) r.awaited.clear();",
              "coordinator_core_test", "SpansTest*"),
     Mutation("a process that is lost is not awaited", "coordinator/core/span_requests.cc",
              "for (Request& r : requests_) r.awaited.erase(session);", "(void)session;",
