@@ -1,5 +1,6 @@
 // Two hosts, as far as the network sees: namespaces of this machine, joined by one cable, `weft0` on both.
-// They have the addresses 10.77.0.1 and 10.77.0.2. Needs root; a test that gets no hosts skips loudly.
+// They have the addresses 10.77.0.1 and 10.77.0.2, and, where a command asks for it, names and monotonic
+// clocks of their own, as two machines have. Needs root; a test that gets no hosts skips loudly.
 #ifndef WEFT_TESTS_PROCESS_CABLED_HOSTS_H_
 #define WEFT_TESTS_PROCESS_CABLED_HOSTS_H_
 
@@ -39,6 +40,9 @@ class CabledHosts {
               Ip({"-n", names_[host], "link", "set", "lo", "up"});
     }
     works = works && AwaitCarrier(0) && AwaitCarrier(1);
+    std::vector<std::string> nothing = OnMachine(1);
+    nothing.emplace_back("/bin/true");
+    works = works && Command::Run(nothing).code == 0;
     return works ? "" : "NOT TESTED: network namespaces cannot be made here";
   }
 
@@ -54,6 +58,14 @@ class CabledHosts {
   // Returns the words in front of a command that runs it on the host.
   std::vector<std::string> On(int host) const {
     return {"/usr/bin/env", "ip", "netns", "exec", names_[host]};
+  }
+  // Likewise, with the host's own name, machine0 or machine1, and its own clock, which began at another time.
+  std::vector<std::string> OnMachine(int host) const {
+    std::vector<std::string> words = On(host);
+    const std::string name = "machine" + std::to_string(host), begin = std::to_string(host * 500'000);
+    words.insert(words.end(), {"unshare", "--uts", "--time", "--monotonic", begin, "/bin/sh", "-c",
+                               "hostname " + name + " && exec \"$@\"", "sh"});
+    return words;
   }
 
  private:

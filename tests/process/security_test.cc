@@ -11,8 +11,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -534,7 +536,7 @@ TEST_F(Security, FilesOfCerts_HaveKeysForTheirOwnerAlone) {
   EXPECT_EQ(Command::Run({"weft", "certs", "add", folder_ / "certs"}).code, 2);
 }
 
-// Coordinator, workers and client on two hosts, which have no memory in common.
+// Coordinator, workers and client on two hosts, which have neither memory nor a clock in common.
 class SecureHosts : public DisturbedService, public ::testing::WithParamInterface<std::string> {
  protected:
   void SetUp() override {
@@ -569,7 +571,7 @@ class SecureHosts : public DisturbedService, public ::testing::WithParamInterfac
   // Returns the value of --data-plane; tls is the default where there are certificates.
   std::string Plane() const { return GetParam(); }
   std::vector<std::string> WordsOn(int host, const std::vector<std::string>& command) const {
-    std::vector<std::string> words = hosts_.On(host);
+    std::vector<std::string> words = hosts_.OnMachine(host);
     words.push_back(absl::StrCat(std::getenv("WEFT_BIN"), "/", command.front()));
     words.insert(words.end(), command.begin() + 1, command.end());
     return words;
@@ -582,6 +584,29 @@ class SecureHosts : public DisturbedService, public ::testing::WithParamInterfac
     command.insert(command.begin(), "weft");
     command.insert(command.end(), {"--coordinator", address_, "--tls", folder_ / ("certs/" + role)});
     return Command::Run(WordsOn(1, command), kSeconds);
+  }
+
+  // Checks that the second stage's forwards, on the second machine, begin behind those of the first.
+  void ExpectTimesOfOneClock() const {
+    constexpr double kError =
+        5'000;  // microseconds: what a message takes at least, on a machine with other work
+    const nlohmann::json trace = nlohmann::json::parse(ReadWholeFile(out_ + "/trace.json"));
+    std::map<std::pair<int, int>, double> first_ends;  // by step and micro-batch
+    const auto visit = [&](int stage, const auto& check) {
+      for (const nlohmann::json& event : trace["traceEvents"]) {
+        if (event.value("cat", "") != "forward" || event["args"]["stage"] != stage) continue;
+        check(std::pair<int, int>(event["args"]["step"], event["args"]["microbatch"]), event["ts"],
+              event["dur"]);
+      }
+    };
+    visit(0, [&](auto job, double begin, double took) { first_ends[job] = begin + took; });
+    int seen = 0;
+    visit(1, [&](auto job, double begin, double) {
+      EXPECT_GE(begin, first_ends.at(job) - kError) << job.first << " " << job.second;
+      EXPECT_LT(begin, first_ends.at(job) + 60e6) << "the cable was out for two seconds";
+      ++seen;
+    });
+    EXPECT_GT(seen, 0);
   }
 
   CabledHosts hosts_;
@@ -605,6 +630,9 @@ TEST_P(SecureHosts, TrainingWithTheCableOutForAMoment_EndsWithTheBitsOfThePlainL
   ASSERT_TRUE(hosts_.SetCable(true));
   EXPECT_EQ(WeftFar({"wait", "1"}, "viewer").code, 0);
   ExpectTheReference();
+  const std::string workers = WeftFar({"workers"}, "viewer").out;
+  EXPECT_THAT(workers, AllOf(HasSubstr("machine0"), HasSubstr("machine1")));
+  ExpectTimesOfOneClock();
 }
 
 // What has no TLS refuses to leave the machine, and says what to do.
