@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -33,18 +34,46 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 
 }  // namespace
 
+// Keeps what is shown of the last runs that have ended, so that somebody who looks at a run when it ends
+// still sees its pictures. Any thread.
+class RunRecords::EndedRuns {
+ public:
+  void Add(Look look) {
+    look.jobs = LastSteps(look.jobs, kMostJobs);
+    if (look.jobs.size() > kMostJobs) look.jobs.clear();
+    MutexLock lock(mu_);
+    looks_.push_back(std::move(look));
+    if (looks_.size() > kMostRuns) looks_.pop_front();
+  }
+
+  std::optional<Look> Find(uint64_t run) const {
+    MutexLock lock(mu_);
+    const auto found =
+        std::find_if(looks_.begin(), looks_.end(), [run](const Look& look) { return look.run.id == run; });
+    return found == looks_.end() ? std::nullopt : std::optional(*found);
+  }
+
+ private:
+  static constexpr size_t kMostRuns = 16, kMostJobs = 20'000;  // about a MiB each
+
+  mutable Mutex mu_;
+  std::deque<Look> looks_ ABSL_GUARDED_BY(mu_);
+};
+
 // Records one run: the loop fills the recorder, the thread empties it into the folder.
 class RunRecords::Recording {
  public:
   Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
             std::function<void(uint64_t run, const std::string&)> log,
-            std::function<void(uint64_t run)> written, bool same_run = false)
+            std::function<void(uint64_t run)> written, std::shared_ptr<EndedRuns> ended,
+            bool same_run = false)
       : spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
         folder_(std::move(folder)),
         log_(std::move(log)),
         tell_written_(std::move(written)),
+        ended_(std::move(ended)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite, EventTermsOf(spec_)),
         hashes_(folder_->live(), spec_, same_run),
         log_file_(folder_->live(), same_run || spec_.first_step() > 0),
@@ -52,7 +81,7 @@ class RunRecords::Recording {
             spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
   RunRecorder& recorder() { return recorder_; }
-  int stages() const { return spec_.stages(); }
+  Look LookAt() const { return {recorder_.run(), recorder_.history(), recorder_.LastJobs(), spec_.stages()}; }
 
   // Begins the thread, once. It keeps the recording alive.
   static void Begin(const std::shared_ptr<Recording>& recording) {
@@ -137,6 +166,7 @@ class RunRecords::Recording {
                           folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
+    ended_->Add(LookAt());
     folder_.reset();  // and with it the lock
     if (tell_written_) tell_written_(id_);
   }
@@ -149,6 +179,7 @@ class RunRecords::Recording {
   std::unique_ptr<OutputFolder> folder_;
   const std::function<void(uint64_t run, const std::string&)> log_;
   const std::function<void(uint64_t run)> tell_written_;
+  const std::shared_ptr<EndedRuns> ended_;
   StepLog steps_;
   HashLog hashes_;
   LogFile log_file_;
@@ -165,7 +196,11 @@ class RunRecords::Recording {
 
 RunRecords::RunRecords(std::string root, std::function<void(uint64_t run, const std::string&)> log,
                        std::function<void(uint64_t run)> written, bool takes_over)
-    : root_(std::move(root)), log_(std::move(log)), written_(std::move(written)), takes_over_(takes_over) {}
+    : root_(std::move(root)),
+      log_(std::move(log)),
+      written_(std::move(written)),
+      takes_over_(takes_over),
+      ended_(std::make_shared<EndedRuns>()) {}
 
 RunRecords::~RunRecords() {
   std::vector<std::shared_ptr<Recording>> all;
@@ -206,7 +241,8 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   if (absl::Status begun = (*folder)->Begin(record); !begun.ok()) return begun;
   RunFolder claimed{(*folder)->path(), (*folder)->live(), record.run_id};
   MutexLock lock(mu_);
-  recordings_[run] = std::make_shared<Recording>(plan, request.file, *std::move(folder), log_, written_);
+  recordings_[run] =
+      std::make_shared<Recording>(plan, request.file, *std::move(folder), log_, written_, ended_);
   return claimed;
 }
 
@@ -217,8 +253,9 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   record.run_id = submission.folder.run_id;
   auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over_);
   if (!folder.ok()) return folder.status();
-  auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_,
-                                               /*same_run=*/true);
+  auto recording =
+      std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_, ended_,
+                                  /*same_run=*/true);
   recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);
   MutexLock lock(mu_);
   recordings_[submission.run] = std::move(recording);
@@ -233,9 +270,7 @@ std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {
 
 std::optional<RunRecords::Look> RunRecords::LookAt(uint64_t run) {
   const std::shared_ptr<Recording> recording = Find(run);
-  if (recording == nullptr) return std::nullopt;
-  const RunRecorder& recorder = recording->recorder();
-  return Look{recorder.run(), recorder.history(), recorder.LastJobs(), recording->stages()};
+  return recording == nullptr ? ended_->Find(run) : recording->LookAt();
 }
 
 absl::StatusOr<RunTrace> RunRecords::TraceOf(uint64_t run, const std::string& output) {

@@ -59,7 +59,8 @@ class RunRecords {
   void OnSpans(const Spans& spans);
   void OnSpansComplete(uint64_t run);
 
-  // Returns what is known of a run that has not ended; null for others. May be called from any thread.
+  // Returns what is known of a run that goes on, or is one of the last few that have ended and been written;
+  // null for others. May be called from any thread.
   struct Look {
     RunInfo run;
     RunHistory history;
@@ -75,6 +76,7 @@ class RunRecords {
 
  private:
   class Recording;
+  class EndedRuns;
 
   std::shared_ptr<Recording> Find(uint64_t run);
   // Forgets the run; its thread goes on until the run's end is written.
@@ -87,6 +89,7 @@ class RunRecords {
   Mutex mu_;
   std::map<uint64_t, std::shared_ptr<Recording>> recordings_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Recording>> ending_ ABSL_GUARDED_BY(mu_);
+  const std::shared_ptr<EndedRuns> ended_;  // threads that still write keep it too
 };
 
 }  // namespace weft

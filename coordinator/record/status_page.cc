@@ -162,7 +162,8 @@ std::string StatusPage(const std::vector<RunInfo>& runs, const std::vector<Worke
 }
 
 std::string RunPage(const RunInfo& run, const std::optional<RunRecords::Look>& look, int64_t now_ns) {
-  const std::vector<RankReport>& reports = look.has_value() ? look->run.reports : run.reports;
+  const bool goes_on = !IsFinal(run.state);
+  const std::vector<RankReport>& reports = look.has_value() && goes_on ? look->run.reports : run.reports;
   std::string body =
       absl::StrCat("<p><a href=\"/\">All runs</a></p>\n<h1>Run ", run.id, ": ", EscapeXml(run.name),
                    "</h1>\n<p>step ", run.steps_done, " of ", run.steps, "</p>\n<progress max=\"", run.steps,
@@ -173,7 +174,7 @@ std::string RunPage(const RunInfo& run, const std::optional<RunRecords::Look>& l
   }
   if (look.has_value()) absl::StrAppend(&body, Timeline(*look), Memory(look->history));
   if (!reports.empty()) absl::StrAppend(&body, "<h2>Most memory</h2>\n", Table(RankByteCells(reports)));
-  if (!look.has_value() && !run.output.empty())
+  if (!goes_on && !run.output.empty())
     absl::StrAppend(&body, "<p>Its pictures and figures are in ", EscapeXml(run.output), ".</p>\n");
   return Page(absl::StrCat("Run ", run.id), body);
 }

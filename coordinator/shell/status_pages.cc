@@ -40,7 +40,7 @@ std::optional<HttpPage> OneRun(const StatusSources& sources, uint64_t id, bool j
   RunInfo run = overview->runs[0];
   const std::optional<RunRecords::Look> look = sources.look_at(id);
   if (!json) return HttpPage{kHtml, RunPage(run, look, overview->now_ns)};
-  if (look.has_value()) run.reports = look->run.reports;
+  if (look.has_value() && !IsFinal(run.state)) run.reports = look->run.reports;
   return HttpPage{kJson, RunJson(run).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
 }
 

@@ -132,7 +132,9 @@ def check(service, browser, pictures):
             browser.picture(f"{service.url}/{path}", pictures / f"{name}_{path.replace('/', '_')}.png", width, height)
     service.weft("cancel", "1")
     eventually("the end of the run", lambda: "cancelled" in service.get("/runs/1")[2])
-    assert "Its pictures and figures are in" in service.get("/runs/1")[2]
+    # Somebody who looks at it when it ends still sees what it did.
+    eventually("the pictures of the run that has ended", lambda: all(
+        p in service.get("/runs/1")[2] for p in ("Its pictures and figures are in", ">Loss<", ">Memory<", ">The last steps<")))
     check_json(service)
 
 

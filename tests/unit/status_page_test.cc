@@ -86,5 +86,18 @@ TEST(RunPage, RunThatHasEnded_NamesItsFolder) {
   EXPECT_THAT(RunPage(run, std::nullopt, 0), HasSubstr("Its pictures and figures are in /runs/text."));
 }
 
+TEST(RunPage, RunThatHasJustEnded_ShowsItsPicturesAndLastFigures) {
+  RunInfo run = Running(3);
+  run.state = RunState::kFinished;
+  run.output = "/runs/text";
+  run.reports.resize(1);
+  run.reports[0].idle_seconds = {{"dependency", 1}};
+  RunRecords::Look look{Running(3), {}, {}, 1};
+  look.jobs.push_back({Job{6, 0, 0, 0, JobKind::kForward}, 0, 0, 0.5});
+  EXPECT_THAT(RunPage(run, look, 0),
+              AllOf(HasSubstr(">The last steps<"), HasSubstr("Its pictures and figures are in /runs/text."),
+                    HasSubstr("dependency")));
+}
+
 }  // namespace
 }  // namespace weft
