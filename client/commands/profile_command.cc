@@ -255,11 +255,7 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileO
   return network;
 }
 
-ExitCode FailToMeasure(const absl::Status& status) {
-  if (!absl::IsCancelled(status)) return Fail(kExitFailed, status.message());
-  PrintMessage(status.message());
-  return kExitInterrupted;
-}
+ExitCode FailToMeasure(const absl::Status& status) { return Fail(ExitCodeOf(status), status.message()); }
 
 // Trains by `train`, and writes what that measured.
 ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const TrainRun& train,

@@ -390,6 +390,9 @@ TEST_F(Runs, ProfiledOnAFleet_NetworkHasItsHostsSpeedsAndLinks) {
       Command::Run({"weft", "compare", file, "--profile", folder_ / "profile.json", "--network", network})
           .code,
       0);
+  EXPECT_EQ(
+      Command::Run({"weft", "profile", file, "--fleet", "--coordinator", "unix:" + (folder_ / "none")}).code,
+      69);
   // It is a run like any other: it waits for workers, and Ctrl-C cancels it.
   Command waits({"weft", "profile", file, "--fleet", "--coordinator", address_, "--ranks", "9", "--network",
                  folder_ / "none.yaml"});
