@@ -13,7 +13,9 @@
 #include "client/planning/family_search.h"
 #include "client/planning/order_search.h"
 #include "run/run_memory.h"
+#include "run/unknown_name.h"
 #include "schedules/byte_text.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {
@@ -287,6 +289,11 @@ absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text) {
   if (text == "auto") return WantedPlan{.batches = {1, 2}, .families = true, .orders = true};
   if (text == "order") return WantedPlan{.orders = true};
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  std::vector<std::string> names = ScheduleNames();
+  if (std::find(names.begin(), names.end(), parts[0]) == names.end()) {
+    names.insert(names.begin(), {"auto", "order"});
+    return absl::InvalidArgumentError(absl::StrCat("--schedule: ", UnknownName("schedule", parts[0], names)));
+  }
   if (parts[0] != "periodic") {
     const auto family = ParseScheduleText(text);
     if (family.ok()) return WantedPlan{.families = true, .family = text};

@@ -101,7 +101,9 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
     EXPECT_THAT(refused.out, testing::Not(HasSubstr("period")));
   };
   expect({profile_, "--workers", "4", "--memory", "3"}, kNothingFits, "4 B (4 bytes) would do");
-  expect({profile_, "--workers", "4", "--schedule", "1f1c"}, kUsage, "--schedule: ");
+  expect({profile_, "--workers", "4", "--schedule", "1f1c"}, kUsage,
+         "--schedule: unknown schedule \"1f1c\"; did you mean \"1f1b\"? Valid here: auto, order, 1f1b, ");
+  expect({profile_, "--workers", "4", "--schedule", "ordr"}, kUsage, "did you mean \"order\"?");
   expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
          "'periodic,k=0' is not of the form");
   expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kBadConfiguration, "--microbatches");
