@@ -265,6 +265,29 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   return sub;
 }
 
+// Adds the options by which a coordinator is reached.
+void AddAccess(CLI::App& sub, CoordinatorOptions& o) {
+  sub.add_option(
+         "--coordinator", o.address,
+         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
+      ->envname("WEFT_COORDINATOR")
+      ->type_name("ADDRESS");
+  AddSecurityFlags(sub, o.security);
+  AddTokenFlag(sub, o.security);
+}
+
+// Adds --fleet and what it needs. `here`: options for this machine, which it excludes.
+CLI::Option* AddFleet(CLI::App& sub, FleetOptions& o, const std::string& help,
+                      const std::vector<CLI::Option*>& here) {
+  CLI::Option* const fleet = sub.add_flag("--fleet", o.wanted, help);
+  for (CLI::Option* option : here) fleet->excludes(option);
+  sub.add_option("--pool", o.pool, "With --fleet: workers that were started with this --pool")
+      ->type_name("NAME")
+      ->needs(fleet);
+  AddAccess(sub, o.coordinator);
+  return fleet;
+}
+
 // Adds what a measured comparison takes, beside what a predicted one does.
 void AddMeasure(CLI::App& sub, CompareOptions& o) {
   CLI::Option* measure = sub.add_flag("--measure", o.measure,
@@ -288,7 +311,12 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
                  "With --measure: keep the results of each training in a folder here (default: none)")
       ->needs(measure)
       ->type_name("DIR");
-  for (CLI::Option* option : AddDevice(sub, o.device)) option->needs(measure);
+  std::vector<CLI::Option*> here = AddDevice(sub, o.device);
+  for (CLI::Option* option : here) option->needs(measure);
+  here.push_back(sub.get_option("--out"));
+  AddFleet(sub, o.fleet, "With --measure: train on workers of the coordinator, in place of this machine",
+           here)
+      ->needs(measure);
   for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--network", "--vary"}) {
     measure->excludes(predicts);
   }
@@ -350,7 +378,8 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
         "with other sizes too"},
        {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "what fits 2 GB a rank"},
        {"weft compare docs/runs/tiny.yaml --measure", "trained a few steps each"},
-       {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"}},
+       {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"},
+       {"weft compare run.yaml --measure --fleet --ranks 8", "on eight workers of the coordinator"}},
       "Fastest first. Schedules that do not fit the memory or the sizes follow, with the reason.\n"
       "With --measure, schedules come in the order given; one that is refused or fails has its reason."));
   return sub;
@@ -427,17 +456,6 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
   return sub;
 }
 
-// Adds the options by which a coordinator is reached.
-void AddAccess(CLI::App& sub, CoordinatorOptions& o) {
-  sub.add_option(
-         "--coordinator", o.address,
-         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
-      ->envname("WEFT_COORDINATOR")
-      ->type_name("ADDRESS");
-  AddSecurityFlags(sub, o.security);
-  AddTokenFlag(sub, o.security);
-}
-
 CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   CLI::App* sub = app.add_subcommand("profile", "Measure what each layer of a run file's model costs");
   sub->add_option("FILE", o.file, "The run file")->required()->type_name("");
@@ -456,19 +474,9 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
       ->type_name("FILE")
       ->needs(ranks);
   ranks->needs(sub->get_option("--network"));
-  AddDevice(*sub, o.device);
-  CLI::Option* const fleet = sub->add_flag(
-      "--fleet", o.fleet,
-      "Measure on workers of the coordinator, in place of this machine; with --ranks, their links too");
-  for (CLI::Option* here : sub->get_options([](const CLI::Option* option) {
-         return option->check_name("--device") || option->check_name("--no-graphs") ||
-                option->check_name("--nvtx");
-       }))
-    fleet->excludes(here);
-  sub->add_option("--pool", o.pool, "With --fleet: of the workers that were started with this --pool")
-      ->type_name("NAME")
-      ->needs(fleet);
-  AddAccess(*sub, o.coordinator);
+  AddFleet(*sub, o.fleet,
+           "Measure on workers of the coordinator, in place of this machine; with --ranks, their links too",
+           AddDevice(*sub, o.device));
   sub->footer(Footer(
       {{"weft profile docs/runs/tiny.yaml -o profile.json", "measure"},
        {"weft profile docs/runs/tiny.yaml -o profile.json --ranks 2 --network network.yaml", "and the ranks"},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/commands/contestants.h"
+#include "client/commands/fleet_run.h"
 #include "client/console/console.h"
 #include "client/training/device_flags.h"
 
@@ -32,9 +33,10 @@ struct CompareOptions {
   bool measure = false;  // train for real
   int steps = 6;
   int repeats = 3;    // repeats of each training, in turn
-  int processes = 0;  // the most processes; 0: as `weft train` chooses
+  int processes = 0;  // the most processes; 0: as `weft train` chooses, on a fleet one for each rank
   DeviceFlags device;
-  std::string out;  // folder that keeps each run's results; empty for none
+  FleetOptions fleet;  // in place of this machine and `device`
+  std::string out;     // folder that keeps each run's results; empty for none
 };
 
 ExitCode RunCompare(const CompareOptions& options);

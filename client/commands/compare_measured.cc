@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,35 +36,35 @@ std::string FolderOf(absl::string_view schedule) {
   return name.substr(0, 120);
 }
 
-// Trains under one schedule; the row is complete but for its name. Cancelled for a stop signal.
-absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& options, int repeat,
-                                    const std::string& folder, StopSignals* signals) {
+// Trains a run of so many ranks; `name` tells its folder from others. Cancelled for a stop signal.
+using TrainRun =
+    std::function<absl::StatusOr<MeasuredRun>(const RunSpec& run, int ranks, const std::string& name)>;
+
+// Trains under one schedule; the row is complete but for its name.
+absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, int repeat, const TrainRun& train) {
   const auto schedule = CheckedScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
   const std::string suffix = repeat == 0 ? "" : absl::StrCat(".repeat", repeat + 1);
-  const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)), suffix);
   const auto measured =
-      TrainAndMeasure(run, std::min(options.processes, schedule->scheme.ranks), options.device, out, signals);
+      train(run, schedule->scheme.ranks, absl::StrCat(FolderOf(ToText(run.schedule)), suffix));
   if (!measured.ok()) return measured.status();
   return RowOf(run, *schedule, *measured);
 }
 
 // Measures one schedule after another, all of them before any is repeated: a disturbance of the machine then
 // meets one training of each. Cancelled for a stop signal.
-absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants,
-                                                    const CompareOptions& options, const std::string& folder,
-                                                    StopSignals* signals) {
+absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants, int count,
+                                                    const TrainRun& train) {
   std::vector<std::vector<MeasuredRow>> repeats(contestants.size());
   std::vector<absl::Status> failed(contestants.size());
-  for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    const std::string round =
-        options.repeats == 1 ? "" : absl::StrFormat(", round %d of %d", repeat + 1, options.repeats);
+  for (int repeat = 0; repeat < count; ++repeat) {
+    const std::string round = count == 1 ? "" : absl::StrFormat(", round %d of %d", repeat + 1, count);
     for (size_t i = 0; i < contestants.size(); ++i) {
       const Contestant& one = contestants[i];
       if (!failed[i].ok()) continue;
       PrintMessage(absl::StrFormat("%d of %d%s: %s", i + 1, contestants.size(), round, one.schedule));
-      auto row = one.run.ok() ? Measure(*one.run, options, repeat, folder, signals)
-                              : absl::StatusOr<MeasuredRow>(one.run.status());
+      auto row =
+          one.run.ok() ? Measure(*one.run, repeat, train) : absl::StatusOr<MeasuredRow>(one.run.status());
       if (row.status().code() == absl::StatusCode::kCancelled) return row.status();
       failed[i] = row.status();
       if (row.ok()) repeats[i].push_back(*std::move(row));
@@ -81,22 +82,32 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant
   return rows;
 }
 
-}  // namespace
+// Trains by `train`, and prints the table.
+ExitCode MeasureAndPrint(const RunSpec& run, const CompareOptions& options, const TrainRun& train) {
+  const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
+  auto rows = MeasureAll(ContestantsToMeasure(run, asked), options.repeats, train);
+  if (rows.status().code() == absl::StatusCode::kCancelled) {
+    PrintMessage(rows.status().message());
+    return kExitInterrupted;
+  }
+  if (!rows.ok()) return Fail(kExitFailed, rows.status().message());
+  const bool shares_cores = !options.fleet.wanted && options.device.device == "cpu";
+  const Measuring measuring = {SizesText(run, asked), options.steps,
+                               options.repeats,       shares_cores ? CoresOfProcess() : 0,
+                               options.fleet.wanted,  OutputStyle()};
+  const ExitCode printed = PrintData(options.json ? MeasuredJson(run, measuring, *rows).dump(2) + "\n"
+                                                  : MeasuredTable(run, measuring, *rows));
+  if (printed != kExitOk) return printed;
+  const bool any = std::any_of(rows->begin(), rows->end(), [](const MeasuredRow& row) { return row.ran; });
+  return any ? kExitOk : Fail(kExitFailed, "no schedule ran; the reasons are above");
+}
 
-ExitCode RunMeasuredCompare(const CompareOptions& options) {
-  auto run = ReadRunFile(options.file);
-  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  run->validate = {};  // its loss is the same under all
-  run->replan = {};    // each is measured as it is
-  if (options.out.empty()) run->checkpoint = {.none = true};
+ExitCode MeasureHere(const RunSpec& run, const CompareOptions& options, StopSignals* signals) {
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
-  if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
+  if (const absl::Status data = CheckRunData(options.file, run); !data.ok())
     return Fail(kExitBadConfiguration, data.message());
-  run->train.steps = options.steps;
-  if (options.memory > 0) run->memory = static_cast<int64_t>(std::min(options.memory, 1e18));
-  const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
   std::unique_ptr<ScratchFolder> scratch;
   std::string folder;
   if (!options.out.empty()) {
@@ -107,21 +118,40 @@ ExitCode RunMeasuredCompare(const CompareOptions& options) {
     scratch = *std::move(made);
     folder = *scratch / "runs";
   }
+  return MeasureAndPrint(run, options, [&](const RunSpec& part, int ranks, const std::string& name) {
+    return TrainAndMeasure(part, std::min(options.processes, ranks), options.device,
+                           absl::StrCat(folder, "/", name), signals);
+  });
+}
+
+ExitCode MeasureOnFleet(const RunSpec& run, const CompareOptions& options, StopSignals* signals) {
+  const auto client = ConnectTo(options.fleet.coordinator);
+  if (!client.ok()) return FailToConnect(client.status());
+  const auto train = [&](const RunSpec& part, int ranks, const std::string&) -> absl::StatusOr<MeasuredRun> {
+    const int processes = options.processes == 0 ? ranks : std::min(options.processes, ranks);
+    auto measured = TrainOnFleet(**client, part, processes, options.fleet.pool, signals);
+    if (!measured.ok()) return measured.status();
+    if (!measured->summary.is_object())
+      return absl::FailedPreconditionError("the coordinator, of an older release, does not tell its figures");
+    return MeasuredRun{std::move(measured->summary), std::move(measured->trace)};
+  };
+  return MeasureAndPrint(run, options, train);
+}
+
+}  // namespace
+
+ExitCode RunMeasuredCompare(const CompareOptions& options) {
+  const bool fleet = options.fleet.wanted;
+  auto run = ReadRunFile(options.file, fleet ? RunFileData::kElsewhere : RunFileData::kReadable);
+  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  run->validate = {};  // its loss is the same under all
+  run->replan = {};    // each is measured as it is
+  if (options.out.empty()) run->checkpoint = {.none = true};
+  run->train.steps = options.steps;
+  if (options.memory > 0) run->memory = static_cast<int64_t>(std::min(options.memory, 1e18));
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the trainings must still be ended
-  StopSignals signals;
-  auto rows = MeasureAll(ContestantsToMeasure(*run, asked), options, folder, &signals);
-  if (rows.status().code() == absl::StatusCode::kCancelled) {
-    PrintMessage(rows.status().message());
-    return kExitInterrupted;
-  }
-  if (!rows.ok()) return Fail(kExitFailed, rows.status().message());
-  const Measuring measuring = {SizesText(*run, asked), options.steps, options.repeats,
-                               options.device.device == "cpu" ? CoresOfProcess() : 0, OutputStyle()};
-  const ExitCode printed = PrintData(options.json ? MeasuredJson(*run, measuring, *rows).dump(2) + "\n"
-                                                  : MeasuredTable(*run, measuring, *rows));
-  if (printed != kExitOk) return printed;
-  const bool any = std::any_of(rows->begin(), rows->end(), [](const MeasuredRow& row) { return row.ran; });
-  return any ? kExitOk : Fail(kExitFailed, "no schedule ran; the reasons are above");
+  StopSignals signals;       // before any thread
+  return fleet ? MeasureOnFleet(*run, options, &signals) : MeasureHere(*run, options, &signals);
 }
 
 }  // namespace weft

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/commands/coordinator_access.h"
 #include "client/commands/found_trace.h"
 #include "client/console/console.h"
 #include "nlohmann/json.hpp"
@@ -72,6 +71,7 @@ absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, in
   absl::StatusOr<FoundTrace> found = AwaitTrace(client, *id, signals);
   if (!found.ok()) return found.status();
   FleetRun measured{*std::move(found->trace), {}};
+  measured.summary = nlohmann::json::parse(found->summary, nullptr, /*allow_exceptions=*/false);
   for (const int32_t member : ended->member_of_rank) measured.workers.push_back(ended->members.at(member));
   return measured;
 }

@@ -8,16 +8,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/commands/coordinator_access.h"
 #include "client/files/trace_file.h"
 #include "client/runs/runs_client.h"
 #include "client/training/stop_signals.h"
+#include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 
 namespace weft {
 
+struct FleetOptions {
+  bool wanted = false;  // train on workers of the coordinator, in place of this machine
+  CoordinatorOptions coordinator;
+  std::string pool;  // pool of these workers; "" for those of none
+};
+
 struct FleetRun {
   Trace trace;
   std::vector<std::string> workers;  // by rank: label of its worker (worker_info.h)
+  nlohmann::json summary = {};       // summary.json; no object if the coordinator does not tell it
 };
 
 // Waits for free workers of the pool as any run does. Cancelled for a stop signal, with its name;

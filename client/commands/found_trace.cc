@@ -69,7 +69,8 @@ absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run) {
   absl::StatusOr<RunSpec> spec =
       ParseRunSpec(nlohmann::json::parse(fetched->run, nullptr, /*allow_exceptions=*/false));
   if (!spec.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", spec.status().message()));
-  return FoundTrace{name, "", std::move(fetched->trace), std::move(trace), std::move(spec)};
+  return FoundTrace{
+      name, "", std::move(fetched->trace), std::move(trace), std::move(spec), std::move(fetched->summary)};
 }
 
 ExitCode FailToFetch(const absl::Status& status) {

@@ -21,6 +21,7 @@ struct FoundTrace {
   std::string text;    // the trace as it came from a coordinator; "" for a file
   absl::StatusOr<Trace> trace;
   absl::StatusOr<RunSpec> run;
+  std::string summary = {};  // summary.json of a coordinator's run that has finished; "" for others
 };
 
 // Returns the number of a coordinator's run, if `place` is one and no file or folder.

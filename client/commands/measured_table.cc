@@ -223,8 +223,9 @@ std::string MeasuredTable(const RunSpec& run, const Measuring& measuring,
                       "\n");
     }
   }
-  std::string out = absl::StrFormat("%s: %s; measured over %d steps on this machine", run.name,
-                                    measuring.sizes, measuring.steps);
+  std::string out =
+      absl::StrFormat("%s: %s; measured over %d steps on %s", run.name, measuring.sizes, measuring.steps,
+                      measuring.fleet ? "workers of the coordinator" : "this machine");
   if (measuring.repeats > 1)
     absl::StrAppendFormat(&out, ", %d times in turn: the median run, and the spread", measuring.repeats);
   out = WrapText(out, measuring.style.width) + "\n\n";

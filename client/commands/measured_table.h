@@ -16,7 +16,8 @@ namespace weft {
 struct Measuring {
   std::string sizes;  // SizesText (contestants.h)
   int steps = 1, repeats = 1;
-  int cores = 0;  // cores that the processes could use; 0 where their number says nothing
+  int cores = 0;       // cores that the processes could use; 0 where their number says nothing
+  bool fleet = false;  // on workers of a coordinator, not on this machine
   TextStyle style = {};
 };
 

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/commands/fleet_run.h"
 #include "client/commands/measured_run.h"
 #include "client/files/profile.h"
 #include "client/files/run_file.h"
@@ -180,7 +179,7 @@ absl::StatusOr<std::vector<ProfiledRun>> TrainForLinks(const RunSpec& run, const
   std::vector<ProfiledRun> linked;
   const auto layers = static_cast<int>(CountLayers(run.model).size());
   if (layers < 2) return linked;  // nothing is sent
-  const bool pairs = options.fleet && options.ranks > 1;
+  const bool pairs = options.fleet.wanted && options.ranks > 1;
   for (const RankRing& ring : pairs ? RingsOf(options.ranks, layers) : std::vector<RankRing>{RankRing()}) {
     auto measured = train(LinkProfilingRun(run, options.steps, ring), ring.ranks,
                           absl::StrCat("links-", ring.first, "-", ring.shift));
@@ -292,10 +291,10 @@ ExitCode MeasureHere(const RunSpec& run, const ProfileOptions& options, StopSign
 }
 
 ExitCode MeasureOnFleet(const RunSpec& run, const ProfileOptions& options, StopSignals* signals) {
-  const auto client = ConnectTo(options.coordinator);
+  const auto client = ConnectTo(options.fleet.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const auto train = [&](const RunSpec& part, int processes, const std::string&) {
-    return TrainOnFleet(**client, part, processes, options.pool, signals);
+    return TrainOnFleet(**client, part, processes, options.fleet.pool, signals);
   };
   return MeasureProfile(run, options, train, client->get());
 }
@@ -306,13 +305,14 @@ ExitCode RunProfile(const ProfileOptions& options) {
   const auto asked = ReadAutoSchedule(options.file);
   if (!asked.ok()) return Fail(kExitBadConfiguration, asked.status().message());
   const nlohmann::json alone = PlanOnOneRank();  // layers are measured one by one
-  const RunFileData data = options.fleet ? RunFileData::kElsewhere : RunFileData::kReadable;
+  const RunFileData data = options.fleet.wanted ? RunFileData::kElsewhere : RunFileData::kReadable;
   auto run = ReadRunFile(options.file, data, asked->has_value() ? &alone : nullptr);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   run->validate = {};        // it would be measured too
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
   StopSignals signals;       // before any thread
-  return options.fleet ? MeasureOnFleet(*run, options, &signals) : MeasureHere(*run, options, &signals);
+  return options.fleet.wanted ? MeasureOnFleet(*run, options, &signals)
+                              : MeasureHere(*run, options, &signals);
 }
 
 }  // namespace weft

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/commands/coordinator_access.h"
+#include "client/commands/fleet_run.h"
 #include "client/console/console.h"
 #include "client/files/measured_link.h"
 #include "client/files/measured_network.h"
@@ -24,9 +24,7 @@ struct ProfileOptions {
   std::string output;   // the profile's file; empty for standard output
   int ranks = 0;        // ranks whose speeds are measured, each in a process of its own; 0 for none
   std::string network;  // file of the network that these ranks make; with `ranks`
-  bool fleet = false;   // measure on workers of the coordinator; else on this machine, on `device`
-  CoordinatorOptions coordinator;
-  std::string pool;  // pool of these workers; "" for none
+  FleetOptions fleet;   // in place of this machine and `device`
 };
 
 // Returns the run with each layer as a stage, one micro-batch of the same size a step, and all on one rank,

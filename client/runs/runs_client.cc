@@ -134,6 +134,7 @@ class GrpcRunsClient final : public RunsClient {
       for (v1::TracePart part; reader->Read(&part);) {
         trace.run += part.run();
         trace.trace += part.trace();
+        trace.summary += part.summary();
       }
       return reader->Finish();
     };

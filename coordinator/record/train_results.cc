@@ -390,7 +390,9 @@ absl::StatusOr<RunTrace> ReadRunTrace(const std::string& folder) {
   if (!run.is_object() || !run.contains("run") || !trace_file)
     return absl::NotFoundError(absl::StrCat("a run that has made a step leaves run.json and trace.json in ",
                                             folder, ", which are not there now"));
-  return RunTrace{run["run"].dump(), std::move(trace).str()};
+  std::ifstream summary_file(folder + "/summary.json", std::ios::binary);
+  const std::string summary{std::istreambuf_iterator<char>(summary_file), std::istreambuf_iterator<char>()};
+  return RunTrace{run["run"].dump(), std::move(trace).str(), summary};
 }
 
 absl::Status WriteSummary(const TrainResults& results, const std::string& folder) {

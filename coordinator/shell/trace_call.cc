@@ -57,6 +57,7 @@ class TraceCall final : public Call {
   void Begin(RunTrace trace) {
     trace_ = std::move(trace.trace);
     part_.set_run(std::move(trace.run));
+    part_.set_summary(std::move(trace.summary));
     Write();
   }
 

@@ -188,9 +188,9 @@ absl::StatusOr<EtcdPlace> ParseEtcdPlace(absl::string_view text) {
 }
 
 std::unique_ptr<Store> MakeEtcdStore(std::shared_ptr<EtcdClient> client,
-                                     std::shared_ptr<const EtcdLeadership> leadership, std::string prefix,
-                                     int64_t unix_minus_monotonic_ns) {
-  return std::make_unique<EtcdStore>(std::move(client), std::move(leadership), std::move(prefix),
+                                     std::shared_ptr<const EtcdLeadership> leadership,
+                                     const std::string& prefix, int64_t unix_minus_monotonic_ns) {
+  return std::make_unique<EtcdStore>(std::move(client), std::move(leadership), prefix,
                                      unix_minus_monotonic_ns);
 }
 

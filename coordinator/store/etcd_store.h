@@ -44,8 +44,8 @@ bool IsEtcdPlace(absl::string_view text);
 absl::StatusOr<EtcdPlace> ParseEtcdPlace(absl::string_view text);
 
 std::unique_ptr<Store> MakeEtcdStore(std::shared_ptr<EtcdClient> client,
-                                     std::shared_ptr<const EtcdLeadership> leadership, std::string prefix,
-                                     int64_t unix_minus_monotonic_ns);
+                                     std::shared_ptr<const EtcdLeadership> leadership,
+                                     const std::string& prefix, int64_t unix_minus_monotonic_ns);
 
 }  // namespace weft
 

@@ -7,8 +7,9 @@
 namespace weft {
 
 struct RunTrace {
-  std::string run;    // JSON of the run file, with the schedule that the jobs follow
-  std::string trace;  // the jobs of the last steps that have ended, as trace.json has them
+  std::string run;           // JSON of the run file, with the schedule that the jobs follow
+  std::string trace;         // the jobs of the last steps that have ended, as trace.json has them
+  std::string summary = {};  // summary.json of a run that has finished; "" for others
 };
 
 }  // namespace weft

@@ -402,6 +402,24 @@ TEST_F(Runs, ProfiledOnAFleet_NetworkHasItsHostsSpeedsAndLinks) {
   EXPECT_THAT(Weft({"ls"}).out, ::testing::Not(HasSubstr("waiting")));
 }
 
+TEST_F(Runs, SchedulesMeasuredOnAFleet_AreComparedByWhatItsWorkersTook) {
+  StartWorkers(2);
+  const std::string file = WriteSmallRun(folder_);
+  const CommandResult result = Weft({"compare", file, "--measure", "--fleet", "--ranks", "2", "--schedules",
+                                     "1f1b,gpipe,ddp", "--repeats", "2", "-o", "json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json rows = Json::parse(result.out)["schedules"];
+  ASSERT_EQ(rows.size(), 3u) << rows;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(rows[i]["processes"], 2) << rows[i];
+    EXPECT_EQ(rows[i]["step_seconds_of_repeats"].size(), 2u) << rows[i];
+    EXPECT_GT(rows[i]["step_seconds"], 0) << rows[i];
+    EXPECT_GT(rows[i]["bytes_sent"].size(), 0u) << rows[i];
+  }
+  EXPECT_FALSE(rows[2]["ran"]) << "it takes a rank for each micro-batch";
+  EXPECT_EQ(Json::parse(Weft({"ls", "-o", "json"}).out).size(), 4u) << "each was a run of its own";
+}
+
 // A time namespace gives a process another monotonic clock, as another machine has.
 TEST_F(Runs, OnWorkersWhoseClocksDiffer_TimesAreThoseOfOneClock) {
   const std::vector<std::string> elsewhere = {"/usr/bin/unshare", "--time", "--monotonic", "1000000"};
