@@ -48,7 +48,7 @@ absl::Status WriteNewFile(const std::string& path, const std::string& text, bool
   if (fd < 0) return FileError("create", path);
   const bool written =
       write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
-  const absl::Status status = written ? absl::OkStatus() : FileError("write", path);
+  absl::Status status = written ? absl::OkStatus() : FileError("write", path);
   close(fd);
   return status;
 }
@@ -113,7 +113,7 @@ absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& au
   const auto made = IssueCertificate(authority, {identity.text(), identity.uri(), options.hosts, validity});
   if (!made.ok()) return made.status();
   const std::string folder = absl::StrCat(options.folder, "/", identity.name);
-  const absl::Status written = PutFolder(
+  absl::Status written = PutFolder(
       folder, {{"ca.crt", authority.certificate}, {"tls.crt", made->certificate}, {"tls.key", made->key}});
   if (!written.ok()) return written;
   const std::string end =

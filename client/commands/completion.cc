@@ -33,6 +33,7 @@ std::string BashReply(const CompletedValue& value) {
 
 std::string Bash(const std::vector<CompletedCommand>& commands, const std::vector<CompletedFlag>& flags) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const CompletedCommand& command : commands) names.push_back(command.name);
   std::string out = absl::StrCat(
       "# Completes weft's commands and flags in bash. In ~/.bashrc:  source <(weft completion bash)\n"

@@ -39,6 +39,7 @@ ExitCode AskDaemon(const ConfigOptions& options, const std::string& program) {
                                                                   : "values"});
   }
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execv(path.c_str(), arguments.data());

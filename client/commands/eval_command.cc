@@ -42,8 +42,7 @@ Json OtherData(const EvalOptions& options) {
 
 absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
   const Json data = OtherData(options);
-  const auto file =
-      ReadRunFile(options.file, data.is_null() ? RunFileData::kReadable : RunFileData::kIgnored);
+  auto file = ReadRunFile(options.file, data.is_null() ? RunFileData::kReadable : RunFileData::kIgnored);
   if (file.ok() && options.validation && !file->validate.any())
     return absl::InvalidArgumentError(absl::StrCat(options.file, ": has no section `validate`"));
   if (!file.ok() || data.is_null()) return file;

@@ -170,7 +170,7 @@ ExitCode RunGenerate(const GenerateOptions& options) {
       [&](const Json& line) {
         if (!line.contains("token") || !line["token"].is_number_integer())
           return absl::InternalError("weft-worker wrote a line that is not a token");
-        const absl::Status added = page.Add(line["token"]);
+        absl::Status added = page.Add(line["token"]);
         unread = !added.ok();
         return added;
       },

@@ -35,8 +35,11 @@ absl::StatusOr<Look> LookAround(RunsClient& client) {
   }
   for (const uint64_t id : served) {
     auto run = client.Get(id);
-    if (run.ok()) look.runs.push_back(*std::move(run));
-    if (!run.ok() && !absl::IsNotFound(run.status())) return run.status();
+    if (run.ok()) {
+      look.runs.push_back(*std::move(run));
+    } else if (!absl::IsNotFound(run.status())) {
+      return run.status();
+    }
   }
   return look;
 }

@@ -68,7 +68,7 @@ absl::StatusOr<OtlpCounts> WriteSpans(const FoundTrace& found, const Graph* grap
                std::back_inserter(input.transfers), [](const DrawnTransfer& t) { return t.job.stage >= 0; });
   input.graph = graph;
   std::ofstream file(path, std::ios::binary);
-  const auto counts = WriteOtlp(input, [&](absl::string_view piece) {
+  auto counts = WriteOtlp(input, [&](absl::string_view piece) {
     file.write(piece.data(), static_cast<std::streamsize>(piece.size()));
   });
   file.close();

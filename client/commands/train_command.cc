@@ -189,7 +189,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   const auto ready = [&](const RunSpec& read) {
     shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
     former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
-    if (const absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok()) {
+    if (absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok()) {
       refused = FailOnFolder(free);
       return free;
     }

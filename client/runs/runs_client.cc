@@ -253,7 +253,7 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
   bool seen = false;
   while (true) {
     bool heard = false;
-    const absl::Status status = client.Watch(run, [&](const RunEvent& event) {
+    absl::Status status = client.Watch(run, [&](const RunEvent& event) {
       heard = seen = known = true;
       return hear(event);
     });
@@ -277,7 +277,7 @@ absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest
   const int64_t start = MonotonicNow();
   bool there = false;  // true if a server listens, however slow
   while (true) {
-    const absl::StatusOr<uint64_t> run = client.Submit(request);
+    absl::StatusOr<uint64_t> run = client.Submit(request);
     const absl::StatusCode code = run.status().code();
     const bool unanswered =
         code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;

@@ -177,7 +177,7 @@ absl::Status LocalTraining::Start() {
   auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return scratch.status();
   scratch_ = *std::move(scratch);
-  const absl::Status served = StartServer();
+  absl::Status served = StartServer();
   if (!served.ok()) return served;
   SubmitRequest request;
   request.spec = spec_text_;

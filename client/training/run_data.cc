@@ -152,7 +152,7 @@ absl::Status CheckGraphs(const std::string& file, const RunSpec& run) {
   WorkerTask task;
   if (absl::Status started = task.Start("--check", run, {}); !started.ok()) return started;
   std::string problem;
-  const absl::Status ended = task.Watch(
+  absl::Status ended = task.Watch(
       [&problem](const nlohmann::json& line) {
         problem = line.value("problem", std::string());
         return absl::OkStatus();
