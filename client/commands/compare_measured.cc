@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,35 +35,37 @@ std::string FolderOf(absl::string_view schedule) {
   return name.substr(0, 120);
 }
 
-// Trains a run of so many ranks; `name` tells its folder from others. Cancelled for a stop signal.
-using TrainRun =
-    std::function<absl::StatusOr<MeasuredRun>(const RunSpec& run, int ranks, const std::string& name)>;
-
-// Trains under one schedule; the row is complete but for its name.
-absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, int repeat, const TrainRun& train) {
+// Trains under one schedule; the row is complete but for its name. Cancelled for a stop signal.
+absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& options, int repeat,
+                                    const TrainRun& train) {
   const auto schedule = CheckedScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
   const std::string suffix = repeat == 0 ? "" : absl::StrCat(".repeat", repeat + 1);
-  const auto measured =
-      train(run, schedule->scheme.ranks, absl::StrCat(FolderOf(ToText(run.schedule)), suffix));
+  const int ranks = schedule->scheme.ranks;
+  const bool one_each = options.fleet.wanted && options.processes == 0;
+  const int processes = one_each ? ranks : std::min(options.processes, ranks);
+  const auto measured = train(run, processes, absl::StrCat(FolderOf(ToText(run.schedule)), suffix));
   if (!measured.ok()) return measured.status();
+  if (!measured->summary.is_object())
+    return absl::FailedPreconditionError("the coordinator, of an older release, does not tell its figures");
   return RowOf(run, *schedule, *measured);
 }
 
 // Measures one schedule after another, all of them before any is repeated: a disturbance of the machine then
 // meets one training of each. Cancelled for a stop signal.
-absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants, int count,
-                                                    const TrainRun& train) {
+absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants,
+                                                    const CompareOptions& options, const TrainRun& train) {
   std::vector<std::vector<MeasuredRow>> repeats(contestants.size());
   std::vector<absl::Status> failed(contestants.size());
-  for (int repeat = 0; repeat < count; ++repeat) {
-    const std::string round = count == 1 ? "" : absl::StrFormat(", round %d of %d", repeat + 1, count);
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    const std::string round =
+        options.repeats == 1 ? "" : absl::StrFormat(", round %d of %d", repeat + 1, options.repeats);
     for (size_t i = 0; i < contestants.size(); ++i) {
       const Contestant& one = contestants[i];
       if (!failed[i].ok()) continue;
       PrintMessage(absl::StrFormat("%d of %d%s: %s", i + 1, contestants.size(), round, one.schedule));
-      auto row =
-          one.run.ok() ? Measure(*one.run, repeat, train) : absl::StatusOr<MeasuredRow>(one.run.status());
+      auto row = one.run.ok() ? Measure(*one.run, options, repeat, train)
+                              : absl::StatusOr<MeasuredRow>(one.run.status());
       if (row.status().code() == absl::StatusCode::kCancelled) return row.status();
       failed[i] = row.status();
       if (row.ok()) repeats[i].push_back(*std::move(row));
@@ -85,12 +86,8 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant
 // Trains by `train`, and prints the table.
 ExitCode MeasureAndPrint(const RunSpec& run, const CompareOptions& options, const TrainRun& train) {
   const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
-  auto rows = MeasureAll(ContestantsToMeasure(run, asked), options.repeats, train);
-  if (rows.status().code() == absl::StatusCode::kCancelled) {
-    PrintMessage(rows.status().message());
-    return kExitInterrupted;
-  }
-  if (!rows.ok()) return Fail(kExitFailed, rows.status().message());
+  auto rows = MeasureAll(ContestantsToMeasure(run, asked), options, train);
+  if (!rows.ok()) return EndMeasuring(rows.status());
   const bool shares_cores = !options.fleet.wanted && options.device.device == "cpu";
   const Measuring measuring = {SizesText(run, asked), options.steps,
                                options.repeats,       shares_cores ? CoresOfProcess() : 0,
@@ -118,22 +115,16 @@ ExitCode MeasureHere(const RunSpec& run, const CompareOptions& options, StopSign
     scratch = *std::move(made);
     folder = *scratch / "runs";
   }
-  return MeasureAndPrint(run, options, [&](const RunSpec& part, int ranks, const std::string& name) {
-    return TrainAndMeasure(part, std::min(options.processes, ranks), options.device,
-                           absl::StrCat(folder, "/", name), signals);
+  return MeasureAndPrint(run, options, [&](const RunSpec& part, int processes, const std::string& name) {
+    return TrainAndMeasure(part, processes, options.device, absl::StrCat(folder, "/", name), signals);
   });
 }
 
 ExitCode MeasureOnFleet(const RunSpec& run, const CompareOptions& options, StopSignals* signals) {
   const auto client = ConnectTo(options.fleet.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
-  const auto train = [&](const RunSpec& part, int ranks, const std::string&) -> absl::StatusOr<MeasuredRun> {
-    const int processes = options.processes == 0 ? ranks : std::min(options.processes, ranks);
-    auto measured = TrainOnFleet(**client, part, processes, options.fleet.pool, signals);
-    if (!measured.ok()) return measured.status();
-    if (!measured->summary.is_object())
-      return absl::FailedPreconditionError("the coordinator, of an older release, does not tell its figures");
-    return MeasuredRun{std::move(measured->summary), std::move(measured->trace)};
+  const auto train = [&](const RunSpec& part, int processes, const std::string&) {
+    return TrainOnFleet(**client, part, processes, options.fleet.pool, signals);
   };
   return MeasureAndPrint(run, options, train);
 }

@@ -54,8 +54,8 @@ absl::StatusOr<FoundTrace> AwaitTrace(RunsClient& client, uint64_t run, StopSign
 
 }  // namespace
 
-absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, int processes,
-                                      const std::string& pool, StopSignals* signals) {
+absl::StatusOr<MeasuredRun> TrainOnFleet(RunsClient& client, const RunSpec& run, int processes,
+                                         const std::string& pool, StopSignals* signals) {
   SubmitRequest request;
   request.spec = ToJson(run).dump();
   request.request = RequestName();
@@ -70,8 +70,8 @@ absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, in
         absl::StrCat("run ", *id, " (", run.name, ") ", RunStateName(ended->state), ": ", ended->reason));
   absl::StatusOr<FoundTrace> found = AwaitTrace(client, *id, signals);
   if (!found.ok()) return found.status();
-  FleetRun measured{*std::move(found->trace), {}};
-  measured.summary = nlohmann::json::parse(found->summary, nullptr, /*allow_exceptions=*/false);
+  MeasuredRun measured{nlohmann::json::parse(found->summary, nullptr, /*allow_exceptions=*/false),
+                       *std::move(found->trace)};
   for (const int32_t member : ended->member_of_rank) measured.workers.push_back(ended->members.at(member));
   return measured;
 }

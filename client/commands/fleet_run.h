@@ -9,10 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "client/commands/coordinator_access.h"
-#include "client/files/trace_file.h"
+#include "client/commands/measured_schedules.h"
 #include "client/runs/runs_client.h"
 #include "client/training/stop_signals.h"
-#include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -23,16 +22,10 @@ struct FleetOptions {
   std::string pool;  // pool of these workers; "" for those of none
 };
 
-struct FleetRun {
-  Trace trace;
-  std::vector<std::string> workers;  // by rank: label of its worker (worker_info.h)
-  nlohmann::json summary = {};       // summary.json; no object if the coordinator does not tell it
-};
-
 // Waits for free workers of the pool as any run does. Cancelled for a stop signal, with its name;
 // FailedPrecondition if the run failed, with its reason; else the coordinator's status.
-absl::StatusOr<FleetRun> TrainOnFleet(RunsClient& client, const RunSpec& run, int processes,
-                                      const std::string& pool, StopSignals* signals);
+absl::StatusOr<MeasuredRun> TrainOnFleet(RunsClient& client, const RunSpec& run, int processes,
+                                         const std::string& pool, StopSignals* signals);
 
 // Returns the node of each of the workers; "" for one that is not connected any more.
 absl::StatusOr<std::vector<std::string>> NodesOf(RunsClient& client, const std::vector<std::string>& workers);

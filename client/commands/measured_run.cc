@@ -103,4 +103,10 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
   return measured;
 }
 
+ExitCode EndMeasuring(const absl::Status& status) {
+  if (!absl::IsCancelled(status)) return Fail(ExitCodeOf(status), status.message());
+  PrintMessage(status.message());
+  return kExitInterrupted;
+}
+
 }  // namespace weft

@@ -21,8 +21,11 @@
 namespace weft {
 
 struct MeasuredRun {
-  nlohmann::json summary;  // summary.json (docs/guide/outputs.md)
+  nlohmann::json
+      summary;  // summary.json (docs/guide/outputs.md); no object if a coordinator does not tell it
   Trace trace;
+  // By rank, the label of its worker (worker_info.h); empty for a training on this machine.
+  std::vector<std::string> workers = {};
 };
 
 // Returns the costs with which the simulator repeats the run: the mean duration of each kind of job on each

@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -150,17 +149,11 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
 
 namespace {
 
-// A short training, and the worker of each rank; none if it was on this machine.
-using ProfiledRun = FleetRun;
-// Trains a run on so many processes; `name` tells its folder from others.
-using TrainRun =
-    std::function<absl::StatusOr<ProfiledRun>(const RunSpec& run, int processes, const std::string& name)>;
-
 // The short trainings behind a profile.
 struct ProfiledRuns {
-  ProfiledRun whole, split;
-  std::vector<ProfiledRun> linked;
-  ProfiledRun sped;
+  MeasuredRun whole, split;
+  std::vector<MeasuredRun> linked;
+  MeasuredRun sped;
 };
 
 // Returns the speeds of ranks that have done the same jobs, without the first step.
@@ -174,9 +167,9 @@ std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace, int ranks) 
 
 // Trains such that the links between processes are used: between each two workers of a fleet, else between
 // two processes of this machine. A machine may have a device for one process alone: then there is none.
-absl::StatusOr<std::vector<ProfiledRun>> TrainForLinks(const RunSpec& run, const ProfileOptions& options,
+absl::StatusOr<std::vector<MeasuredRun>> TrainForLinks(const RunSpec& run, const ProfileOptions& options,
                                                        const TrainRun& train) {
-  std::vector<ProfiledRun> linked;
+  std::vector<MeasuredRun> linked;
   const auto layers = static_cast<int>(CountLayers(run.model).size());
   if (layers < 2) return linked;  // nothing is sent
   const bool pairs = options.fleet.wanted && options.ranks > 1;
@@ -214,11 +207,11 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
 
 // Returns the transfers of the runs between the workers, with their places among these as ranks.
 std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& workers,
-                                          const std::vector<ProfiledRun>& runs) {
+                                          const std::vector<MeasuredRun>& runs) {
   std::map<std::string, Rank> place;
   for (size_t r = 0; r < workers.size(); ++r) place[workers[r]] = static_cast<Rank>(r);
   std::vector<DrawnTransfer> among;
-  for (const ProfiledRun& run : runs) {
+  for (const MeasuredRun& run : runs) {
     for (DrawnTransfer t : run.trace.transfers) {
       const auto from = place.find(run.workers.at(t.from)), to = place.find(run.workers.at(t.to));
       if (from == place.end() || to == place.end() || from == to) continue;
@@ -231,9 +224,9 @@ std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& worker
 }
 
 // Returns the link of the profile: that of any two processes.
-MeasuredLink LinkOfRuns(const std::vector<ProfiledRun>& runs) {
+MeasuredLink LinkOfRuns(const std::vector<MeasuredRun>& runs) {
   std::vector<DrawnTransfer> transfers;
-  for (const ProfiledRun& run : runs)
+  for (const MeasuredRun& run : runs)
     transfers.insert(transfers.end(), run.trace.transfers.begin(), run.trace.transfers.end());
   return LinkOf(transfers);
 }
@@ -254,16 +247,14 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileO
   return network;
 }
 
-ExitCode FailToMeasure(const absl::Status& status) { return Fail(ExitCodeOf(status), status.message()); }
-
 // Trains by `train`, and writes what that measured.
 ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const TrainRun& train,
                         RunsClient* client) {
   const auto runs = TrainForProfile(run, options, train);
-  if (!runs.ok()) return FailToMeasure(runs.status());
+  if (!runs.ok()) return EndMeasuring(runs.status());
   if (options.ranks > 0) {
     const auto network = NetworkOfRuns(run, options, *runs, client);
-    if (!network.ok()) return FailToMeasure(network.status());
+    if (!network.ok()) return EndMeasuring(network.status());
     const ExitCode code = Print(NetworkText(options.file, *network), options.network);
     if (code != kExitOk) return code;
   }
@@ -281,11 +272,8 @@ ExitCode MeasureHere(const RunSpec& run, const ProfileOptions& options, StopSign
     return Fail(kExitBadConfiguration, data.message());
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
-  const auto train = [&](const RunSpec& part, int processes,
-                         const std::string& name) -> absl::StatusOr<ProfiledRun> {
-    auto measured = TrainAndMeasure(part, processes, options.device, **scratch / name, signals);
-    if (!measured.ok()) return measured.status();
-    return ProfiledRun{std::move(measured->trace), {}};
+  const auto train = [&](const RunSpec& part, int processes, const std::string& name) {
+    return TrainAndMeasure(part, processes, options.device, **scratch / name, signals);
   };
   return MeasureProfile(run, options, train, nullptr);
 }
@@ -308,7 +296,7 @@ ExitCode RunProfile(const ProfileOptions& options) {
   const RunFileData data = options.fleet.wanted ? RunFileData::kElsewhere : RunFileData::kReadable;
   auto run = ReadRunFile(options.file, data, asked->has_value() ? &alone : nullptr);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  run->validate = {};        // it would be measured too
+  run->validate = {};        // its data need not be there
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
   StopSignals signals;       // before any thread
   return options.fleet.wanted ? MeasureOnFleet(*run, options, &signals)
