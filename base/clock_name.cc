@@ -8,14 +8,19 @@
 
 namespace weft {
 
-std::string ClockName() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
+std::string KernelSpace(const std::string& kind) {
   std::string boot;
-  if (!std::getline(file, boot) || boot.empty()) return "";
-  // A kernel without time namespaces has no such link, and one clock for all.
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   char space[64];
-  const ssize_t length = readlink("/proc/self/ns/time", space, sizeof space);
-  return length <= 0 ? boot : absl::StrCat(boot, " ", absl::string_view(space, static_cast<size_t>(length)));
+  const ssize_t length = readlink(absl::StrCat("/proc/self/ns/", kind).c_str(), space, sizeof space);
+  return absl::StrCat(
+      boot, "/", length > 0 ? absl::string_view(space, static_cast<size_t>(length)) : absl::string_view());
+}
+
+// A kernel without time namespaces has one clock for all.
+std::string ClockName() {
+  const std::string name = KernelSpace("time");
+  return name.front() == '/' ? "" : name;
 }
 
 }  // namespace weft

@@ -11,17 +11,12 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock_name.h"
 
 namespace weft {
 namespace {
 
-std::string MachineId() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char ns[64];
-  const ssize_t n = readlink("/proc/self/ns/pid", ns, sizeof(ns));
-  return absl::StrCat(boot, "/", n > 0 ? std::string(ns, n) : "");
-}
+std::string MachineId() { return KernelSpace("pid"); }
 
 // Reads field 22 of /proc/<pid>/stat; returns 0 if there is no such process.
 uint64_t StartTime(int32_t pid) {
