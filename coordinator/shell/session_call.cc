@@ -40,13 +40,13 @@ bool SessionCall::OnDone(int kind, bool ok) {
         writing_ = false;
         FinishNow();
       } else if (ok) {
-        Flush(MonotonicNow());
+        WriteNext(MonotonicNow());
       }
       break;
     default:
       break;
   }
-  return in_flight_ > 0;
+  return in_flight_ > 0 || read_due_;
 }
 
 void SessionCall::OnRead(bool ok) {
@@ -56,9 +56,14 @@ void SessionCall::OnRead(bool ok) {
     return;
   }
   if (finish_.has_value()) return;  // the stream ends: no more messages are wanted
+  // One read is pending or due while the stream lives, so that its end is noticed.
+  read_due_ = true;
   OnBytes();
-  // One read is always pending while the stream lives, so that its end is noticed.
-  stream_.Read(&bytes_, Begin(kRead));
+  if (session_ == nullptr) ReadAgain();
+}
+
+void SessionCall::ReadAgain() {
+  if (std::exchange(read_due_, false)) stream_.Read(&bytes_, Begin(kRead));
 }
 
 void SessionCall::OnBytes() {
@@ -125,10 +130,16 @@ void SessionCall::Leave(bool over, const std::string& reason) {
   if (session_ == nullptr) return;
   Session* session = std::exchange(session_, nullptr);
   session->call = nullptr;
+  ReadAgain();
   host_->Detached(session, over, reason);
 }
 
 void SessionCall::Flush(int64_t now) {
+  WriteNext(now);
+  ReadAgain();
+}
+
+void SessionCall::WriteNext(int64_t now) {
   if (writing_ || finish_.has_value() || session_ == nullptr) return;
   const absl::StatusOr<bool> next = session_->end.Next(now, &out_);
   if (!next.ok()) {
@@ -147,6 +158,7 @@ void SessionCall::Flush(int64_t now) {
 void SessionCall::Abandon() {
   session_ = nullptr;
   context_.TryCancel();
+  ReadAgain();
 }
 
 bool SessionCall::IsLocal() const {

@@ -1,6 +1,9 @@
 // Serves one connection of a session at the coordinator: a gRPC stream, read continuously, with at most one
 // write in flight.
 //
+// The next read begins when what came has been answered, at the end of the loop's turn: gRPC sends a packet
+// of its own then, to admit what was read before, which would wake the worker ahead of the answer.
+//
 // While a write is in flight, the core's messages gather in the session's StreamEnd; the next write takes all
 // of them. A session outlives its call: when the stream breaks, the session stays and a later call takes it
 // over (session_table.h).
@@ -65,7 +68,8 @@ class SessionCall final : public Call {
 
   bool OnDone(int kind, bool ok) override;
 
-  // Writes the session's messages, or ends the stream if it is closing, unless a write is in flight.
+  // Writes the session's messages, or ends the stream if it is closing, unless a write is in flight; then
+  // reads on.
   void Flush(int64_t now);
   // Gives the session up to another call that took it over.
   void Abandon();
@@ -78,7 +82,9 @@ class SessionCall final : public Call {
   void OnRead(bool ok);
   void OnBytes();
   void OnFirst();
+  void WriteNext(int64_t now);
   void Write();
+  void ReadAgain();
   void OnPacket();
   void Leave(bool over, const std::string& reason);
   void Finish(const absl::Status& status);
@@ -94,6 +100,7 @@ class SessionCall final : public Call {
   v1::CoordinatorMessage out_;
   Operation operations_[kKinds];
   int in_flight_ = 0;
+  bool read_due_ = false;  // no read is pending, and one should be
   bool writing_ = false;
   Session* session_ = nullptr;
   std::optional<absl::Status> finish_;  // status with which the stream ends; nothing else is written

@@ -36,6 +36,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
     }
     if (session->call != nullptr) session->call->Abandon();
     session->call = call;
+    Queue(session);
     ++resumed_;
     events_->push_back(SessionResumed{session->id});
     return session;
@@ -49,6 +50,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
   std::unique_ptr<Session>& session = sessions_[id];
   session = std::make_unique<Session>(id);
   session->call = call;
+  Queue(session.get());
   events_->push_back(SessionOpened{id});
   return session.get();
 }
@@ -61,6 +63,7 @@ void SessionTable::Arrived(Session* session, std::vector<FromWorker> messages) {
       on_local_(session->id, hello->pid);
     events_->push_back(SessionMessage{session->id, std::move(m)});
   }
+  Queue(session);
   if (std::exchange(session->ack_queued, true)) return;
   if (to_ack_.empty()) ack_at_ = MonotonicNow() + kAckTick;
   to_ack_.push_back(session->id);

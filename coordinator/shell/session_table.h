@@ -36,7 +36,7 @@ class SessionTable final : public SessionHost {
   void Send(OutgoingMessage message);
   void Close(const CloseSession& close);
 
-  // Writes every session that has a message, and the acknowledgements that are due.
+  // Writes every session that has a message, and the acknowledgements that are due, and reads on.
   void Flush(int64_t now);
   int64_t next_deadline() const { return ack_at_; }
 

@@ -1,5 +1,6 @@
 #include "proto/wire/session_stream.h"
 
+#include <grpcpp/alarm.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "base/threads.h"
+#include "proto/session/poll_turn.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/stream_end.h"
@@ -32,17 +34,21 @@ using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorM
 // A connection: one gRPC call with its own completion queue, so that it can be given up and drained by
 // itself.
 struct Connection {
-  enum Tag : intptr_t { kStarted = 1, kRead, kWritten, kFinished };
+  enum Tag : intptr_t { kStarted = 1, kRead, kWritten, kFinished, kKicked };
 
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
+  grpc::Alarm kick;  // ends a wait in the queue
   std::unique_ptr<Stream> stream;
   v1::CoordinatorMessage in;
   v1::WorkerMessage out;
   grpc::Status status;
+  bool read_due = false;     // no read is pending, and one should be
   bool opened = false;       // the coordinator answered `open`
   bool writing = false;      // a write is in flight
   bool half_closed = false;  // the last write was begun
+  bool kicking = false;      // `kick` is in the queue
+  bool finished = false;     // the call is over
 };
 
 void* AsTag(Connection::Tag tag) { return reinterpret_cast<void*>(tag); }
@@ -92,16 +98,23 @@ class GrpcSessionStream final : public SessionStream {
 
   bool Drain(std::vector<FromCoordinator>* messages) override {
     MutexLock lock(mu_);
-    if (status_.ok()) {
-      uint64_t count;
-      while (read(event_fd_, &count, sizeof(count)) > 0) {
-      }
+    GiveBackTurn();
+    return TakeArrived(messages);
+  }
+
+  bool Await(std::vector<FromCoordinator>* messages) override {
+    MutexLock lock(mu_);
+    if (arrived_.empty()) {
+      PollForCaller();
+    } else {
+      turn_.NoteArrived(MonotonicNow());
     }
-    if (arrived_.empty()) return false;
-    messages->insert(messages->end(), std::make_move_iterator(arrived_.begin()),
-                     std::make_move_iterator(arrived_.end()));
-    arrived_.clear();
-    return true;
+    return TakeArrived(messages);
+  }
+
+  void Arm() override {
+    MutexLock lock(mu_);
+    GiveBackTurn();
   }
 
   int event_fd() const override { return event_fd_; }
@@ -159,7 +172,26 @@ class GrpcSessionStream final : public SessionStream {
   void Stop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     stopping_ = true;
     if (connection_ != nullptr) connection_->context.TryCancel();
+    GiveBackTurn();
     changed_.SignalAll();
+  }
+
+  void GiveBackTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (turn_.Rest()) own_turn_.Signal();
+  }
+
+  bool TakeArrived(std::vector<FromCoordinator>* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (status_.ok() && signalled_) {
+      uint64_t count;
+      while (read(event_fd_, &count, sizeof(count)) > 0) {
+      }
+      signalled_ = false;
+    }
+    if (arrived_.empty()) return false;
+    messages->insert(messages->end(), std::make_move_iterator(arrived_.begin()),
+                     std::make_move_iterator(arrived_.end()));
+    arrived_.clear();
+    return true;
   }
 
   // Waits for a change; returns false when it is too late to wait for one.
@@ -169,7 +201,8 @@ class GrpcSessionStream final : public SessionStream {
     return now < deadline;
   }
 
-  void Signal() {
+  void Signal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    signalled_ = true;
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof(one));
   }
@@ -196,12 +229,19 @@ class GrpcSessionStream final : public SessionStream {
       c->writing = true;
       c->out.set_sent_ns(MonotonicNow());
       c->stream->Write(c->out, AsTag(Connection::kWritten));
+      ReadAgain(c);
     } else if (closing_) {
       c->writing = c->half_closed = true;
       c->out.Clear();
       c->out.set_bye(true);
       c->stream->WriteLast(c->out, grpc::WriteOptions(), AsTag(Connection::kWritten));
     }
+  }
+
+  // Begins the next read. gRPC sends a packet of its own then, to admit what was read before: an answer goes
+  // first where it can.
+  void ReadAgain(Connection* c) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (std::exchange(c->read_due, false)) c->stream->Read(&c->in, AsTag(Connection::kRead));
   }
 
   // ---- the thread
@@ -253,25 +293,22 @@ class GrpcSessionStream final : public SessionStream {
     }
     c->stream->StartCall(AsTag(Connection::kStarted));
     int64_t open_deadline = MonotonicNow() + kOpenTimeout;
-    bool finished = false;
-    while (!finished) {
-      void* tag = nullptr;
-      bool ok = false;
-      const int64_t deadline = std::min(open_deadline, NextDeadline());
-      if (c->queue.AsyncNext(&tag, &ok, DeadlineAt(deadline)) == grpc::CompletionQueue::GOT_EVENT) {
-        finished = Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
-      }
-      MutexLock lock(mu_);
-      if (c->opened) {
-        open_deadline = INT64_MAX;
-        WriteIfIdle();
-      } else if (MonotonicNow() >= open_deadline) {
-        c->context.TryCancel();
-        open_deadline = INT64_MAX;
-      }
-    }
     {
       MutexLock lock(mu_);
+      while (!c->finished || turn_.caller_polls()) {
+        if (const int64_t wait = turn_.TakeForOwn(MonotonicNow()); wait > 0) {
+          own_turn_.WaitWithTimeout(mu_, wait);
+        } else {
+          Poll(c, DeadlineAt(std::min(open_deadline, NextDeadline())));
+        }
+        if (c->opened) {
+          open_deadline = INT64_MAX;
+          WriteIfIdle();
+        } else if (MonotonicNow() >= open_deadline) {
+          c->context.TryCancel();
+          open_deadline = INT64_MAX;
+        }
+      }
       connection_ = nullptr;  // from here no other thread touches it
     }
     c->queue.Shutdown();
@@ -280,6 +317,37 @@ class GrpcSessionStream final : public SessionStream {
     while (c->queue.Next(&tag, &ok)) {
     }
     return c->status;
+  }
+
+  // Polls the queue until an event or the deadline and handles the event, without the lock. The caller has
+  // the turn, which this gives back.
+  void Poll(Connection* c, gpr_timespec deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ReadAgain(c);
+    mu_.Unlock();
+    void* tag = nullptr;
+    bool ok = false;
+    bool finished = false;
+    if (c->queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT)
+      finished = Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+    mu_.Lock();
+    c->finished = c->finished || finished;
+    turn_.Return();
+  }
+
+  // Polls once, for a caller that has found nothing, if it is its turn.
+  void PollForCaller() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Connection* c = connection_;
+    if (c == nullptr || !c->opened || c->finished) return;
+    const int64_t now = MonotonicNow();
+    if (!turn_.TakeForCaller(now)) {
+      if (turn_.own_is_in_the_way() && !std::exchange(c->kicking, true))
+        c->kick.Set(&c->queue, gpr_time_0(GPR_CLOCK_MONOTONIC), AsTag(Connection::kKicked));
+      return;
+    }
+    // Long ago, since gRPC rounds times up to its next millisecond and would wait for that.
+    Poll(c, gpr_time_0(GPR_CLOCK_MONOTONIC));
+    WriteIfIdle();
+    if (c->finished) own_turn_.Signal();
   }
 
   // Returns true when the call is over.
@@ -294,16 +362,17 @@ class GrpcSessionStream final : public SessionStream {
         }
         return false;
       case Connection::kRead:
-        if (ok && TakeIn(c)) {
-          c->stream->Read(&c->in, AsTag(Connection::kRead));
-        } else {
-          c->stream->Finish(&c->status, AsTag(Connection::kFinished));
-        }
+        if (!ok || !TakeIn(c)) c->stream->Finish(&c->status, AsTag(Connection::kFinished));
         return false;
       case Connection::kWritten: {
         // When a write fails the call is dead, and the read that is always pending says so.
         MutexLock lock(mu_);
         c->writing = !ok;
+        return false;
+      }
+      case Connection::kKicked: {
+        MutexLock lock(mu_);
+        c->kicking = false;
         return false;
       }
       case Connection::kFinished:
@@ -333,8 +402,9 @@ class GrpcSessionStream final : public SessionStream {
       c->context.TryCancel();
       return false;
     }
+    c->read_due = true;
     changed_.SignalAll();  // it may have acknowledged what Close waits for
-    if (before == 0 && !arrived_.empty()) Signal();
+    if (before == 0 && !arrived_.empty() && !turn_.caller_polls()) Signal();
     return true;
   }
 
@@ -349,8 +419,7 @@ class GrpcSessionStream final : public SessionStream {
     return end_.Resume(now, c->in.open().received());
   }
 
-  int64_t NextDeadline() const {
-    MutexLock lock(mu_);
+  int64_t NextDeadline() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return connection_->opened && !connection_->writing ? end_.next_deadline() : INT64_MAX;
   }
 
@@ -360,10 +429,13 @@ class GrpcSessionStream final : public SessionStream {
   const std::unique_ptr<v1::Coordination::Stub> stub_;
 
   mutable Mutex mu_;
-  CondVar changed_;  // signals over_, stopping_, or what end_ has acknowledged
+  CondVar changed_;   // signals over_, stopping_, or what end_ has acknowledged
+  CondVar own_turn_;  // signals to the own thread that it may poll
+  PollTurn turn_ ABSL_GUARDED_BY(mu_);
   StreamEnd<FromWorker, FromCoordinator> end_ ABSL_GUARDED_BY(mu_);
   std::vector<FromCoordinator> arrived_ ABSL_GUARDED_BY(mu_);
   Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // event_fd_ was written
   uint64_t session_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reconnects_ ABSL_GUARDED_BY(mu_) = 0;
   bool was_open_ ABSL_GUARDED_BY(mu_) = false;  // the coordinator has answered before

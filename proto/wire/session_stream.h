@@ -6,9 +6,10 @@
 // wait. The caller sees an ordered queue each way and one sticky status. A session that the coordinator has
 // ended may be replaced by a new one.
 //
-// Threads: one own thread polls gRPC. Send, Drain, status, Close may be called from any thread. Send writes
-// at once if no write is in flight, which costs some microseconds and no thread switch; else it only queues,
-// and the message goes with the next write. Ownership: destruction closes the session without waiting.
+// Threads: one own thread polls gRPC, or a caller of Await (proto/session/poll_turn.h). Send, Drain, Await,
+// Arm, status, Close may be called from any thread. Send writes at once if no write is in flight, which costs
+// some microseconds and no thread switch; else it only queues, and the message goes with the next write.
+// Ownership: destruction closes the session without waiting.
 // Failure: `status()` turns non-OK once, for good: Unavailable ("coordinator at X unreachable for 30 s: ..")
 // or the coordinator's reason for ending the session (NotFound: it was restarted; AlreadyExists,
 // FailedPrecondition, InvalidArgument: refused). event_fd() becomes readable then too.
@@ -50,6 +51,14 @@ class SessionStream {
   // Appends the messages that have arrived, in order, and clears event_fd's readiness. Returns false if there
   // was none.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
+
+  // As Drain, for a caller that has nothing to do until a message comes and asks again and again: no other
+  // thread has to be woken between the message and it.
+  virtual bool Await(std::vector<FromCoordinator>* messages) = 0;
+
+  // Prepares for waiting on event_fd, after Await: without it, the descriptor may tell of a message 2 ms
+  // late.
+  virtual void Arm() = 0;
 
   // Returns a descriptor that is readable while Drain has messages, or once status() is not OK. This object
   // owns it.

@@ -2,7 +2,8 @@
 //   - the round trip of one job: completion sent to next job granted, one credit; p50, p99
 //   - completions per second in a closed loop: 4096 credits, every grant completed at once
 // over a unix socket and over TCP loopback. `blocking`: the worker's thread sleeps in poll until something
-// comes; `spinning`: it asks Drain again and again, as an idle rank does for a while.
+// comes; `spinning`: it calls Await again and again, as a rank without a job does for a while. Beside the
+// round trip, in the same rounds, that of bare gRPC (bare_session.h).
 //
 //   session_bench [rounds]     each round runs every cell once, interleaved; the table shows every round
 #include <poll.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
 #include "schedules/families/families.h"
+#include "tests/bench/bare_session.h"
 #include "tests/process/quick_planner.h"
 #include "tests/unit/without_terms.h"
 
@@ -37,36 +40,43 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
                      std::stoi(n[2]));
 }
 
-// The coordinator in a child process; made before this process uses gRPC.
+using Listening = std::function<void(const std::string& address)>;
+
+// Submits what the parent writes, one run a line, for ever.
+void ServeCoordinator(const std::string& listen, const Listening& listening) {
+  CoordinatorServerOptions options;
+  options.listen = {listen};
+  options.planner = QuickPlanner(Plan);
+  auto server = CoordinatorServer::Start(options);
+  if (!server.ok()) std::abort();
+  listening((*server)->addresses()[0]);
+  std::string spec;
+  for (;;) {
+    char c = 0;
+    const ssize_t n = read(0, &c, 1);
+    if (n <= 0) _exit(0);
+    if (c != '\n') {
+      spec += c;
+    } else if (!(*server)->Submit({"", spec, 1, ""}).ok()) {
+      std::abort();
+    } else {
+      spec.clear();
+    }
+  }
+}
+
+// A server in a child process; made before this process uses gRPC.
 class ServerProcess {
  public:
-  explicit ServerProcess(const std::string& listen) {
+  ServerProcess(void (*serve)(const std::string& listen, const Listening&), const std::string& listen) {
     int fds[2];
     if (pipe(fds) != 0) std::abort();
     pid_ = fork();
     if (pid_ == 0) {
-      CoordinatorServerOptions options;
-      options.listen = {listen};
-      options.planner = QuickPlanner(Plan);
-      auto server = CoordinatorServer::Start(options);
-      if (!server.ok()) std::abort();
-      const std::string line = (*server)->addresses()[0];
-      if (write(fds[1], line.data(), line.size()) < 0) std::abort();
-      close(fds[1]);
-      // Submits what the parent writes, one run a line, for ever.
-      std::string spec;
-      for (;;) {
-        char c = 0;
-        const ssize_t n = read(0, &c, 1);
-        if (n <= 0) _exit(0);
-        if (c != '\n') {
-          spec += c;
-        } else if (!(*server)->Submit({"", spec, 1, ""}).ok()) {
-          std::abort();
-        } else {
-          spec.clear();
-        }
-      }
+      serve(listen, [&](const std::string& address) {
+        if (write(fds[1], address.data(), address.size()) < 0) std::abort();
+        close(fds[1]);
+      });
     }
     close(fds[1]);
     char buffer[256];
@@ -90,6 +100,11 @@ struct Cell {
   double p50_us = 0, p99_us = 0, jobs_per_second = 0;
 };
 
+Cell CellOf(std::vector<double> trips) {
+  std::sort(trips.begin(), trips.end());
+  return {trips[trips.size() / 2], trips[trips.size() * 99 / 100], 0};
+}
+
 // One run as its only worker; `credit` jobs of each rank at a time.
 class Worker {
  public:
@@ -107,12 +122,13 @@ class Worker {
     std::vector<FromCoordinator> messages;
     for (;;) {
       messages.clear();
-      while (!stream_->Drain(&messages)) {
+      while (!(spin_ ? stream_->Await(&messages) : stream_->Drain(&messages))) {
         if (!stream_->status().ok()) {
           std::fprintf(stderr, "session_bench: %s\n", stream_->status().ToString().c_str());
           std::exit(1);
         }
         if (spin_) continue;
+        stream_->Arm();
         pollfd fd{stream_->event_fd(), POLLIN, 0};
         poll(&fd, 1, 1000);
       }
@@ -134,9 +150,9 @@ class Worker {
         } else if (const auto* finish = std::get_if<Finish>(&m)) {
           const double seconds = static_cast<double>(now - began) * 1e-9;
           stream_->Send(Finished{finish->run, {}});
-          std::sort(trips.begin(), trips.end());
-          return {trips[trips.size() / 2], trips[trips.size() * 99 / 100],
-                  static_cast<double>(jobs) / seconds};
+          Cell cell = CellOf(std::move(trips));
+          cell.jobs_per_second = static_cast<double>(jobs) / seconds;
+          return cell;
         }
       }
     }
@@ -147,46 +163,56 @@ class Worker {
   std::unique_ptr<SessionStream> stream_;
 };
 
+// Runs a cell in a fresh pair of processes, forked from one that has not used gRPC, and prints it.
+void PrintCell(const char* socket, bool spin, const char* measure, const std::function<Cell()>& run) {
+  std::fflush(stdout);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const Cell c = run();
+    std::printf("%-6s %-9s %-28s ", socket, spin ? "spinning" : "blocking", measure);
+    c.p50_us > 0 ? std::printf("%10.1f %10.1f", c.p50_us, c.p99_us) : std::printf("%10s %10s", "", "");
+    c.jobs_per_second > 0 ? std::printf(" %12.0f\n", c.jobs_per_second) : std::printf("\n");
+    std::fflush(stdout);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (status != 0) std::abort();
+}
+
 int Main(int rounds) {
   int input[2];
   if (pipe(input) != 0 || dup2(input[0], 0) != 0) return 1;
   close(input[0]);
-  struct Transport {
+  struct Socket {
     const char* name;
     std::string listen;
   };
-  const Transport transports[] = {{"unix", absl::StrCat("unix:/tmp/weft-session-bench-", getpid(), ".sock")},
-                                  {"tcp", "127.0.0.1:0"}};
+  const std::string path = absl::StrCat("/tmp/weft-session-bench-", getpid(), ".sock");
+  const Socket sockets[] = {{"unix", absl::StrCat("unix:", path)}, {"tcp", "127.0.0.1:0"}};
   std::printf("%-6s %-9s %-28s %10s %10s %12s\n", "socket", "worker", "measure", "p50 us", "p99 us",
               "jobs/s");
   for (int round = 0; round < rounds; ++round) {
-    for (const Transport& t : transports) {
+    for (const Socket& t : sockets) {
       for (const bool spin : {false, true}) {
-        const auto cell = [&](const char* measure, const std::string& spec, int credit, bool trips) {
-          // A fresh pair of processes, forked from one that has not used gRPC.
-          std::fflush(stdout);
-          const pid_t pid = fork();
-          if (pid == 0) {
-            Cell c;
-            {
-              ServerProcess server(t.listen);
-              Worker worker(server.address(), spin);
-              if (write(input[1], (spec + "\n").data(), spec.size() + 1) < 0) std::abort();
-              c = worker.Run(credit);
-            }
-            std::printf("%-6s %-9s %-28s ", t.name, spin ? "spinning" : "blocking", measure);
-            trips ? std::printf("%10.1f %10.1f %12.0f\n", c.p50_us, c.p99_us, c.jobs_per_second)
-                  : std::printf("%10s %10s %12.0f\n", "", "", c.jobs_per_second);
-            std::fflush(stdout);
-            _exit(0);
-          }
-          int status = 0;
-          waitpid(pid, &status, 0);
-          if (status != 0) std::abort();
+        const auto cell = [&](const char* measure, const std::string& spec, int credit) {
+          PrintCell(t.name, spin, measure, [&] {
+            ServerProcess server(ServeCoordinator, t.listen);
+            Worker worker(server.address(), spin);
+            if (write(input[1], (spec + "\n").data(), spec.size() + 1) < 0) std::abort();
+            Cell c = worker.Run(credit);
+            if (credit > 1) c.p50_us = 0;  // its trips carry many jobs
+            return c;
+          });
         };
-        cell("one job, one credit", "1,100,100", 1, true);
-        cell("closed loop, 4096 credits", "1,1000,1500", 4096, false);
-        cell("closed loop, 8 x 512 credits", "8,500,375", 512, false);
+        PrintCell(t.name, spin, "bare gRPC, one message", [&] {
+          ServerProcess server(ServeBareSession, t.listen);
+          return CellOf(BareRoundTrips(server.address(), 20'000, spin));
+        });
+        unlink(path.c_str());  // its server was killed
+        cell("one job, one credit", "1,100,100", 1);
+        cell("closed loop, 4096 credits", "1,1000,1500", 4096);
+        cell("closed loop, 8 x 512 credits", "8,500,375", 512);
       }
     }
   }

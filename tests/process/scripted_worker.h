@@ -31,6 +31,7 @@ struct ScriptedWorkerOptions {
   int vanish_after = -1;         // jobs after which the process is as dead: no goodbye
   std::string fail_after_first;  // reason to report after the first job
   bool keep_aborted = false;     // an aborted run is never forgotten
+  int64_t spin_ns = 0;           // time for which it asks for messages again and again before it waits
 };
 
 class ScriptedWorker {
@@ -55,16 +56,28 @@ class ScriptedWorker {
     stream_ = *SessionStream::Open(stream_options);
     stream_->Send(Hello{options_.name, "test", options_.pid, -1, "address of " + options_.name});
     while (!stop_ && !shut_down_ && stream_ != nullptr && stream_->status().ok()) {
-      pollfd fd{stream_->event_fd(), POLLIN, 0};
-      poll(&fd, 1, 20);
       std::vector<FromCoordinator> messages;
-      if (!stream_->Drain(&messages)) continue;
+      if (!Spin(&messages)) {
+        stream_->Arm();
+        pollfd fd{stream_->event_fd(), POLLIN, 0};
+        poll(&fd, 1, 20);
+        if (!stream_->Drain(&messages)) continue;
+      }
       for (FromCoordinator& m : messages) {
         if (stream_ != nullptr) std::visit([this](auto& v) { On(v); }, m);
       }
     }
     if (stream_ != nullptr) stream_->Close(5'000'000'000).IgnoreError();
     over_ = true;
+  }
+
+  // Asks for messages for `spin_ns`; returns false if none came.
+  bool Spin(std::vector<FromCoordinator>* messages) {
+    const int64_t until = MonotonicNow() + options_.spin_ns;
+    while (MonotonicNow() < until) {
+      if (stream_->Await(messages)) return true;
+    }
+    return false;
   }
 
   void On(Welcome&) {}

@@ -58,7 +58,9 @@ struct Server {
   std::unique_ptr<CoordinatorServer> server;
 };
 
-TEST(SessionStream, ConnectionBreaksAgainAndAgain_EveryJobIsDoneOnce) {
+// Runs jobs over a connection that breaks again and again, by workers that ask for messages for `spin_ns`
+// before they wait for them, and checks that each job is done once.
+void RunOverBreakingConnection(int64_t spin_ns) {
   Server s;
   BreakingProxy proxy(PortOf(s.server->addresses()[0]));
   ScriptedWorkerOptions direct, broken;
@@ -68,6 +70,7 @@ TEST(SessionStream, ConnectionBreaksAgainAndAgain_EveryJobIsDoneOnce) {
   broken.address = proxy.address();
   broken.name = "broken";
   broken.pid = 2;
+  direct.spin_ns = broken.spin_ns = spin_ns;
   ScriptedWorker a(direct), b(broken);
   const absl::StatusOr<uint64_t> run = s.server->Submit({"", "1f1b", 2, ""});
   ASSERT_TRUE(run.ok());
@@ -82,6 +85,31 @@ TEST(SessionStream, ConnectionBreaksAgainAndAgain_EveryJobIsDoneOnce) {
   EXPECT_EQ(s.jobs, size_t{kSteps} * (2 * kStages * kMicrobatches + kStages));
   EXPECT_GE(proxy.broken(), 5);
   EXPECT_EQ(info.reports.size(), 4u) << "the last messages arrived too";
+}
+
+TEST(SessionStream, ConnectionBreaksAgainAndAgain_EveryJobIsDoneOnce) { RunOverBreakingConnection(0); }
+
+TEST(SessionStream, CallersSpinForLongerThanAnswersTake_EveryJobIsDoneOnce) {
+  RunOverBreakingConnection(5'000'000);
+}
+
+// The turn to poll changes between the threads all the time.
+TEST(SessionStream, CallersSpinForAShortWhile_EveryJobIsDoneOnce) { RunOverBreakingConnection(60'000); }
+
+// No thread waits for the descriptor until the worker's spinning ends: nothing may be lost in between.
+TEST(SessionStream, CallerWaitsAfterSpinning_DescriptorTellsOfMessages) {
+  Server s;
+  SessionStreamOptions options;
+  options.address = s.server->addresses()[0];
+  auto stream = *SessionStream::Open(options);
+  std::vector<FromCoordinator> heard;
+  const int64_t until = MonotonicNow() + 20'000'000;
+  while (MonotonicNow() < until) ASSERT_FALSE(stream->Await(&heard));
+  stream->Arm();
+  stream->Send(Hello{"w", "h", 1, -1, ""});
+  pollfd fd{stream->event_fd(), POLLIN, 0};
+  ASSERT_EQ(poll(&fd, 1, 60'000), 1);
+  EXPECT_TRUE(stream->Drain(&heard));
 }
 
 TEST(SessionStream, CoordinatorIsDownForAWhile_SessionGoesOn) {

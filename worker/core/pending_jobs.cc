@@ -45,6 +45,7 @@ bool PendingJobs::Claim(LocalRank& rank, const Job& job) {
   uint8_t& flags = FlagsOf(id);
   if (progress_.jobs().RankOf(id) != rank.rank || (flags & kClaimed)) return false;
   flags |= kClaimed;
+  ++claimed_;
   rank.claimed.push_back(id);
   if (job.kind == JobKind::kForward) rank.ready.Claim(id, job.stage);
   Consider(id);
@@ -122,7 +123,9 @@ void PendingJobs::NextRound(JobId id) {
 }
 
 void PendingJobs::NoteDone(LocalRank& rank, JobId id) {
-  FlagsOf(id) |= kDone;
+  uint8_t& flags = FlagsOf(id);
+  if ((flags & kDone) == 0) --claimed_;
+  flags |= kDone;
   intake_.Forget(id);
   joint_.Forget(JobOf(id));
   while (!rank.claimed.empty() && (FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();

@@ -33,6 +33,8 @@ class PendingJobs {
   PendingJobs& operator=(const PendingJobs&) = delete;
 
   Job JobOf(JobId id) const { return progress_.jobs().JobOf(id); }
+  // Returns how many jobs are claimed and not done.
+  int64_t claimed() const { return claimed_; }
   // Returns the first step that has not left the window.
   int first_step() const { return progress_.first_step(); }
 
@@ -87,6 +89,7 @@ class PendingJobs {
   const AdmissionOrder& admission_;
   LocalRanks& ranks_;
   StepProgress progress_;  // of the jobs of this process
+  int64_t claimed_ = 0;
   GradientIntake intake_;
   JointOperations joint_;
 };

@@ -56,6 +56,8 @@ WorkerCore::WorkerCore(ParseSpec parse, int launch_ahead)
     : parse_(std::move(parse)), launch_ahead_(launch_ahead) {}
 WorkerCore::~WorkerCore() = default;
 
+bool WorkerCore::AwaitsGrants() const { return run_ != nullptr && run_->AwaitsGrants(); }
+
 uint64_t WorkerCore::run_id() const { return run_ ? run_->facts().assignment().run : 0; }
 uint64_t WorkerCore::epoch() const { return run_ ? run_->facts().assignment().epoch : 0; }
 const Graph* WorkerCore::graph() const { return run_ ? &run_->facts().graph() : nullptr; }

@@ -91,6 +91,8 @@ class WorkerCore {
   void Forget(int64_t now, WorkerEffects* out);
 
   bool has_run() const { return run_ != nullptr; }
+  // Returns true if this process has no job of its run until the coordinator grants one.
+  bool AwaitsGrants() const;
   uint64_t run_id() const;
   uint64_t epoch() const;
   const Graph* graph() const;

@@ -88,6 +88,8 @@ class WorkerRun {
   bool failed() const { return failed_; }
   bool aborted() const { return aborted_; }
   bool finishing() const { return finishing_; }
+  // Returns true if this process has no job until the coordinator grants one.
+  bool AwaitsGrants() const { return prepared_ && !failed_ && pending_.claimed() == 0; }
 
   const LocalRun& facts() const { return run_; }
   std::vector<Rank> ranks() const { return ranks_.Numbers(); }

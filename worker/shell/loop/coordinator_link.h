@@ -16,11 +16,15 @@ class CoordinatorLink {
   virtual void Send(FromWorker message) = 0;
   // Appends the messages that have arrived. Returns false when the link is lost for good: status() says why.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
+  // As Drain, for a caller that has nothing to do until a message comes, and asks again and again.
+  virtual bool Await(std::vector<FromCoordinator>* messages) { return Drain(messages); }
   virtual absl::Status status() const = 0;
   // Registers anew, with a session of its own and without the messages of the one before, with a coordinator
   // that does not know that one any more. `returns`: as in Hello. Returns false if the link is lost for
   // another reason.
   virtual bool Renew(bool returns) { return false && returns; }
+  // Prepares for waiting on event_fd.
+  virtual void Arm() {}
   // Returns a descriptor that is readable when Drain has something.
   virtual int event_fd() const = 0;
 };

@@ -55,6 +55,11 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
           {[this](const auto& done) { SnapshotDone(done); }, [this](const auto& done) { CopiesDone(done); },
            [this](const Validation& validation) { SendValidation(validation); }}) {}
 
+bool EffectRunner::AwaitsGrants() const {
+  AssertHeld(mu_);
+  return core_.AwaitsGrants();
+}
+
 bool EffectRunner::has_run() const {
   AssertHeld(mu_);
   return core_.has_run();

@@ -84,6 +84,8 @@ class EffectRunner {
   int64_t next_look() const;
 
   bool has_run() const;
+  // As WorkerCore::AwaitsGrants.
+  bool AwaitsGrants() const;
   // Returns true if something of a run has failed here since the last call.
   bool TakeFailure();
   // Returns true if a run has ended since the last call that failed here.

@@ -43,18 +43,14 @@ class SessionLink final : public CoordinatorLink {
   }
   bool Drain(std::vector<FromCoordinator>* messages) override {
     const size_t before = messages->size();
-    const bool any = stream_->Drain(messages);
-    for (size_t i = before; i < messages->size(); ++i) {
-      std::string line;
-      {
-        MutexLock lock(mu_);
-        line = notes_.OnReceived((*messages)[i]);
-      }
-      Log(line);
-    }
-    return any || stream_->status().ok();
+    return Note(*messages, before, stream_->Drain(messages));
+  }
+  bool Await(std::vector<FromCoordinator>* messages) override {
+    const size_t before = messages->size();
+    return Note(*messages, before, stream_->Await(messages));
   }
   absl::Status status() const override { return stream_->status(); }
+  void Arm() override { stream_->Arm(); }
   int event_fd() const override { return stream_->event_fd(); }
   bool Renew(bool returns) override {
     const absl::Status ended = stream_->status();
@@ -134,6 +130,19 @@ class SessionLink final : public CoordinatorLink {
       reason = leaves_;
     }
     if (reason.has_value()) stream_->Send(Leaving{*reason});
+  }
+  // Notes the messages from `first` on, which have arrived if there are `any`. Returns false when the session
+  // is lost for good.
+  bool Note(const std::vector<FromCoordinator>& messages, size_t first, bool any) {
+    for (size_t i = first; i < messages.size(); ++i) {
+      std::string line;
+      {
+        MutexLock lock(mu_);
+        line = notes_.OnReceived(messages[i]);
+      }
+      Log(line);
+    }
+    return any || stream_->status().ok();
   }
   void Log(const std::string& line) const {
     if (log_ && !line.empty()) log_(line);

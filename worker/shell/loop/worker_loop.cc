@@ -124,6 +124,7 @@ bool WorkerLoop::SendGathered() {
 std::optional<WorkThreads::Wait> WorkerLoop::PrepareToBlock() {
   AssertHeld(mu_);
   if (!transport_.Arm()) return std::nullopt;
+  link_.Arm();
   int64_t until = std::min(transport_.next_look(), MonotonicNow() + options_.look_interval_ns);
   until = std::min(until, runner_.next_look());
   return WorkThreads::Wait{link_.event_fd(), transport_.event_fd(), until, runner_.LooksOften()};
@@ -134,7 +135,8 @@ bool WorkerLoop::Poll() {
   looked_ns_ = MonotonicNow();
   messages_.clear();
   const int64_t now = MonotonicNow();
-  if (!link_.Drain(&messages_) && !threads_.stopped()) {
+  const bool alive = runner_.AwaitsGrants() ? link_.Await(&messages_) : link_.Drain(&messages_);
+  if (!alive && !threads_.stopped()) {
     // A thread still sends to the lost session, and needs the lock to end that. Then look again: another
     // thread may have renewed the session meanwhile.
     if (outbox_.AwaitSent(mu_)) return true;
