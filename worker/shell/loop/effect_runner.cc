@@ -55,14 +55,9 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
           {[this](const auto& done) { SnapshotDone(done); }, [this](const auto& done) { CopiesDone(done); },
            [this](const Validation& validation) { SendValidation(validation); }}) {}
 
-bool EffectRunner::AwaitsGrants() const {
+const WorkerCore& EffectRunner::core() const {
   AssertHeld(mu_);
-  return core_.AwaitsGrants();
-}
-
-bool EffectRunner::has_run() const {
-  AssertHeld(mu_);
-  return core_.has_run();
+  return core_;
 }
 
 bool EffectRunner::TakeFailure() {
@@ -168,11 +163,6 @@ void EffectRunner::OnMessage(int64_t now, const FromCoordinator& message) {
   if (abort != nullptr && abort->run == core_.run_id()) device_work_.RestartGrace(now);
   core_.OnMessage(now, message, &effects_);
   Apply(now, nullptr);
-}
-
-bool EffectRunner::has_to_tell() const {
-  AssertHeld(mu_);
-  return core_.has_to_tell();
 }
 
 void EffectRunner::Return(int64_t now) {

@@ -64,7 +64,6 @@ class EffectRunner {
   // Handle what has happened. The polls return false if nothing has.
   void OnMessage(int64_t now, const FromCoordinator& message);
   // Tells a coordinator that does not know this process any more what the process has (WorkerCore::Return).
-  bool has_to_tell() const;
   void Return(int64_t now);
   bool PollDevice();
   bool PollTransport(int64_t now);
@@ -83,9 +82,7 @@ class EffectRunner {
   // Returns the time by which CheckEnds or SendReportIfDue wants to be called; INT64_MAX for none.
   int64_t next_look() const;
 
-  bool has_run() const;
-  // As WorkerCore::AwaitsGrants.
-  bool AwaitsGrants() const;
+  const WorkerCore& core() const;
   // Returns true if something of a run has failed here since the last call.
   bool TakeFailure();
   // Returns true if a run has ended since the last call that failed here.

@@ -135,7 +135,7 @@ bool WorkerLoop::Poll() {
   looked_ns_ = MonotonicNow();
   messages_.clear();
   const int64_t now = MonotonicNow();
-  const bool alive = runner_.AwaitsGrants() ? link_.Await(&messages_) : link_.Drain(&messages_);
+  const bool alive = runner_.core().AwaitsGrants() ? link_.Await(&messages_) : link_.Drain(&messages_);
   if (!alive && !threads_.stopped()) {
     // A thread still sends to the lost session, and needs the lock to end that. Then look again: another
     // thread may have renewed the session meanwhile.
@@ -156,7 +156,7 @@ bool WorkerLoop::Renew(int64_t now) {
   absl::Status lost = link_.status();
   if (!absl::IsAborted(lost)) return false;
   outbox_.Clear();
-  if (!link_.Renew(runner_.has_to_tell())) return false;
+  if (!link_.Renew(runner_.core().has_to_tell())) return false;
   runner_.Return(now);
   return true;
 }
@@ -167,7 +167,7 @@ void WorkerLoop::CheckTimes(int64_t now) {
   runner_.ForgetIfIdle(now);
   runner_.SendReportIfDue(now);
   if (runner_.TakeFailedRun()) next_health_ = 0;
-  if (!runner_.has_run() && now >= next_health_) CheckHealth(now);
+  if (!runner_.core().has_run() && now >= next_health_) CheckHealth(now);
 }
 
 // Ends a process that others cannot reach any more, or whose device is lost to it: it is of use to no run,
