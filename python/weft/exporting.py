@@ -39,7 +39,8 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     precisions: in which runs can compute, ("float32",) or ("float32", "bf16"). The weights are float32 in both. In bf16
         layers read copies of them in bfloat16, but for batch norms, buffers stay as they are, and the model's output
         is float32 again before the loss.
-    plugins: libraries of C++ operations (TORCH_LIBRARY) that the model calls; a run names them too, with their hashes.
+    plugins: libraries of C++ operations (TORCH_LIBRARY), or files *.py with operations in Python (torch.library), that the model calls; a
+        run names them too, with their hashes.
 
     A model whose parameters are all on the meta device is exported as an outline, in which no weights are and nothing
     is checked: weft simulates, compares and plans its training, on a machine that could not hold it.

@@ -28,8 +28,9 @@ def program(name: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of a program: workers take the LibTorch that this Python would import."""
+    """Returns the environment of a program: workers take the LibTorch that this Python would import, and this Python for plug-ins."""
     own = dict(os.environ)
+    own.setdefault("WEFT_PYTHON", sys.executable)
     torch = _torch_folder()
     if "WEFT_TORCH" not in own and torch:
         own["WEFT_TORCH"] = torch

@@ -226,8 +226,8 @@ class _Flattening:
         place = _place(node)
         operation = isinstance(node.target, torch._ops.OpOverload)
         if not operation or (node.target.namespace != "aten" and node.target._schema.name not in self._means.operations):
-            raise NotExportable(f"{node.target} is not an operation of ATen, so that a worker, which has no Python, "
-                                f"cannot run it{_at(place)}; one of a library is named by plugins=[..]")
+            raise NotExportable(f"{node.target} is not an operation of ATen, so that a worker cannot run it"
+                                f"{_at(place)}; one of a library is named by plugins=[..], and so is Python with torch.library")
         schema = node.target._schema
         if not schema.returns:
             return  # an assertion of the tracer

@@ -166,6 +166,20 @@ class Plugged(nn.Module):
         return self.scores(x)
 
 
+class PluggedPython(nn.Module):
+    """Calls an operation of the tests' plug-in in Python, which must be loaded."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.scores = nn.Linear(12, 5)
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = torch.ops.weft_test_python.scaled_tanh(layer(x), 0.5 + i)
+        return self.scores(x)
+
+
 def next_token_loss(model, fields):
     return F.cross_entropy(model(fields["tokens"]).flatten(0, 1), fields["targets"].flatten())
 
@@ -236,6 +250,8 @@ MODULES["norms_bf16"] = MODULES["cnn_norms"]  # in the other precision
 MODULES_WITH_PLUGINS = {
     "plugged": (Plugged, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                 lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
+    "plugged_python": (PluggedPython, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+                       lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
 }
 
 

@@ -2,13 +2,14 @@
 """Trains an exported model that calls an operation of a library, and tries what must be refused.
 
     plugins.py BIN_DIR PLUGIN_DIR           the model of tests/exported/models, by `weft train` and by a coordinator's workers
-    plugins.py BIN_DIR PLUGIN_DIR --torch   exports it anew, and compares the first step with PyTorch; exits 77, with one line,
-                                            where python3 has no torch or numpy
+    plugins.py BIN_DIR PLUGIN_DIR --torch   exports it anew, and one with an operation in Python, compares the first step with PyTorch, and
+                                            runs the latter under schedules; exits 77, with one line, where python3 has no torch or numpy
 
 PLUGIN_DIR has two versions of the library, as plugin/CMakeLists.txt builds them. make_models.py writes the model.
 """
 import argparse
 import hashlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from exported import first_step, run_file, train  # noqa: E402
 from upgrade import LIMIT, Service  # noqa: E402
 
 LIBRARY = "libweft_test_operations.so"
+PYTHON = HERE / "plugin" / "scaled_tanh.py"
 SCHEDULES = [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{fsdp: {shard: width}, activations: offload}", 2)]
 
 
@@ -29,26 +31,32 @@ def sha256(library):
 
 
 def run_with(folder, library, digest=None, **options):
-    """Writes a run that names the library; returns its path."""
-    run = run_file(folder, "plugged", **options)
+    """Writes a run of the model that calls the plug-in's operation; returns its path."""
+    run = run_file(folder, "plugged_python" if library == PYTHON else "plugged", **options)
     run.write_text(run.read_text() + f"plugins: [{{library: {library}, sha256: {digest or sha256(library)}}}]\n")
     return run
 
 
-def compare_schedules(weft, folder, plugins):
-    """The bits of the plain loop under every schedule, and other ones with another version of the library."""
-    library = plugins / "1" / LIBRARY
-    wanted = train(weft, run_with(folder, library), folder / "reference", "--reference")
+def compare_schedules(weft, folder, library):
+    """The bits of the plain loop under every schedule."""
+    reference = folder / f"{library.name}-reference"
+    wanted = train(weft, run_with(folder, library), reference, "--reference")
     failures = []
     for number, (schedule, processes) in enumerate(SCHEDULES):
-        made = train(weft, run_with(folder, library, schedule=schedule), folder / str(number), "--processes", str(processes))
-        failures += [] if made == wanted else [f"plugged, {schedule}"]
-    if train(weft, run_with(folder, plugins / "2" / LIBRARY), folder / "other", "--processes", "1") == wanted:
-        failures.append("the second version computes what the first does")
-    evaluated = subprocess.run([weft, "eval", run_with(folder, library), "--checkpoint", folder / "reference"], capture_output=True,
+        made = train(weft, run_with(folder, library, schedule=schedule), folder / f"{library.name}-{number}", "--processes", str(processes))
+        failures += [] if made == wanted else [f"{library.name}, {schedule}"]
+    evaluated = subprocess.run([weft, "eval", run_with(folder, library), "--checkpoint", reference], capture_output=True,
                                text=True, check=False)
     failures += [] if evaluated.returncode == 0 else [f"weft eval: exit {evaluated.returncode}, {evaluated.stderr}"]
-    print(f"plugged under {len(SCHEDULES)} schedules, {len(failures)} failures")
+    print(f"{library.name} under {len(SCHEDULES)} schedules, {len(failures)} failures")
+    return failures, wanted
+
+
+def compare_versions(weft, folder, plugins):
+    """Schedules with one version of the library, and other bits with another one."""
+    failures, wanted = compare_schedules(weft, folder, plugins / "1" / LIBRARY)
+    if train(weft, run_with(folder, plugins / "2" / LIBRARY), folder / "other", "--processes", "1") == wanted:
+        failures.append("the second version computes what the first does")
     return failures
 
 
@@ -108,19 +116,59 @@ def check_permission(bins, folder, plugins):
     return failures
 
 
+def compare_first_step(weft, folder, name, library):
+    """Exports the model, and compares its first step with PyTorch."""
+    import torch  # only where it is there
+    import make_models
+    torch.set_num_threads(1)
+    module, loss, data = make_models.make(folder, name, plugins=[library])
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
+        wanted_loss, wanted = first_step(module, loss, data)
+    made, losses = train(weft, run_with(folder, library, steps=1, optimizer="{sgd: {lr: 0.5}}"), folder / f"first-{name}",
+                         "--processes", "1")
+    made = {key.split(".", 1)[1]: value for key, value in made.items()}
+    same = losses == [wanted_loss] and all(made.get(n) == p.numpy().tobytes() for n, p in wanted.items())
+    return [] if same else [f"{name}: the first step has not PyTorch's bits"]
+
+
+def check_python(weft, folder):
+    """Python that cannot run is refused with one sentence; what it raises later is the reason for which the run failed."""
+    failing = folder / "failing.py"
+    failing.write_text("import torch\n\nraise ValueError('it is\\nwrong')\n")
+    bare = folder / "bare-python"
+    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")
+    bare.chmod(0o755)
+    cases = [({}, failing, f"{failing}: ValueError: it is wrong, line 3"),
+             ({"WEFT_PYTHON": str(folder / "no-python")}, PYTHON, "cannot run: "),
+             ({"WEFT_PYTHON": str(bare)}, PYTHON, "needs a Python with PyTorch 2.")]
+    failures = []
+    for variables, plugin, words in cases:
+        run = run_with(folder, PYTHON)
+        run.write_text(run.read_text().replace(str(PYTHON), str(plugin)).replace(sha256(PYTHON), sha256(plugin)))
+        done = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False,
+                              env={**os.environ, "WEFT_PYTHON": sys.executable, **variables})
+        if done.returncode != 78 or words not in done.stderr or len(done.stderr.splitlines()) != 1 or (folder / "refused").exists():
+            failures.append(f"{plugin.name} with {variables}: exit {done.returncode}, {done.stderr}")
+    raising = folder / "raising.py"
+    raising.write_text(PYTHON.read_text().replace("return (x * scale).tanh()", 'raise RuntimeError("no kernel")'))
+    run = run_with(folder, PYTHON)
+    run.write_text(run.read_text().replace(str(PYTHON), str(raising)).replace(sha256(PYTHON), sha256(raising)))
+    done = subprocess.run([weft, "train", run, "--out", folder / "raised"], capture_output=True, text=True, check=False)
+    if done.returncode != 1 or "RuntimeError: no kernel" not in done.stderr:
+        failures.append(f"an operation that raises: exit {done.returncode}, {done.stderr}")
+    print(f"{len(cases) + 1} plug-ins in Python that cannot run, {len(failures)} do not end as they should")
+    return failures
+
+
 def compare_with_torch(weft, folder, plugins):
     import torch  # only where it is there
     library = plugins / "1" / LIBRARY
     torch.ops.load_library(str(library))
     import make_models
-    torch.set_num_threads(1)
-    module, loss, data = make_models.make(folder, "plugged", plugins=[library])
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-        wanted_loss, wanted = first_step(module, loss, data)
-    made, losses = train(weft, run_with(folder, library, steps=1, optimizer="{sgd: {lr: 0.5}}"), folder / "first", "--processes", "1")
-    made = {key.split(".", 1)[1]: value for key, value in made.items()}
-    same = losses == [wanted_loss] and all(made.get(n) == p.numpy().tobytes() for n, p in wanted.items())
-    failures = [] if same else ["plugged: the first step has not PyTorch's bits"]
+    os.environ["WEFT_PYTHON"] = sys.executable
+    failures = compare_first_step(weft, folder, "plugged", library)
+    failures += compare_first_step(weft, folder, "plugged_python", PYTHON)
+    failures += compare_schedules(weft, folder, PYTHON)[0] + check_python(weft, folder)
     import weft as package
     for plugged, words in (([], "one of a library is named by plugins=[..]"), ([folder / "none.so"], "cannot be loaded")):
         try:
@@ -149,7 +197,7 @@ def main():
             failures = compare_with_torch(weft, folder, plugins)
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            failures = compare_schedules(weft, folder, plugins) + check_refusals(weft, folder, plugins)
+            failures = compare_versions(weft, folder, plugins) + check_refusals(weft, folder, plugins)
             failures += check_permission(bins, folder, plugins)
     for failure in failures:
         print(failure, file=sys.stderr)

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/headeronly/version.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -53,6 +55,34 @@ TEST(Plugins, Library_IsLoadedIfItIsAllowedAndHasItsHash) {
   EXPECT_TRUE(LoadPlugins({first}).ok()) << "again";
   ExpectRefused(second, absl::StatusCode::kFailedPrecondition,
                 "cannot load another one; start the worker again");
+}
+
+// Writes a program that prints the lines, as Python does that is asked for what it has; returns its path.
+std::string PythonThatSays(const std::string& name, const std::string& lines) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/", name);
+  std::ofstream(path) << "#!/bin/sh\ncat <<END\n" << lines << "\nEND\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// tests/exported/plugins.py runs Python, where there is one with PyTorch.
+TEST(Plugins, PythonThatCannotRunHere_IsRefusedWithWhatToDo) {
+  const std::string source = "import torch\n", path = absl::StrCat(testing::TempDir(), "/operations.py");
+  std::ofstream(path) << source;
+  const auto expect = [&](const std::string& python, const std::string& words) {
+    AllowPlugins({/*any=*/true, {}, python});
+    ExpectRefused({path, Sha256Of(source)}, absl::StatusCode::kFailedPrecondition, words);
+  };
+  expect("/no/python", "operations.py: cannot run: /no/python: ");
+  expect(PythonThatSays("bare", "/usr/bin/bare\n/usr/lib/libpython3.so\n"),
+         absl::StrCat("needs a Python with PyTorch ", TORCH_VERSION, ", and /usr/bin/bare has none"));
+  expect(PythonThatSays("old", "/usr/bin/old\n/usr/lib/libpython3.so\n1.13.1+cpu"),
+         "/usr/bin/old has 1.13.1;");
+  expect(PythonThatSays("static", absl::StrCat("/usr/bin/static\n\n", TORCH_VERSION, "+cpu")),
+         "needs the library of /usr/bin/static");
+  expect(PythonThatSays("broken", absl::StrCat("/usr/bin/broken\n", path, "\n", TORCH_VERSION)),
+         absl::StrCat(path, " cannot be used: "));
+  EXPECT_TRUE(LoadPlugins({}).ok());
 }
 
 }  // namespace

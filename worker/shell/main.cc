@@ -57,6 +57,7 @@ struct Flags {
   int spin_us = -1;
   std::string data_network = "auto", data_plane = "auto";
   std::vector<std::string> plugins;  // hashes of those that it may load
+  std::string python = "python3";    // program that runs those that are Python
   PortRange data_ports;
   int connect_timeout = 30, reconnect_timeout = 300, joining = 290, link_timeout = 120, drain = 25;
   std::string check;
@@ -267,11 +268,13 @@ void AddDataPlaneFlags(CLI::App& app, Flags& flags) {
 }
 
 // Returns which plug-ins this process may load: those of its configuration, or, where a user has started it
-// for a run of their own, those that the run names.
+// for a run of their own, those that the run names. The latter reads no settings, but the user's Python.
 PluginPermission PluginPermissionOf(const Flags& flags) {
   PluginPermission permission;
   permission.any = flags.owned || flags.coordinator.empty();
   permission.hashes.insert(flags.plugins.begin(), flags.plugins.end());
+  const char* const python = permission.any ? std::getenv("WEFT_PYTHON") : nullptr;
+  permission.python = python != nullptr ? python : flags.python;
   return permission;
 }
 
@@ -321,13 +324,18 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "loss; another signal ends them (default 25; 0: it leaves at once)")
       ->check(CLI::Range(0, 86400));
   app.add_option("--plugins", flags.plugins,
-                 "Plug-ins that runs may name, libraries with operations of exported models: the SHA-256 of "
+                 "Plug-ins that runs may name, libraries or Python with operations of exported models: the "
+                 "SHA-256 of "
                  "each, as in 9f86..,c0ff..; default: none")
       ->delimiter(',')
       ->check([](const std::string& text) {
         return IsSha256(text) ? std::string() : "takes the 64 digits that sha256sum prints, not " + text;
       })
       ->type_name("SHA256");
+  app.add_option("--python", flags.python,
+                 "Program whose Python runs plug-ins that are Python; it must have the workers' PyTorch "
+                 "(default python3)")
+      ->type_name("PROGRAM");
   AddDataPlaneFlags(app, flags);
   return coordinator;
 }

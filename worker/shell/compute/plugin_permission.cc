@@ -16,4 +16,6 @@ void AllowPlugins(PluginPermission permission) { Allowed() = std::move(permissio
 
 bool MayLoadPlugin(const std::string& sha256) { return Allowed().any || Allowed().hashes.count(sha256) != 0; }
 
+std::string PythonOfPlugins() { return Allowed().python; }
+
 }  // namespace weft

@@ -164,6 +164,8 @@ void OffloadedTensors::ForgetRest() {
 HostOffload::HostOffload(RankDevice& device, Storages parameters, OffloadedTensors* offloaded)
     : device_(device), parameters_(parameters), offloaded_(offloaded), outer_(current_offload) {
   current_offload = this;
+  // Python's PyTorch, once a plug-in has brought it (python_interpreter.h), installs an engine of its own.
+  if (&torch::autograd::Engine::get_default_engine() != &OffloadEngine::Instance()) InstallOffloadEngine();
 }
 
 HostOffload::~HostOffload() { current_offload = outer_; }

@@ -124,8 +124,8 @@ class HostOffload {
   std::map<SentKey, Sent> sent_;
 };
 
-// Makes the engine of this process the one that hands out the hooks; once, before the first graph. Outside of
-// scopes a backward that fails keeps nothing, and nothing else changes.
+// Makes the engine of this process the one that hands out the hooks; before the first graph, and when another
+// one has been installed. Outside of scopes a backward that fails keeps nothing, and nothing else changes.
 void InstallOffloadEngine();
 
 }  // namespace weft

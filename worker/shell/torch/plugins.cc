@@ -21,6 +21,8 @@
 #include "base/durable_file.h"
 #include "base/mutex.h"
 #include "worker/shell/compute/plugin_permission.h"
+#include "worker/shell/torch/host_offload.h"
+#include "worker/shell/torch/python_interpreter.h"
 
 namespace weft {
 namespace {
@@ -60,6 +62,13 @@ absl::Status LoadBytes(const PluginSpec& plugin, absl::string_view bytes) {
   } catch (const std::exception& error) {
     return About(plugin, absl::StrCat("cannot be loaded: ", error.what()));
   }
+}
+
+// Runs a plug-in that is Python.
+absl::Status RunSource(const PluginSpec& plugin, const std::string& source) {
+  const absl::Status ran = RunPythonSource(PythonOfPlugins(), plugin.library, source);
+  InstallOffloadEngine();  // Python's PyTorch has installed its own
+  return absl::Status(ran.code(), absl::StrCat("plugins: ", plugin.library, ": ", ran.message()));
 }
 
 OperationNames RegisteredOperations() {
@@ -102,7 +111,8 @@ class LoadedPlugins {
     const absl::StatusOr<std::string> bytes = BytesOf(plugin);
     if (!bytes.ok()) return bytes.status();
     const OperationNames before = RegisteredOperations();
-    if (absl::Status s = LoadBytes(plugin, *bytes); !s.ok()) return s;
+    const bool is_python = fs::path(plugin.library).extension() == ".py";
+    if (absl::Status s = is_python ? RunSource(plugin, *bytes) : LoadBytes(plugin, *bytes); !s.ok()) return s;
     const OperationNames after = RegisteredOperations();
     std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
                         std::inserter(operations_, operations_.end()));

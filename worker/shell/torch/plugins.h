@@ -1,4 +1,5 @@
-// Loads libraries of operations of the user's own (TORCH_LIBRARY), which exported models call.
+// Loads libraries of operations of the user's own (TORCH_LIBRARY), which exported models call; or Python that
+// registers them (torch.library), from a file whose name ends in .py (python_interpreter.h).
 //
 // A library is code that runs in this process. So a process loads only what it was told to allow
 // (compute/plugin_permission.h), and only a file that has the hash that the run names: the bytes that were
@@ -21,8 +22,9 @@
 namespace weft {
 
 // Loads those libraries that this process does not have yet. PermissionDenied for one that it may not load;
-// InvalidArgument for a file that cannot be read, has another hash or is no library; FailedPrecondition where
-// the process has another version of it. Nothing is loaded where the first of them fails.
+// InvalidArgument for a file that cannot be read, has another hash, is no library or is Python that fails;
+// FailedPrecondition where the process has another version of it, or no fitting Python. Nothing is loaded
+// where the first of them fails.
 absl::Status LoadPlugins(const std::vector<PluginSpec>& plugins);
 
 // Returns true for an operation that a loaded library has registered.
