@@ -98,7 +98,9 @@ std::vector<Finding> JudgeMachine(const MachineFacts& facts) {
 
 Finding JudgeCertificates(const CertificateFacts& facts) {
   if (!facts.problem.empty()) return {Severity::kBad, "certificates", facts.folder, facts.problem};
-  const std::string found = absl::StrCat(facts.identity, ", valid for ", facts.seconds_left / kDay, " days");
+  const bool expires = facts.seconds_left != INT64_MAX;
+  const std::string found = absl::StrCat(
+      facts.identity, expires ? absl::StrCat(", valid for ", facts.seconds_left / kDay, " days") : "");
   return Judge(facts.seconds_left > kSoon, Severity::kSlow, "certificates", found,
                "they expire soon: weft certs init makes new ones, which programs take without a restart");
 }

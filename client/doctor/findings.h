@@ -27,7 +27,7 @@ std::vector<Finding> JudgeMachine(const MachineFacts& facts);
 // The certificates of `--tls`: those of the folder, or why they cannot be used.
 struct CertificateFacts {
   std::string folder, problem, identity;
-  int64_t seconds_left = 0;
+  int64_t seconds_left = 0;  // INT64_MAX for authorities alone
 };
 Finding JudgeCertificates(const CertificateFacts& facts);
 

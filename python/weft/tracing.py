@@ -334,7 +334,8 @@ _OF_WEFT = ("aten::dropout", "aten::batch_norm")
 # Operations that give memory as it is, and those that fill it, with the arguments that both have.
 _UNFILLED = {"aten::empty": ("aten::zeros", 5), "aten::new_empty": ("aten::new_zeros", 6),
              "aten::empty_like": ("aten::zeros_like", 6)}
-_RANDOM = frozenset(f"aten::{n}" for n in ("bernoulli", "rand", "rand_like", "randint", "randn", "randn_like"))
+_RANDOM = frozenset(f"aten::{n}" for n in ("bernoulli", "exponential", "normal", "normal_functional", "rand", "rand_like",
+                                           "randint", "randn", "randn_like", "randperm", "uniform"))
 _RATES = ("dropout_p", "dropout")  # names of the arguments by which other operations drop out
 
 

@@ -46,10 +46,13 @@ SCHEDULES = {
                     ("{fsdp: {shard: width}}", 2)],
     "cnn_norms": [("1f1b", 2), ("{ddp: , activations: recompute}", 1), ("{fsdp: {shard: width}}", 2)],
     "drawing": [("{ddp: }", 2), ("{1f1b: , activations: recompute}", 1), ("{zb_h1: , activations: offload}", 2)],
+    "noisy": [("{fsdp: {shard: width}, activations: recompute}", 1), ("{zb_h1: }", 2)],
+    "functions": [("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
     "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
     "gpt_bf16": [("{zb_h1: , activations: recompute}", 2), ("{fsdp: {shard: width}, activations: offload}", 1), ("ddp", 2)],
     "norms_bf16": [("1f1b", 2), ("{fsdp: {shard: width}}", 1), ("{ddp: , activations: recompute}", 2)],
 }
+DRAWING = ("drawing", "noisy")  # models whose numbers are drawn by Weft's keys, also in evaluations
 
 
 def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=3, precision=None):
@@ -348,7 +351,7 @@ def compare_with_torch(weft, folder):
     torch.set_num_threads(1)
     failures = []
     for name in make_models.MODULES:
-        if name in ("gpt_dropout", "drawing", *make_models.SCORED):
+        if name in ("gpt_dropout", *DRAWING, *make_models.SCORED):
             continue  # their masks are Weft's own
         module, loss, data = make_models.make(folder, name)
         with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
@@ -372,7 +375,7 @@ def evaluate_with_torch(weft, folder):
     import weft as package
     failures = []
     for name in make_models.MODULES:
-        if name == "drawing":
+        if name in DRAWING:
             continue  # it draws in evaluation mode too
         module, loss, data = make_models.make(folder, name)
         run, out = with_validation(run_file(folder, name), name, every=3), folder / f"{name}.trained"

@@ -127,6 +127,21 @@ class Drawing(nn.Module):
         return self.scores(F.dropout(self.layers[2](x), 0.1) * torch.rand(12))
 
 
+class Noisy(nn.Module):
+    """Draws numbers in further ways: gumbel softmax, tensors that are filled, and permutations."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
+        self.scores = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = F.gumbel_softmax(self.layers[0](x))
+        x = self.layers[1](x * torch.empty_like(x).uniform_(0.5, 1.5)) + torch.empty_like(x).normal_(0, 0.1)
+        x = self.layers[2](x)[:, torch.randperm(12)] + torch.normal(torch.zeros(12), 0.1)
+        return self.scores(self.layers[3](x))
+
+
 class Lstm(nn.Module):
     def __init__(self):
         super().__init__()
@@ -164,6 +179,43 @@ class Plugged(nn.Module):
         for i, layer in enumerate(self.layers):
             x = torch.ops.weft_test.scaled_tanh(layer(x), 0.5 + i)
         return self.scores(x)
+
+
+class Functions(nn.Module):
+    """Calls many functions of a tensor, each after a linear layer of its own."""
+
+    SHAPED = (
+        lambda x: torch.atan(x) + torch.tan(0.1 * x) + torch.sinh(x) * torch.cosh(x), lambda x: torch.acos(0.5 * torch.tanh(x)),
+        lambda x: torch.asinh(x) + torch.atanh(0.5 * torch.tanh(x)) + torch.exp2(x), lambda x: torch.erfinv(0.5 * torch.tanh(x)),
+        lambda x: torch.logaddexp(x, 2 * x) + torch.logcumsumexp(x, 1), lambda x: torch.cummax(x, 1).values + torch.cummin(x, 1).values,
+        lambda x: torch.nan_to_num(x / torch.where(torch.isfinite(x), x.abs() + 1, x)), lambda x: x - torch.round(x) + torch.trunc(x),
+        lambda x: F.celu(x) + F.threshold(x, 0.1, 0.2) + F.hardshrink(x) + F.softshrink(x), lambda x: torch.sgn(x) * torch.hypot(x, x + 1),
+        lambda x: x * F.cosine_similarity(x, x + 1, dim=1).unsqueeze(1), lambda x: x * torch.median(x, 1).values.unsqueeze(1),
+        lambda x: (x - torch.std_mean(x, 1)[1].unsqueeze(1)) * torch.std_mean(x, 1)[0].unsqueeze(1),
+        lambda x: x + torch.cdist(x, 2 * x).mean() + F.pairwise_distance(x, x + 1).mean() + torch.linalg.norm(x) + torch.dot(x[0], x[0]),
+        lambda x: torch.zeros_like(x).scatter_reduce(1, x.argsort(1), x, "sum") + torch.bucketize(x, torch.linspace(-1, 1, 5)),
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 6, 2)) * torch.polar(x[:, :6].abs(), x[:, 6:])).flatten(1),
+        lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1) * 0.5, n=12, dim=1), lambda x: torch.tensordot(x, torch.ones(12, 12), dims=1),
+        lambda x: x * torch.meshgrid(torch.arange(len(x)), torch.arange(12), indexing="ij")[1],
+        lambda x: F.fold(F.unfold(x.view(-1, 3, 2, 2), 2), (2, 2), 2).flatten(1), lambda x: F.pixel_unshuffle(x.view(-1, 3, 2, 2), 2).flatten(1),
+        lambda x: F.interpolate(x.view(-1, 1, 12), 12, mode="linear").flatten(1),
+        lambda x: F.interpolate(x.view(-1, 3, 2, 2), (2, 2), mode="bicubic").flatten(1),
+        lambda x: F.grid_sample(x.view(-1, 3, 2, 2), torch.tanh(x[:, :8]).view(-1, 2, 2, 2), align_corners=False).flatten(1),
+        lambda x: F.adaptive_max_pool2d(x.view(-1, 3, 2, 2), 2).flatten(1) + F.max_pool3d(x.view(-1, 3, 1, 2, 2), 1).flatten(1),
+        lambda x: x + F.embedding_bag(torch.zeros(2, dtype=torch.int64), torch.ones(3, 12), torch.zeros(1, dtype=torch.int64)),
+        lambda x: x + torch.linalg.slogdet(x[:, :4].mT @ x[:, :4] + torch.eye(4))[1],
+        lambda x: x + F.triplet_margin_loss(x, x + 1, x - 1) + F.poisson_nll_loss(x, x.abs()) + F.soft_margin_loss(x, torch.ones_like(x)),
+        lambda x: x + F.cosine_embedding_loss(x, x + 1, torch.ones(len(x))) + F.margin_ranking_loss(x, 2 * x, torch.ones_like(x)),
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.utils.parametrizations.weight_norm(nn.Linear(12, 12)) for _ in self.SHAPED)
+
+    def forward(self, x):
+        for layer, function in zip(self.layers, self.SHAPED):
+            x = torch.tanh(function(layer(x)))
+        return x
 
 
 class PluggedPython(nn.Module):
@@ -236,10 +288,14 @@ MODULES = {
                   lambda n: {"images": torch.rand(n, 1, 8, 8), "labels": torch.randint(0, 4, (n,))}),
     "drawing": (Drawing, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                 lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
+    "noisy": (Noisy, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+              lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
     "classifier": (Classifier, classified, lambda n: {"x": torch.randn(n, 12), "classes": torch.randint(0, 4, (n,))}),
     "gpt_scored": (lambda: Gpt(0.1, blocks=1), sum_and_count_scored, _uneven),
     "lstm": (Lstm, next_token_loss, _tokens),
     "gpt_bf16": (TiedGpt, sum_and_count, _uneven),
+    "functions": (Functions, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+                  lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 12)}),
     "contrast": (Contrast, lambda m, f: F.cross_entropy(m(f["x"]), torch.arange(len(f["x"]))),
                  lambda n: {"x": torch.randn(n, 12)}),
 }

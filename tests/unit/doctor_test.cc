@@ -106,6 +106,8 @@ TEST(ReadMachineFacts, NothingThere_IsMissing) {
 TEST(JudgeCertificates, ExpiredSoonOrWrong_SaysSo) {
   EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 300 * 86400}).severity, Severity::kOk);
   EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 86400}).severity, Severity::kSlow);
+  EXPECT_EQ(JudgeCertificates({"c", "", "authorities alone", INT64_MAX}).found, "authorities alone");
+  EXPECT_EQ(JudgeCertificates({"c", "", "viewer 'a'", 2 * 86400}).found, "viewer 'a', valid for 2 days");
   const Finding wrong = JudgeCertificates({"c", "c/tls.key: cannot be read", "", 0});
   EXPECT_EQ(wrong.severity, Severity::kBad);
   EXPECT_THAT(wrong.advice, HasSubstr("tls.key"));

@@ -52,7 +52,9 @@ void ForEachRead(const std::vector<ReadyArgument>& arguments, F f) {
 bool Draws(const GraphOperation& operation, const std::vector<c10::Argument>& schema,
            const std::vector<ReadyArgument>& given) {
   static const auto* const drawing = new std::set<std::string>{
-      "aten::bernoulli", "aten::rand", "aten::rand_like", "aten::randint", "aten::randn", "aten::randn_like"};
+      "aten::bernoulli",  "aten::exponential", "aten::normal",  "aten::normal_functional",
+      "aten::rand",       "aten::rand_like",   "aten::randint", "aten::randn",
+      "aten::randn_like", "aten::randperm",    "aten::uniform"};
   if (drawing->count(operation.name) != 0) return true;
   for (size_t i = 0; i < schema.size(); ++i) {
     const bool rate = schema[i].name() == "dropout_p" || schema[i].name() == "dropout";
