@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "schedules/simulator/transfer_order.h"
 
 namespace weft {
 namespace {
@@ -64,17 +66,22 @@ absl::StatusOr<Job> ParseAction(absl::string_view action, size_t row, size_t cel
   return Job::Compute(0, stage, microbatch, kind);
 }
 
-// "2SEND_F1", "2RECV_B1": what follows from where the jobs are. (Actions that shard or reduce say more than
-// the rows of a schedule here can.)
-bool IsTransfer(absl::string_view action) {
+// Reads "2SEND_F1", "2RECV_B1": what follows from where the jobs are. (Actions that shard or reduce say more
+// than the rows of a schedule here can.)
+std::optional<TransferAction> ParseTransfer(absl::string_view action, size_t cell) {
   const size_t word = action.find_first_not_of("0123456789");
-  if (word == 0 || word == absl::string_view::npos) return false;
+  if (word == 0 || word == absl::string_view::npos) return std::nullopt;
   absl::string_view rest = action.substr(word);
-  for (const absl::string_view kind : {"SEND_F", "SEND_B", "RECV_F", "RECV_B"}) {
-    if (!absl::ConsumePrefix(&rest, kind)) continue;
-    return !rest.empty() && std::all_of(rest.begin(), rest.end(), absl::ascii_isdigit);
-  }
-  return false;
+  TransferAction transfer;
+  transfer.cell = static_cast<int>(cell) + 1;
+  transfer.sends = absl::ConsumePrefix(&rest, "SEND_");
+  if (!transfer.sends && !absl::ConsumePrefix(&rest, "RECV_")) return std::nullopt;
+  transfer.of_forward = absl::ConsumePrefix(&rest, "F");
+  if (!transfer.of_forward && !absl::ConsumePrefix(&rest, "B")) return std::nullopt;
+  const bool digits = !rest.empty() && std::all_of(rest.begin(), rest.end(), absl::ascii_isdigit);
+  const bool read = digits && absl::SimpleAtoi(action.substr(0, word), &transfer.stage) &&
+                    absl::SimpleAtoi(rest, &transfer.microbatch);
+  return read ? std::optional(transfer) : std::nullopt;
 }
 
 struct Entry {
@@ -104,16 +111,20 @@ absl::Status ParsePair(absl::string_view text, size_t row, size_t cell, std::vec
 
 absl::StatusOr<Rows> ParseRows(absl::string_view text) {
   Rows rows;
+  std::vector<std::vector<TransferAction>> transfers;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     std::vector<Entry>& row = rows.emplace_back();
+    transfers.emplace_back();
     size_t cell = 0;
     for (absl::string_view action : absl::StrSplit(line, ',')) {
       action = absl::StripAsciiWhitespace(action);
       if (absl::StartsWith(action, "(")) {
         absl::Status pair = ParsePair(action, rows.size() - 1, cell, row);
         if (!pair.ok()) return pair;
-      } else if (!action.empty() && !IsTransfer(action)) {
+      } else if (const auto transfer = ParseTransfer(action, cell); transfer.has_value()) {
+        transfers.back().push_back(*transfer);
+      } else if (!action.empty()) {
         absl::StatusOr<Job> job = ParseAction(action, rows.size() - 1, cell);
         if (!job.ok()) return job.status();
         row.push_back({*job, kInTurn, static_cast<int>(cell) + 1});
@@ -121,6 +132,7 @@ absl::StatusOr<Rows> ParseRows(absl::string_view text) {
       ++cell;
     }
   }
+  if (absl::Status s = CheckTransferOrder(transfers); !s.ok()) return s;
   return rows;
 }
 

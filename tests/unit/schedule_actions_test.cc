@@ -163,6 +163,33 @@ TEST(Actions, SendsAndReceives_AreSkipped) {
   EXPECT_EQ(lowered->order, plain->order);
 }
 
+// The two orders of https://github.com/pytorch/pytorch/issues/172668, of 4 stages on 2 ranks, which hang with
+// NCCL: each rank's send waits for a receive behind the other's send.
+TEST(Actions, SendsAndReceivesThatHangElsewhere_AreRefusedWithTheCircle) {
+  EXPECT_THAT(Problem("0SEND_F1,2RECV_F0,2F0\n1SEND_F0,1RECV_F1,1F1\n"),
+              HasSubstr("in a circle: 0SEND_F1 (row 1, cell 1) needs 1RECV_F1, which comes behind 1SEND_F0; "
+                        "1SEND_F0 (row 2, cell 1) needs 2RECV_F0, which comes behind 0SEND_F1. "));
+  EXPECT_THAT(
+      Problem("2SEND_F1,0F2,0SEND_F2,2RECV_B0,2B0\n3RECV_F1,3SEND_B0,3F1,3B1,1RECV_F2,3SEND_B1,1F2\n"),
+      HasSubstr("in a circle: 0SEND_F2 (row 1, cell 3) needs 1RECV_F2, which comes behind 3SEND_B0; "
+                "3SEND_B0 (row 2, cell 2) needs 2RECV_B0, which comes behind 0SEND_F2. "));
+}
+
+TEST(Actions, SendsAndReceivesOfAWholeSchedule_HangByTheirOrderAlone) {
+  const std::string second =
+      "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3B0,3SEND_B0,1RECV_B0,1B0,1SEND_B0,"
+      "3RECV_F1,3F1,3B1,3SEND_B1,1RECV_B1,1B1,1SEND_B1\n";
+  const std::string rest =
+      "2F0,2RECV_F1,2SEND_F0,2F1,2RECV_B0,2B0,2SEND_B0,0RECV_B0,0B0,2SEND_F1,2RECV_B1,2B1,2SEND_B1,"
+      "0RECV_B1,0B1\n";
+  EXPECT_THAT(Problem(absl::StrCat("0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,", rest, second)),
+              HasSubstr("0SEND_F1 (row 1, cell 4) needs 1RECV_F1, which comes behind 1SEND_F0; "));
+  // With the receive ahead of the send, as the thread's answer has it.
+  EXPECT_EQ(Problem(absl::StrCat("0F0,0SEND_F0,0F1,2RECV_F0,0SEND_F1,", rest, second)), "");
+  // Rows that leave ends out say nothing of what they wait for.
+  EXPECT_EQ(Problem("0F0,0SEND_F0,0SEND_F0,0B0\n1F0,1B0,7RECV_F3\n"), "");
+}
+
 TEST(Actions, WhatIsNoComputeAction_IsNamedWithRowAndCell) {
   for (const char* bad :
        {"0SEND_X0", "SEND_F0", "0SEND_F", "UNSHARD", "0", "F0", "0F", "0X1", "-1F0", "0F-1",
