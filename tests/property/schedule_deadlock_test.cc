@@ -1,7 +1,9 @@
 // The proof that limits cannot deadlock, against the truth: every order in which the jobs of small random
 // schedules can start is walked through.
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -21,6 +23,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// The seeds of a test: `many` of them; WEFT_SEED=N: that one; WEFT_SEEDS=N: so many.
+struct Seeds {
+  explicit Seeds(uint64_t many) : last(many) {
+    const char* const one = std::getenv("WEFT_SEED");
+    const char* const other = std::getenv("WEFT_SEEDS");
+    if (other != nullptr) last = std::strtoull(other, nullptr, 10);
+    if (one == nullptr) return;
+    first = last = std::strtoull(one, nullptr, 10);
+    single = true;
+  }
+  uint64_t first = 1, last;
+  bool single = false;
+};
+
 enum class Truth { kFree, kDeadlocks, kTooLarge };
 
 // Runs from state to state, a state being the jobs that have run. It is enough to let jobs run one at a time:
@@ -33,6 +49,7 @@ class Walk {
     if (jobs_ > 64) return;  // Run says so
     before_.assign(jobs_, 0);
     if (claims) OrderByClaims(steps);
+    OrderByRows(steps);
     for (int j = 0; j < jobs_; ++j) {
       std::vector<Edge> edges;
       graph.Predecessors(JobOf(j), &edges);
@@ -77,11 +94,25 @@ class Walk {
       }
     }
   }
+  // A job of a fixed order starts behind the one before it, and the first of a step behind the last of the
+  // step before.
+  void OrderByRows(int steps) {
+    for (const std::vector<Job>& row : graph_.schedule().order) {
+      int before = -1;
+      for (int step = 0; step < steps; ++step) {
+        for (Job job : row) {
+          job.step = step;
+          if (before >= 0) before_[Number(job)] |= uint64_t{1} << before;
+          before = Number(job);
+        }
+      }
+    }
+  }
   Job JobOf(int number) const { return graph_.JobAt(number / n_, number % n_); }
   int Number(const Job& job) const { return job.step * n_ + graph_.IndexOf(job); }
   bool Admitted(int j, uint64_t done) const {
     const Job job = JobOf(j);
-    if (job.kind != JobKind::kForward) return true;
+    if (job.kind != JobKind::kForward || !graph_.schedule().limit) return true;
     const auto limit = graph_.schedule().limit(graph_.RankOf(job), job.stage);
     if (!limit.has_value()) return true;
     int alive = 0;
@@ -139,11 +170,9 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
 // What is accepted runs in every order of starts in which the dispatch may start it; what is refused stops in
 // one.
 TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
-  const char* only = std::getenv("WEFT_SEED");
-  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
-  const uint64_t last = only != nullptr ? first : 1500;
+  const Seeds seeds(1500);
   int proved = 0, saved = 0, refused = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     std::string text;
     const RunSchedule schedule = Draw(seed, &text);
     const absl::Status sound = CheckSchedule(schedule);
@@ -166,7 +195,7 @@ TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOr
     ASSERT_TRUE(sound.ok() || stops) << text << ": " << sound;
     refused += !sound.ok();
   }
-  if (only != nullptr) return;
+  if (seeds.single) return;
   std::cout << proved << " proved free, " << saved << " of them by the order of claims alone, " << refused
             << " refused\n";
   EXPECT_GT(proved, 300);
@@ -177,11 +206,9 @@ TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOr
 // Micro-batches can wait for one another where stages have several inputs: the order of claims keeps them
 // apart.
 TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
-  const char* only = std::getenv("WEFT_SEED");
-  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
-  const uint64_t last = only != nullptr ? first : 400;
+  const Seeds seeds(400);
   int proved = 0, saved = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     std::mt19937_64 rng(seed);
     const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
     const int stages = pick(3, 4), microbatches = pick(2, 3), ranks = pick(2, stages);
@@ -208,10 +235,89 @@ TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
       saved += Walk(graph, steps).Run() == Truth::kDeadlocks;
     }
   }
-  if (only != nullptr) return;
+  if (seeds.single) return;
   std::cout << proved << " proved free, " << saved << " of them by the order of claims alone\n";
   EXPECT_GT(proved, 100);
   EXPECT_GT(saved, 20);
+}
+
+// A random placement of each job, and rows that run it: an order in which the jobs can start, with some
+// neighbours exchanged, under random limits and staleness.
+RunSchedule DrawRows(uint64_t seed, std::string* text) {
+  std::mt19937_64 rng(seed);
+  const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
+  const int stages = pick(1, 3), microbatches = pick(1, 3), ranks = pick(1, 3);
+  Schedule s = *MakeSchedule("gpipe", {}, stages, microbatches);
+  s.ranks = ranks;
+  std::vector<int> place;
+  for (int i = 0; i < stages * microbatches; ++i) place.push_back(pick(0, ranks - 1));
+  const bool by_stage = pick(0, 1) == 0;
+  s.compute = s.weights = [place, by_stage, microbatches](const Job& j) {
+    return place[j.stage * microbatches + (by_stage ? 0 : j.microbatch)];
+  };
+  std::vector<Job> remaining;
+  for (int stage = 0; stage < stages; ++stage) {
+    for (int b = 0; b < microbatches; ++b) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward})
+        remaining.push_back(Job::Compute(0, stage, b, kind));
+    }
+  }
+  const auto waits_for = [&](const Job& job) -> std::optional<Job> {
+    if (job.kind == JobKind::kForward && job.stage == 0) return std::nullopt;
+    if (job.kind == JobKind::kForward) return Job::Compute(0, job.stage - 1, job.microbatch, job.kind);
+    if (job.stage == stages - 1) return Job::Compute(0, job.stage, job.microbatch, JobKind::kForward);
+    return Job::Compute(0, job.stage + 1, job.microbatch, job.kind);
+  };
+  s.order.resize(ranks);
+  while (!remaining.empty()) {
+    const int i = pick(0, static_cast<int>(remaining.size()) - 1);
+    const auto first = waits_for(remaining[i]);
+    if (first.has_value() && std::find(remaining.begin(), remaining.end(), *first) != remaining.end())
+      continue;
+    s.order[s.compute(remaining[i])].push_back(remaining[i]);
+    remaining.erase(remaining.begin() + i);
+  }
+  const int exchanges = pick(0, 3);
+  for (int i = 0; i < exchanges; ++i) {
+    std::vector<Job>& row = s.order[pick(0, ranks - 1)];
+    if (row.size() < 2) continue;
+    const int at = pick(0, static_cast<int>(row.size()) - 2);
+    std::swap(row[at], row[at + 1]);
+  }
+  if (pick(0, 1) == 0) {
+    std::vector<int> limits;
+    for (int i = 0; i < stages; ++i) limits.push_back(pick(1, microbatches));
+    s.limit = [limits](Rank, int stage) -> std::optional<int> { return limits[stage]; };
+  }
+  if (pick(0, 2) == 0) s.staleness = [](int stage, int) { return stage == 0 ? 1 : 0; };
+  *text = absl::StrCat("seed ", seed, ": S=", stages, " B=", microbatches, " W=", ranks);
+  return WithoutTerms(std::move(s));
+}
+
+TEST(DeadlockProof, RandomRowsOfRandomPlacements_TheVerdictIsThatOfTheRun) {
+  const Seeds seeds(1500);
+  int free = 0, refused = 0;
+  for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+    std::string text;
+    const RunSchedule schedule = DrawRows(seed, &text);
+    const absl::Status sound = CheckSchedule(schedule);
+    const Graph graph(schedule);
+    bool stops = false, known = false;
+    for (int steps : {1, 2, 3}) {
+      const Truth truth = Walk(graph, steps).Run();
+      if (truth == Truth::kTooLarge) break;
+      known = true;
+      stops |= truth == Truth::kDeadlocks;
+    }
+    if (!known) continue;
+    ASSERT_EQ(sound.ok(), !stops) << text << ": " << sound;
+    free += !stops;
+    refused += stops;
+  }
+  if (seeds.single) return;
+  std::cout << free << " run to their end, " << refused << " refused\n";
+  EXPECT_GT(free, 300);
+  EXPECT_GT(refused, 300);
 }
 
 TEST(DeadlockProof, LimitsOfAnySizeWithoutStaleness_AreFree) {
