@@ -110,6 +110,7 @@ struct ScheduleSpec {
   // The treatment of a forward's activations until its backward: retain, recompute or offload. One word for
   // all stages, or one for each, with `/` between them: "recompute/retain".
   std::string activations = "retain";
+  double planned_step = 0;  // seconds that its plan predicts for a step; 0 without a plan that is in seconds
 };
 
 // Whether a run saves checkpoints, the times at which it does on the way, and how many of these stay.

@@ -15,8 +15,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr double kLongestStep = 1e9;  // seconds
+
 ChoiceNames ScheduleChoices() {
-  return {"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
+  return {"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations", "planned_step"}};
 }
 
 // Checks only the parameters' names; MakeSchedule checks their values, and how they fit the sizes.
@@ -165,10 +167,12 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   for (const auto& item : choice.parameters.items()) {
     if (status.ok()) TakeParameter(item.key(), item.value(), choice.path, schedule, status);
   }
-  FileSection section(value, std::string(path), {choice.name, "rule", "reduction", "activations"}, status);
+  FileSection section(value, std::string(path),
+                      {choice.name, "rule", "reduction", "activations", "planned_step"}, status);
   section.Read("rule", schedule.rule);
   section.Read("reduction", schedule.reduction);
   ReadActivations(section, schedule.activations);
+  section.Read("planned_step", schedule.planned_step, 0, kLongestStep);
   CheckParameters(schedule, choice.path, status);
   CheckRule(schedule.rule, section.PathOf("rule"), status);
   CheckReduction(schedule.reduction, section.PathOf("reduction"), status);
@@ -180,10 +184,12 @@ Json ToJson(const ScheduleSpec& schedule) {
   Json parameters = Json::object();
   for (const auto& [key, value] : schedule.parameters) parameters[key] = value;
   const std::vector<std::string> activations = SplitActivations(schedule);
-  return {{schedule.name, parameters},
-          {"rule", schedule.rule},
-          {"reduction", schedule.reduction},
-          {"activations", activations.size() == 1 ? Json(schedule.activations) : Json(activations)}};
+  Json json = {{schedule.name, parameters},
+               {"rule", schedule.rule},
+               {"reduction", schedule.reduction},
+               {"activations", activations.size() == 1 ? Json(schedule.activations) : Json(activations)}};
+  if (schedule.planned_step > 0) json["planned_step"] = schedule.planned_step;
+  return json;
 }
 
 std::vector<std::string> SplitAtCommas(absl::string_view text) {

@@ -29,20 +29,22 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();
   AutoPlan planned;
-  planned.profile = ProfileOf(profiling, measured->trace).dump(2) + "\n";
+  planned.kept.profile = ProfileOf(profiling, measured->trace).dump(2) + "\n";
   PlanSourceOptions options;
   options.file = file;
   options.profile = **scratch / "profile.json";
-  std::ofstream(options.profile) << planned.profile;
+  std::ofstream(options.profile) << planned.kept.profile;
   const auto source = PlanSourceOf(options, run);
   if (!source.ok()) return source.status();
   const auto wanted = ParseWantedPlan("auto");
   if (!wanted.ok()) return wanted.status();
-  const auto report = MakePlan(*source, *wanted, {ranks, asked.time_limit, asked.microbatches});
+  auto report = MakePlan(*source, *wanted, {ranks, asked.time_limit, asked.microbatches});
   if (!report.ok()) return report.status();
+  report->profile = kKeptProfile;
   planned.keys = PlanKeys(*report);
+  if (report->unit == "s") planned.keys["schedule"]["planned_step"] = report->step;
   planned.line = PlanLine(*report);
-  planned.plan = PlanYaml(*report);
+  planned.kept.plan = PlanYaml(*report);
   return planned;
 }
 

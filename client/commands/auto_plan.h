@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/commands/kept_plan.h"
 #include "client/files/run_file.h"
 #include "client/training/device_flags.h"
 #include "nlohmann/json.hpp"
@@ -13,9 +14,9 @@
 namespace weft {
 
 struct AutoPlan {
-  nlohmann::json keys;        // of the plan, for the reader of the run file
-  std::string line;           // what was chosen, and why
-  std::string plan, profile;  // as files
+  nlohmann::json keys;  // of the plan, for the reader of the run file
+  std::string line;     // what was chosen, and why
+  KeptPlan kept;
 };
 
 // `run` is the file's under any schedule. Returns Cancelled for a stop signal, ResourceExhausted where

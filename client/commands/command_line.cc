@@ -845,8 +845,12 @@ CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
   sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("T");
-  sub->add_option("--profile", o.profile, "Plan by this profile (default: the run's own job times)")
-      ->type_name("FILE");
+  CLI::Option* const profile =
+      sub->add_option("--profile", o.profile,
+                      "Plan by this profile (default: that of the plan that the run keeps, else its own job "
+                      "times)")
+          ->type_name("FILE");
+  sub->add_flag("--own-times", o.own_times, "Plan by the run's own job times")->excludes(profile);
   sub->footer(
       Footer({{"weft explain out/shakespeare", "largest differences first"},
               {"weft explain 3", "of a coordinator's run, which may still go on"},

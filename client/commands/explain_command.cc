@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/commands/found_trace.h"
+#include "client/commands/kept_plan.h"
 #include "client/files/predicted_run.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
@@ -254,7 +255,9 @@ ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
 
 ExitCode RunExplain(const ExplainOptions& options) {
   if (const auto number = RunNumber(options.run); number.has_value()) return ExplainRun(options, *number);
-  return Show(options, ReadFoundTrace(options.run, "give the output folder of a run, or a run file"));
+  ExplainOptions asked = options;
+  if (asked.profile.empty() && !asked.own_times) asked.profile = KeptProfile(asked.run);
+  return Show(asked, ReadFoundTrace(options.run, "give the output folder of a run, or a run file"));
 }
 
 }  // namespace weft

@@ -14,7 +14,8 @@ struct ExplainOptions {
   CoordinatorOptions coordinator;
   std::string run;      // number of a coordinator's run, or output folder
   int step = -1;        // -1: the step of median time
-  std::string profile;  // file; empty: the run's own plan
+  std::string profile;  // file; empty: that of the plan that the run keeps, or its own job times
+  bool own_times = false;
 };
 
 // Returns kExitBadConfiguration for a run without a trace and a plan, or for a profile of another model.

@@ -86,7 +86,7 @@ absl::Status CheckNamed(const std::string& folder) {
 // A training as it was read, and what is left of its planning for the results.
 struct TrainedRun {
   ScheduledRun run;
-  std::optional<AutoPlan> planned;
+  std::optional<KeptPlan> planned;
 };
 
 // Returns the plan that needs no planning: the one that was named, or that of the run to go on from; any one
@@ -109,7 +109,13 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
     auto run = ReadScheduledRun(options.file, RunFileData::kReadable, given->is_null() ? nullptr : &*given);
     if (!run.ok()) return run.status();
     if (absl::Status status = ready(run->spec); !status.ok()) return status;
-    return TrainedRun{*std::move(run), std::nullopt};
+    TrainedRun trained{*std::move(run), std::nullopt};
+    if (!options.plan.empty()) {
+      auto kept = ReadKeptPlan(options.plan);
+      if (!kept.ok()) return kept.status();
+      trained.planned = *std::move(kept);
+    }
+    return trained;
   }
   const nlohmann::json alone = PlanOnOneRank();
   RunFileData data = RunFileData::kReadable;
@@ -124,19 +130,7 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
   PrintMessage(absl::StrCat("schedule: auto chose ", planned->line));
   auto run = ReadScheduledRun(options.file, data, &planned->keys);
   if (!run.ok()) return run.status();
-  return TrainedRun{*std::move(run), *std::move(planned)};
-}
-
-// Leaves the plan with the results.
-absl::Status WritePlan(const AutoPlan& planned, const std::string& folder) {
-  for (const auto& [name, text] :
-       {std::pair("plan.yaml", &planned.plan), {"profile.json", &planned.profile}}) {
-    std::ofstream file(fs::path(folder) / name, std::ios::binary);
-    file << *text;
-    file.close();
-    if (!file) return absl::InvalidArgumentError(absl::StrCat("cannot write ", folder, "/", name));
-  }
-  return absl::OkStatus();
+  return TrainedRun{*std::move(run), std::move(planned->kept)};
 }
 
 ExitCode FailOnTraining(const absl::Status& status) {
@@ -233,7 +227,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (prepared.ok()) prepared = CheckCheckpointNames((*output)->live());
   if (prepared.ok()) prepared = (*output)->Begin(RecordOf(local.run.spec, local.file, "running"));
   if (prepared.ok() && training->planned.has_value())
-    prepared = WritePlan(*training->planned, (*output)->live());
+    prepared = WriteKeptPlan(*training->planned, (*output)->live());
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   (*output)->KeepReserve();
   PrepareProcess();

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/fnv1a.h"
 #include "nlohmann/json.hpp"
 #include "run/file_section.h"
 #include "run/json_text.h"
@@ -22,7 +23,6 @@ using Json = nlohmann::json;
 
 constexpr double kMax = 1e30;
 constexpr int kMaxSamples = 1 << 30;
-constexpr size_t kMaxProfileBytes = 64 << 20;
 
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
@@ -87,6 +87,8 @@ std::vector<int> CutByTime(const Profile& profile, int stages) {
 }
 
 }  // namespace
+
+std::string ProfileHash(absl::string_view text) { return absl::StrFormat("%016x", Fnv1a().Add(text).hash()); }
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   errno = 0;

@@ -14,10 +14,12 @@
 #ifndef WEFT_CLIENT_FILES_PROFILE_H_
 #define WEFT_CLIENT_FILES_PROFILE_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "run/run_spec.h"
 #include "schedules/simulator/simulate.h"
 
@@ -37,7 +39,12 @@ struct Profile {
   std::string activations;  // retain or recompute, of all layers; empty where it is not known
 };
 
+inline constexpr size_t kMaxProfileBytes = 64 << 20;  // of a profile's file
+
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// Returns the hash of a profile's bytes, by which a plan says where it came from: 16 hexadecimal digits.
+std::string ProfileHash(absl::string_view text);
 
 // Makes a profile of the layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward
 // is twice a forward. Activations are those that a retaining forward keeps (LayerCount of model_layers.h).

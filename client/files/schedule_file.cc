@@ -152,6 +152,18 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
+double PlannedStep(const Json& plan) {
+  if (!plan.contains("plan") || !plan.contains("microbatches")) return 0;
+  const Json& said = plan["plan"];
+  const bool seconds = said.is_object() && said.contains("unit") && said["unit"] == "s";
+  return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
+}
+
+}  // namespace
+
 absl::StatusOr<Json> ReadPlan(const std::string& path) {
   const auto text = ReadTextFile(path, kMaxYamlBytes, "a plan");
   if (!text.ok()) return text.status();
@@ -168,6 +180,8 @@ absl::StatusOr<Json> ReadPlan(const std::string& path) {
                          ? Json{{plan["schedule"].get<std::string>(), Json::object()}}
                          : plan["schedule"];
   if (plan.contains("microbatches")) keys["microbatches"] = plan["microbatches"];
+  if (const double step = PlannedStep(plan); step > 0 && keys["schedule"].is_object())
+    keys["schedule"]["planned_step"] = step;
   return keys;
 }
 

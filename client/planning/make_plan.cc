@@ -47,6 +47,7 @@ class PlanMaker {
     }
     if (!report_.has_value()) return NothingFits(*baseline);
     report_->source = source_.options.file;
+    report_->profile = source_.options.profile.empty() ? source_.options.file : source_.options.profile;
     report_->profile_hash = source_.profile_hash;
     report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
     report_->ranks = limits_.ranks;

@@ -248,7 +248,10 @@ OrderedJson PlanJson(const PlanReport& report) {
     for (const auto& [name, value] : schedule.parameters) pattern[name] = value;
     json["pattern"] = {{"periodic", pattern}};
   }
-  if (!report.profile_hash.empty()) json["profile_hash"] = report.profile_hash;
+  if (!report.profile_hash.empty()) {
+    json["profile"] = report.profile;
+    json["profile_hash"] = report.profile_hash;
+  }
   if (report.microbatches > 0) {
     json["microbatches"] = report.microbatches;
     json["step_lower_bound"] = report.step_bound;
@@ -287,7 +290,10 @@ std::string PlanYaml(const PlanReport& report) {
   absl::StrAppend(&text, "stages: [", absl::StrJoin(report.choice.layers_of_stage, ", "), "]\n");
   if (report.microbatches > 0) absl::StrAppend(&text, "microbatches: ", report.choice.microbatches, "\n");
   absl::StrAppend(&text, "plan:\n  source: ", OrderedJson(report.source).dump(), "\n");
-  if (!report.profile_hash.empty()) absl::StrAppend(&text, "  profile_hash: \"", report.profile_hash, "\"\n");
+  if (!report.profile_hash.empty()) {
+    absl::StrAppend(&text, "  profile: ", OrderedJson(report.profile).dump(), "\n  profile_hash: \"",
+                    report.profile_hash, "\"\n");
+  }
   absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
   if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", OrderedJson(report.unit).dump(), "\n");
   absl::StrAppendFormat(&text, "  lower_bound: %.9g\n",

@@ -43,9 +43,9 @@ ScheduleSpec ScheduleOfPlan(const Plan& plan);
 
 // A plan and its prediction, in the units of its profile.
 struct PlanReport {
-  std::string source;        // the file that was planned for, or its profile
-  std::string profile_hash;  // of the profile that was measured; empty where FLOPs were counted
-  std::string unit;          // of times; empty for any
+  std::string source;                 // the file that was planned for, or its profile
+  std::string profile, profile_hash;  // file that was measured, and its hash; empty where FLOPs were counted
+  std::string unit;                   // of times; empty for any
   int ranks = 1;
   PlanChoice choice;
   std::optional<Plan> pattern;                 // if the choice is a planned pattern

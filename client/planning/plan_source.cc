@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/fnv1a.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/files/text_file.h"
@@ -21,8 +20,6 @@
 
 namespace weft {
 namespace {
-
-constexpr size_t kMaxHashedBytes = 64 << 20;
 
 // Compares what a measurement cannot change: the number of layers, and the bytes of their weights.
 absl::Status CheckSameModel(const PlanSourceOptions& options, const Profile& profile,
@@ -50,9 +47,9 @@ absl::Status CheckSameModel(const PlanSourceOptions& options, const Profile& pro
 absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* hash) {
   auto profile = ReadProfile(path);
   if (!profile.ok()) return profile;
-  const auto text = ReadTextFile(path, kMaxHashedBytes, "a profile");
+  const auto text = ReadTextFile(path, kMaxProfileBytes, "a profile");
   if (!text.ok()) return text.status();
-  *hash = absl::StrFormat("%016x", Fnv1a().Add(*text).hash());
+  *hash = ProfileHash(*text);
   return profile;
 }
 

@@ -278,6 +278,7 @@ Json SummaryJson(const TrainResults& r) {
   json["ranks"] = r.ranks;
   json["processes"] = r.processes;
   if (!r.reference) {
+    if (r.spec.schedule.planned_step > 0) json["planned_step_seconds"] = r.spec.schedule.planned_step;
     json["predicted_step_seconds"] = r.predicted.step_seconds;
     if (!r.reduction.empty()) json["reduction"] = r.reduction;
     json["bytes_sent"] = BytesSent(r.reports);
@@ -316,6 +317,10 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
   absl::StrAppend(&out, TroubleText(r));
   absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),
                         FormatSeconds(Percentile(r.step_seconds, 0.99)));
+  if (!r.reference && r.spec.schedule.planned_step > 0) {
+    absl::StrAppendFormat(&out, "planned      %s a step, by the plan that it runs\n",
+                          FormatSeconds(r.spec.schedule.planned_step));
+  }
   if (!r.reference) {
     absl::StrAppendFormat(&out, "predicted    %s a step, by the simulator from this run's own job times\n",
                           FormatSeconds(r.predicted.step_seconds));

@@ -216,6 +216,10 @@ TEST_F(PlanCommand, ScheduleAuto_MeasuresPlansTrainsAndLeavesThePlan) {
   ASSERT_EQ(train.code, 0) << train.err;
   EXPECT_THAT(train.err, HasSubstr("schedule: auto chose "));
   EXPECT_THAT(train.err, HasSubstr(" a step"));
+  std::ifstream summary(out + "/summary.json");
+  EXPECT_GT(Json::parse(summary)["planned_step_seconds"], 0);
+  const CommandResult explained = Command::Run({"weft", "explain", out});
+  EXPECT_THAT(explained.out, HasSubstr(out + "/profile.json")) << explained.err;
   const CommandResult simulated =
       Command::Run({"weft", "simulate", out + "/plan.yaml", "--microbatches", "4", "-o", "json"});
   ASSERT_EQ(simulated.code, 0) << simulated.err;
@@ -265,6 +269,32 @@ TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {
     const CommandResult differ = Command::Run({"weft", "diff", out, plain});
     EXPECT_EQ(differ.code, 0) << differ.out << differ.err;
   }
+}
+
+TEST_F(PlanCommand, PlanFromAProfile_IsKeptWithTheRunAndExplainsIt) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const std::string profile = folder_ / "profile.json", plan = folder_ / "plan.yaml", out = folder_ / "out";
+  ASSERT_EQ(Command::Run({"weft", "profile", run, "-o", profile}, 120).code, 0);
+  const CommandResult planned = Plan({run, "--profile", profile, "--workers", "2", "-o", "yaml"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  std::ofstream(plan) << planned.out;
+  const CommandResult train = Command::Run({"weft", "train", run, "--plan", plan, "--out", out}, 120);
+  ASSERT_EQ(train.code, 0) << train.err;
+  EXPECT_THAT(train.err + train.out, HasSubstr(" a step, by the plan that it runs"));
+  std::ifstream summary(out + "/summary.json"), kept(out + "/plan.yaml");
+  EXPECT_GT(Json::parse(summary)["planned_step_seconds"], 0);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), planned.out);
+  EXPECT_THAT(Command::Run({"weft", "explain", out}).out, HasSubstr(", from " + out + "/profile.json"));
+  EXPECT_THAT(Command::Run({"weft", "explain", out, "--own-times"}).out,
+              HasSubstr(", from the run's own job times"));
+
+  // A profile that has changed is not the plan's.
+  std::ofstream(profile, std::ios::app) << "\n";
+  const std::string other = folder_ / "other";
+  ASSERT_EQ(Command::Run({"weft", "train", run, "--plan", plan, "--out", other}, 120).code, 0);
+  EXPECT_FALSE(std::ifstream(other + "/profile.json").is_open());
+  EXPECT_TRUE(std::ifstream(other + "/plan.yaml").is_open());
+  EXPECT_THAT(Command::Run({"weft", "explain", other}).out, HasSubstr("the run's own job times"));
 }
 
 // Between the memory that 1f1b needs and that of the next family, an order of its own uses all there is.

@@ -158,6 +158,16 @@ TEST_F(PlanInRunFile, PlanOfAFile_GivesScheduleAndStages) {
   EXPECT_EQ(read->scheme.stages, 4);
 }
 
+TEST_F(PlanInRunFile, StepInSeconds_IsTheSchedulesPlannedOne) {
+  const std::string plan = "schedule: 1f1b\nstages: [1]\nmicrobatches: 4\nplan: {step: 0.25, unit: ";
+  Json run = {{"schedule", {{"file", "plan.yaml"}}}};
+  ASSERT_TRUE(Embed(plan + "s}\n", run).ok());
+  EXPECT_EQ(run["schedule"]["planned_step"], 0.25);
+  run = {{"schedule", {{"file", "plan.yaml"}}}};
+  ASSERT_TRUE(Embed(plan + "units}\n", run).ok());
+  EXPECT_FALSE(run["schedule"].contains("planned_step"));
+}
+
 TEST_F(PlanInRunFile, OtherStages_AreRefused) {
   Json run = {{"schedule", {{"file", "plan.yaml"}}}, {"stages", {2, 2}}};
   const absl::Status refused = Embed(PlanYaml(MustPlan(ProfileFrom(FourLayers()), 4, 4)), run);

@@ -217,6 +217,7 @@ TEST(Summary_Json, FieldsOfTheContract) {
   EXPECT_DOUBLE_EQ(json["step_seconds"]["p99"], 0.5);
   EXPECT_DOUBLE_EQ(json["samples_per_second"], 24);
   EXPECT_DOUBLE_EQ(json["predicted_step_seconds"], 0.2);
+  EXPECT_FALSE(json.contains("planned_step_seconds"));
   EXPECT_EQ(json["bytes_sent"]["activation"], 200);
   EXPECT_EQ(json["peak_bytes"][1]["weights"], 2048);
   EXPECT_DOUBLE_EQ(json["idle_seconds"][0]["dependency"], 0.25);
