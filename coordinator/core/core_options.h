@@ -19,6 +19,7 @@ struct CoreLimits {
   int64_t progress_ns = 600'000'000'000;   // time without any job done
   int64_t finishing_ns = 600'000'000'000;  // time for every process to be Finished
   size_t runs_waiting = 20'000;  // most submitted runs that have not ended; a list of them fits one message
+  size_t runs_kept = 100;        // number of ended runs that are remembered: the last ones
 };
 
 struct CoreOptions : CoreLimits {
@@ -45,7 +46,6 @@ struct CoreOptions : CoreLimits {
   int64_t plan_bytes = int64_t{8} << 30;
   // Most bytes of the addresses that the processes of one run are sent.
   int64_t peer_bytes = int64_t{512} << 20;
-  size_t runs_kept = 100;  // number of ended runs that are remembered: the last ones
 };
 
 }  // namespace weft

@@ -63,6 +63,7 @@ struct Flags {
   LogFlags log;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
   int queue = static_cast<int>(CoreLimits().runs_waiting);
+  int history = static_cast<int>(CoreLimits().runs_kept);
   ConfigQuestion question;
 };
 
@@ -78,8 +79,11 @@ int Complain(const absl::Status& status) {
   return again ? kTryAgain : kBadConfiguration;
 }
 
+constexpr int kMaxHistory = 2000;  // a list of them fits one message, beside those that wait
+
 // The flags that a coordinator takes while it serves (CoreLimits).
-const char* const kLimits[] = {"lease", "grace", "waiting", "preparing", "progress", "finishing", "queue"};
+const char* const kLimits[] = {"lease",    "grace",     "waiting", "preparing",
+                               "progress", "finishing", "queue",   "history"};
 
 CoreLimits LimitsOf(const Flags& flags) {
   constexpr int64_t kSecond = 1'000'000'000;
@@ -91,6 +95,7 @@ CoreLimits LimitsOf(const Flags& flags) {
   core.progress_ns = flags.progress * kSecond;
   core.finishing_ns = flags.finishing * kSecond;
   core.runs_waiting = static_cast<size_t>(flags.queue);
+  core.runs_kept = static_cast<size_t>(flags.history);
   return core;
 }
 
@@ -460,6 +465,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--queue", flags.queue,
                  "Most runs that wait or run; further ones are refused until one of them has ended")
       ->check(CLI::Range(1, static_cast<int>(CoreLimits().runs_waiting)))
+      ->capture_default_str();
+  app.add_option(
+         "--history", flags.history,
+         "Most ended runs that are still listed; older ones are forgotten, and their output folders stay")
+      ->check(CLI::Range(1, kMaxHistory))
       ->capture_default_str();
   AddLogFlags(app, flags.log);
 }

@@ -17,6 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/metrics/heartbeat.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
 
 namespace weft {
 namespace {
@@ -126,6 +129,22 @@ TEST(CoordinatorDaemon, WithoutListen_TheAddressIsThatOfTheClients) {
     EXPECT_THAT(Shell(absl::StrCat(std::getenv("WEFT_BIN"), "/", help), &code), HasSubstr("127.0.0.1:7070"))
         << help;
   }
+}
+
+TEST(CoordinatorDaemon, History_EndsBehindSoManyEndedRuns) {
+  const TestFolder folder;
+  const std::string run = WriteSmallRun(folder, {}), address = Socket("weft-history");
+  Daemon d({"--listen", address, "--history", "2", "--output-root", folder / "out"});
+  d.WaitFor("listening on ");
+  for (int i = 1; i <= 4; ++i) {
+    ASSERT_EQ(Command::Run({"weft", "submit", run, "--detach", "--coordinator", address}).code, 0);
+    ASSERT_EQ(Command::Run({"weft", "cancel", absl::StrCat(i), "--coordinator", address}).code, 0);
+  }
+  const CommandResult listed = Command::Run({"weft", "ls", "-o", "json", "--coordinator", address});
+  ASSERT_EQ(listed.code, 0) << listed.err;
+  std::vector<int> numbers;
+  for (const auto& run_json : nlohmann::json::parse(listed.out)) numbers.push_back(run_json["run"]);
+  EXPECT_THAT(numbers, ::testing::UnorderedElementsAre(3, 4)) << listed.out;
 }
 
 TEST(CoordinatorDaemon, SeveralAddresses_AllListen) {
