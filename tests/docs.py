@@ -5,8 +5,8 @@
 
 Every relative link leads to a file, and its anchor to a heading there, as GitHub makes anchors. Every `weft COMMAND` is a command of
 `weft --help`, and what a page shows of `weft simulate` is what it prints. Lines have at most 120 columns, but for rows of tables and
-what has no space to break at. The script of PyTorch that the page of the models shows is the one that is tested. Prints what is
-wrong and exits 1.
+what has no space to break at. The metrics that the operators' page explains are those that the sources make. The script of PyTorch that the page of the models shows is
+the one that is tested. Prints what is wrong and exits 1.
 """
 import os
 import pathlib
@@ -84,6 +84,22 @@ def shown_outputs(page, text, weft):
                 yield f"{page.relative_to(ROOT)}: {command} prints something else than is shown:\n{prints}"
 
 
+def metrics():
+    """The metrics that the sources make against those that the operators' page explains."""
+    made, prefixes = set(), set()
+    for folder in ("base", "coordinator", "worker"):
+        for source in (ROOT / folder).rglob("*.cc"):
+            for joined, name in re.findall(r'(?:Add(?:Counter|Gauge|Histogram)\(|GaugesByState\(m,)\s*(absl::StrCat\()?"(weft_[a-z0-9_]+)"',
+                                           source.read_text()):
+                (prefixes if joined else made).add(name)
+    page = "docs/guide/operating.md"
+    told = set(re.findall(r"`(weft_[a-z0-9_]+)", (ROOT / page).read_text()))
+    if len(made) < 30:
+        yield f"docs.py: only {len(made)} metrics were found in the sources"
+    yield from (f"{page}: {name} is not explained" for name in sorted(made - told))
+    yield from (f"{page}: no source makes {name}" for name in sorted(told - made) if not name.startswith(tuple(prefixes)))
+
+
 def main():
     weft = pathlib.Path(sys.argv[1]).resolve() / "weft"
     help_text = subprocess.run([weft, "--help"], capture_output=True, text=True, check=True).stdout
@@ -94,6 +110,7 @@ def main():
     for page in checked:
         text = page.read_text()
         problems += [*links(page, text), *lines(page, text), *commands(page, text, known), *shown_outputs(page, text, weft)]
+    problems += metrics()
     script = (ROOT / "tests/conformance/gpt_in_pytorch.py").read_text()
     if script[script.index("import json"):] not in (ROOT / "docs/guide/models.md").read_text():
         problems.append("docs/guide/models.md: the script is not tests/conformance/gpt_in_pytorch.py")

@@ -17,9 +17,10 @@ def write_data(dataset: Iterable | str | os.PathLike, folder: str | os.PathLike,
     """Writes each field of the samples as one array, and returns the section `data` of a run that reads them.
 
     dataset: samples one after the other, each a dictionary of numbers, lists, arrays or tensors by field: a dataset of
-        Hugging Face or of PyTorch, a generator, WebDataset. Or the path of a Parquet file, which needs pyarrow.
+        Hugging Face or of PyTorch, a generator, WebDataset. Or tuples, as most datasets of PyTorch give them, whose parts
+        `fields` names in order. Or the path of a Parquet file, which needs pyarrow.
     folder: made if it is not there. NAME.npy holds the field NAME; what was there under that name is replaced.
-    fields: those to write; without it all of the first sample.
+    fields: those to write; without it all of the first sample. Of tuples, the names of all their parts.
     length: cuts or pads the first dimension of each field that has one. Fields with samples of several lengths need it; then
         `NAME_mask` says, with 1 and 0, what is data.
     pad: the value that fills up, of all fields or by field, as {"labels": -100}.
@@ -31,8 +32,7 @@ def write_data(dataset: Iterable | str | os.PathLike, folder: str | os.PathLike,
     arrays: dict[str, _Array] = {}
     try:
         for number, sample in enumerate(_samples(dataset)):
-            if not isinstance(sample, dict):
-                raise BadRun(f"sample {number} is a {type(sample).__name__}; write_data takes dictionaries of fields")
+            sample = _named(sample, number, fields)
             for name in fields or (list(arrays) if arrays else list(sample)):
                 if name.endswith("_mask") and name.removesuffix("_mask") in arrays and name not in sample:
                     continue  # made here
@@ -82,6 +82,17 @@ def _samples(dataset) -> Iterable[Any]:
     return (sample for batch in rows.iter_batches() for sample in batch.to_pylist())
 
 
+def _named(sample, number: int, fields: list[str] | None) -> dict[str, Any]:
+    """Returns the sample's parts by the names of their fields."""
+    if isinstance(sample, dict):
+        return sample
+    if not isinstance(sample, (tuple, list)):
+        raise BadRun(f"sample {number} is a {type(sample).__name__}; write_data takes dictionaries of fields")
+    if fields is None or len(fields) != len(sample):
+        raise BadRun(f"sample {number} is a {type(sample).__name__} of {len(sample)} parts; name them all with fields=[..]")
+    return dict(zip(fields, sample))
+
+
 def _fitted(name, value, length, pad) -> tuple[numpy.ndarray, numpy.ndarray | None]:
     """Returns the value as an array of a type that arrays have, and what of it is data."""
     array = numpy.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
@@ -89,6 +100,8 @@ def _fitted(name, value, length, pad) -> tuple[numpy.ndarray, numpy.ndarray | No
         array = array.astype(numpy.uint8)
     elif array.dtype.kind == "f":
         array = array.astype(numpy.float32)
+    elif array.dtype.kind == "u" and array.size and int(array.max()) > numpy.iinfo(numpy.int64).max:
+        raise BadRun(f"the field {name} holds {int(array.max())}; whole numbers have 64 bits with a sign")
     elif array.dtype.kind not in "iu":
         raise BadRun(f"the field {name} holds {array.dtype}; fields are numbers: tokenize text, decode images")
     if length is None or array.ndim == 0:

@@ -74,13 +74,16 @@ def _merged(content: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any
     return merged
 
 
-def simulate(schedule: str, **options) -> dict[str, Any]:
-    """Returns the simulation of a schedule: `simulate("1f1b", stages=4, microbatches=8)`.
+def simulate(schedule: Run, **options) -> dict[str, Any]:
+    """Returns the simulation of a schedule: `simulate("1f1b", stages=4, microbatches=8)`; or of a run, as its file or as a dictionary.
 
     The options are the flags of `weft simulate`, with underscores; a list gives one value a stage. Keys of the result:
     makespan, period, bubble_ratio, rank_stats, ...
     """
-    return json_of("simulate", schedule, *flags_of(options))
+    if isinstance(schedule, str):
+        return json_of("simulate", schedule, *flags_of(options))
+    with run_file(schedule, {}) as file:
+        return json_of("simulate", file, *flags_of(options))
 
 
 def evaluate(run: Run, *, checkpoint: str | os.PathLike | None = None, options: dict[str, Any] | None = None,
