@@ -1,5 +1,6 @@
 """`weft.export`: writes a model, its loss and its weights as a folder that `weft train` reads."""
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from typing import Callable, Iterable
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.costs import NO_COSTS, costs_of
 from weft.cutting import Layer, block_patterns, cut, data_layer
@@ -387,6 +389,40 @@ def _keeping_buffers(model):
                 buffer.copy_(value)
 
 
+class _BitsOfResults(TorchDispatchMode):
+    """Notes the bits of every tensor that an operation makes, and of those that are there."""
+
+    def __init__(self, there: Iterable[torch.Tensor]):
+        super().__init__()
+        self._seen = {self._bits(tensor) for tensor in there}
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        made = function(*arguments, **(keywords or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self._seen.add(self._bits(tensor))
+        return made
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        return self._bits(tensor) in self._seen
+
+    @staticmethod
+    def _bits(tensor: torch.Tensor) -> bytes:
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
+        return hashlib.blake2b(flat.numpy().tobytes(), digest_size=16).digest()
+
+
+def _first_other_output(interpreter, model, loss, example) -> str | None:
+    """Returns the first layer whose output is not among what the model's own operations make, or None."""
+    with _as_workers_compute(), _keeping_buffers(model), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        with _WithoutDropout(), _BitsOfResults([*model.state_dict().values(), *example.values()]) as own:
+            loss(model, {n: t.clone() for n, t in example.items()})
+        torch.manual_seed(0)
+        outputs = interpreter.outputs(example)
+    return next((layer["name"] for layer, made in zip(interpreter.layers, outputs) if not own.has(made)), None)
+
+
 def _check(folder, model, loss, example) -> None:
     """Compares the loss and all gradients of the folder with the model's own."""
     interpreter = Interpreter(*folder)
@@ -406,6 +442,10 @@ def _check(folder, model, loss, example) -> None:
             raise NotExportable(f"the parameter {name} gets no gradient from the loss; freeze it with "
                                 "requires_grad_(False)")
     own_of = dict(zip(trained, own_gradients))
+    same = _same_bits(own, made) and all(_same_bits(own_of[name], gradients[name]) for name in trained)
+    if not same and (other := _first_other_output(interpreter, model, loss, example)) is not None:
+        raise NotExportable(f"layer {other} is the first whose output the model does not make itself; does the model keep "
+                            "state in Python, or take another way while it is traced?")
     # A backward runs from the last layer to the first: what is wrong in a layer shows there first.
     for layer in reversed(interpreter.layers):
         for parameter in layer["parameters"]:

@@ -44,11 +44,15 @@ class Interpreter:
 
     def run(self, fields: dict[str, torch.Tensor]) -> torch.Tensor:
         """Returns the loss."""
+        return self.outputs(fields)[-1]
+
+    def outputs(self, fields: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Returns what each layer makes; the last one makes the loss."""
         samples = next(iter(fields.values())).shape[0]
         outputs = []
         for layer in self.layers:
             outputs.append(self.run_layer(layer, outputs, fields, samples))
-        return outputs[-1]
+        return outputs
 
     def count(self, fields: dict[str, torch.Tensor]) -> torch.Tensor | None:
         """Returns the count by which the sum of the losses is divided, or None."""

@@ -375,6 +375,17 @@ def _hooked(x):
     return x
 
 
+class _CountingCalls:
+    """Computes otherwise once it has been traced."""
+
+    def __init__(self):
+        self._calls = 0
+
+    def __call__(self, x):
+        self._calls += 1
+        return x * 2 if self._calls > 4 else x * 3
+
+
 def _without_gradients(x):
     with torch.no_grad():
         scale = x.mean(1, keepdim=True)
@@ -404,6 +415,7 @@ REFUSED = {
     "random numbers of an own law": (lambda: Chain(lambda x: x + torch.poisson(x.detach() ** 2)), "aten::poisson"),
     "a branch on values": (lambda: Chain(lambda x: x if x.sum() > 0 else -x), "torch.export cannot trace the model"),
     "state in Python": (Counting, "state in Python"),
+    "state in Python of the first layer": (lambda: Chain(_CountingCalls()), "layer layers.1 is the first whose output the model does not make"),
     "tied parameters": (Tied, None),
     "batch norms": (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6)), None),
     "a parameter without use": (Unused, "gets no gradient"),
