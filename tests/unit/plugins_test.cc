@@ -57,10 +57,11 @@ TEST(Plugins, Library_IsLoadedIfItIsAllowedAndHasItsHash) {
                 "cannot load another one; start the worker again");
 }
 
-// Writes a program that prints the lines, as Python does that is asked for what it has; returns its path.
-std::string PythonThatSays(const std::string& name, const std::string& lines) {
+// Writes a program that warns, and prints what it has as Python does that is asked for it; returns its path.
+std::string PythonThatHas(const std::string& name, const std::string& library, const std::string& torch) {
   const std::string path = absl::StrCat(testing::TempDir(), "/", name);
-  std::ofstream(path) << "#!/bin/sh\ncat <<END\n" << lines << "\nEND\n";
+  std::ofstream(path) << "#!/bin/sh\necho 'a warning' >&2\ncat <<END\n\t/usr/bin/" << name << "\t" << library
+                      << "\t" << torch << "\nEND\n";
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   return path;
 }
@@ -74,14 +75,12 @@ TEST(Plugins, PythonThatCannotRunHere_IsRefusedWithWhatToDo) {
     ExpectRefused({path, Sha256Of(source)}, absl::StatusCode::kFailedPrecondition, words);
   };
   expect("/no/python", "operations.py: cannot run: /no/python: ");
-  expect(PythonThatSays("bare", "/usr/bin/bare\n/usr/lib/libpython3.so\n"),
+  expect(PythonThatHas("bare", "/usr/lib/libpython3.so", ""),
          absl::StrCat("needs a Python with PyTorch ", TORCH_VERSION, ", and /usr/bin/bare has none"));
-  expect(PythonThatSays("old", "/usr/bin/old\n/usr/lib/libpython3.so\n1.13.1+cpu"),
-         "/usr/bin/old has 1.13.1;");
-  expect(PythonThatSays("static", absl::StrCat("/usr/bin/static\n\n", TORCH_VERSION, "+cpu")),
+  expect(PythonThatHas("old", "/usr/lib/libpython3.so", "1.13.1+cpu"), "/usr/bin/old has 1.13.1;");
+  expect(PythonThatHas("static", "", absl::StrCat(TORCH_VERSION, "+cpu")),
          "needs the library of /usr/bin/static");
-  expect(PythonThatSays("broken", absl::StrCat("/usr/bin/broken\n", path, "\n", TORCH_VERSION)),
-         absl::StrCat(path, " cannot be used: "));
+  expect(PythonThatHas("broken", path, TORCH_VERSION), absl::StrCat(path, " cannot be used: "));
   EXPECT_TRUE(LoadPlugins({}).ok());
 }
 

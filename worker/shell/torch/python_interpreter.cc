@@ -9,15 +9,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace weft {
 namespace {
 
-// Prints the program, its library and the version of its PyTorch, a line each; "" for what it does not have.
+// Prints the program, its library and the version of its PyTorch as the last line, with tabs between; "" for
+// what it does not have.
 constexpr char kDescribe[] = R"(
 import importlib.metadata, os, sys, sysconfig
 variable = sysconfig.get_config_var
@@ -30,7 +32,7 @@ try:
     torch = importlib.metadata.version("torch")
 except importlib.metadata.PackageNotFoundError:
     torch = ""
-print(sys.executable, next(filter(os.path.isfile, paths), ""), torch, sep="\n")
+print("", sys.executable, next(filter(os.path.isfile, paths), ""), torch, sep="\t")
 )";
 
 // Runs `weft_source`, of the file `weft_file`, and leaves why it failed in `weft_failure`, "" if it did not.
@@ -70,12 +72,12 @@ absl::StatusOr<PythonFacts> FactsOf(const std::string& python) {
   char part[512];
   for (size_t n = 0; (n = fread(part, 1, sizeof part, out)) > 0;) said.append(part, n);
   const int status = pclose(out);
-  const std::vector<std::string> lines = absl::StrSplit(absl::StripAsciiWhitespace(said), '\n');
-  if (status != 0 || lines.size() > 3) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot run: ", python, ": ", lines.back(), "; name another one in WEFT_PYTHON"));
-  }
-  return PythonFacts{lines[0], lines.size() > 1 ? lines[1] : "", lines.size() > 2 ? lines[2] : ""};
+  const absl::string_view text = absl::StripSuffix(said, "\n");
+  const std::string last(text.substr(text.rfind('\n') + 1));
+  const std::vector<std::string> facts = absl::StrSplit(last, '\t');
+  if (status == 0 && facts.size() == 4) return PythonFacts{facts[1], facts[2], facts[3]};
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot run: ", python, ": ", last, "; name another one in WEFT_PYTHON"));
 }
 
 // Refuses a Python whose PyTorch cannot share this process's LibTorch.
