@@ -51,7 +51,7 @@ absl::StatusOr<KeptPlan> ReadKeptPlan(const std::string& path) {
 }
 
 absl::Status WriteKeptPlan(const KeptPlan& plan, const std::string& folder) {
-  const absl::Status written = WriteFile(fs::path(folder) / kPlan, plan.plan);
+  absl::Status written = WriteFile(fs::path(folder) / kPlan, plan.plan);
   if (!written.ok() || plan.profile.empty()) return written;
   return WriteFile(fs::path(folder) / kKeptProfile, plan.profile);
 }
