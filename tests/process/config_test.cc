@@ -153,7 +153,7 @@ TEST_F(Config, LimitsAtSighup_CountForWhatBeginsFromThenOn) {
   configure("queue: 2\nwaiting: 1\nmetrics: 127.0.0.1:0\n");
   coordinator.Signal(SIGHUP);
   EXPECT_TRUE(coordinator.WaitFor("waiting 1, ", 60));
-  EXPECT_TRUE(coordinator.WaitFor("queue 2; certificates", 60));
+  EXPECT_TRUE(coordinator.WaitFor("queue 2, history 100; certificates", 60));
   EXPECT_TRUE(coordinator.WaitFor("take effect at the next start: metrics\n", 60));
   EXPECT_EQ(submit("b").code, 0);
   const CommandResult waited = Command::Run({"weft", "wait", "2", "--coordinator", Socket("c.sock")});
