@@ -111,13 +111,17 @@ class Classifier(nn.Module):
         return self.scores(self.attention(x.view(-1, 3, 4)).flatten(1))
 
 
-class Drawing(nn.Module):
-    """Draws numbers in several ways: noise, dropout within attention, and dropout that stands alone."""
+class Layered(nn.Module):
+    """Has linear layers, and one that gives five scores; subclasses say what is between them."""
 
-    def __init__(self):
+    def __init__(self, layers=3):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(layers))
         self.scores = nn.Linear(12, 5)
+
+
+class Drawing(Layered):
+    """Draws numbers in several ways: noise, dropout within attention, and dropout that stands alone."""
 
     def forward(self, x):
         x = self.layers[0](x)
@@ -127,13 +131,11 @@ class Drawing(nn.Module):
         return self.scores(F.dropout(self.layers[2](x), 0.1) * torch.rand(12))
 
 
-class Noisy(nn.Module):
+class Noisy(Layered):
     """Draws numbers in further ways: gumbel softmax, tensors that are filled, and permutations."""
 
     def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
-        self.scores = nn.Linear(12, 5)
+        super().__init__(layers=4)
 
     def forward(self, x):
         x = F.gumbel_softmax(self.layers[0](x))
@@ -167,17 +169,16 @@ class Contrast(nn.Module):
         return (x @ x.T) * self.scale
 
 
-class Plugged(nn.Module):
-    """Calls an operation of the library of the tests' plug-in, which must be loaded."""
+class Plugged(Layered):
+    """Calls an operation of one of the tests' plug-ins, which must be loaded."""
 
-    def __init__(self):
+    def __init__(self, namespace="weft_test"):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
-        self.scores = nn.Linear(12, 5)
+        self.operations = getattr(torch.ops, namespace)
 
     def forward(self, x):
         for i, layer in enumerate(self.layers):
-            x = torch.ops.weft_test.scaled_tanh(layer(x), 0.5 + i)
+            x = self.operations.scaled_tanh(layer(x), 0.5 + i)
         return self.scores(x)
 
 
@@ -216,20 +217,6 @@ class Functions(nn.Module):
         for layer, function in zip(self.layers, self.SHAPED):
             x = torch.tanh(function(layer(x)))
         return x
-
-
-class PluggedPython(nn.Module):
-    """Calls an operation of the tests' plug-in in Python, which must be loaded."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(3))
-        self.scores = nn.Linear(12, 5)
-
-    def forward(self, x):
-        for i, layer in enumerate(self.layers):
-            x = torch.ops.weft_test_python.scaled_tanh(layer(x), 0.5 + i)
-        return self.scores(x)
 
 
 def next_token_loss(model, fields):
@@ -306,7 +293,7 @@ MODULES["norms_bf16"] = MODULES["cnn_norms"]  # in the other precision
 MODULES_WITH_PLUGINS = {
     "plugged": (Plugged, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                 lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
-    "plugged_python": (PluggedPython, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
+    "plugged_python": (lambda: Plugged("weft_test_python"), lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                        lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 5)}),
 }
 

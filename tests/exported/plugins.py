@@ -32,7 +32,7 @@ def sha256(library):
 
 def run_with(folder, library, digest=None, **options):
     """Writes a run of the model that calls the plug-in's operation; returns its path."""
-    run = run_file(folder, "plugged_python" if library == PYTHON else "plugged", **options)
+    run = run_file(folder, "plugged_python" if library.suffix == ".py" else "plugged", **options)
     run.write_text(run.read_text() + f"plugins: [{{library: {library}, sha256: {digest or sha256(library)}}}]\n")
     return run
 
@@ -143,17 +143,13 @@ def check_python(weft, folder):
              ({"WEFT_PYTHON": str(bare)}, PYTHON, "needs a Python with PyTorch 2.")]
     failures = []
     for variables, plugin, words in cases:
-        run = run_with(folder, PYTHON)
-        run.write_text(run.read_text().replace(str(PYTHON), str(plugin)).replace(sha256(PYTHON), sha256(plugin)))
-        done = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False,
+        done = subprocess.run([weft, "train", run_with(folder, plugin), "--out", folder / "refused"], capture_output=True, text=True, check=False,
                               env={**os.environ, "WEFT_PYTHON": sys.executable, **variables})
         if done.returncode != 78 or words not in done.stderr or len(done.stderr.splitlines()) != 1 or (folder / "refused").exists():
             failures.append(f"{plugin.name} with {variables}: exit {done.returncode}, {done.stderr}")
     raising = folder / "raising.py"
     raising.write_text(PYTHON.read_text().replace("return (x * scale).tanh()", 'raise RuntimeError("no kernel")'))
-    run = run_with(folder, PYTHON)
-    run.write_text(run.read_text().replace(str(PYTHON), str(raising)).replace(sha256(PYTHON), sha256(raising)))
-    done = subprocess.run([weft, "train", run, "--out", folder / "raised"], capture_output=True, text=True, check=False)
+    done = subprocess.run([weft, "train", run_with(folder, raising), "--out", folder / "raised"], capture_output=True, text=True, check=False)
     if done.returncode != 1 or "RuntimeError: no kernel" not in done.stderr:
         failures.append(f"an operation that raises: exit {done.returncode}, {done.stderr}")
     print(f"{len(cases) + 1} plug-ins in Python that cannot run, {len(failures)} do not end as they should")
