@@ -1,10 +1,9 @@
 #include "client/commands/kept_plan.h"
 
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
+#include "base/durable_file.h"
 #include "base/yaml_file.h"
 #include "client/files/profile.h"
 #include "client/files/text_file.h"
@@ -17,13 +16,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxPlanBytes = 1 << 20;
 constexpr char kPlan[] = "plan.yaml";
-
-absl::Status WriteFile(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  return file ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat("cannot write ", path.string()));
-}
 
 // Returns the profile that the plan names, where it is still there and the same; else "".
 std::string ProfileOfPlan(const std::string& path, const std::string& text) {
@@ -51,9 +43,9 @@ absl::StatusOr<KeptPlan> ReadKeptPlan(const std::string& path) {
 }
 
 absl::Status WriteKeptPlan(const KeptPlan& plan, const std::string& folder) {
-  absl::Status written = WriteFile(fs::path(folder) / kPlan, plan.plan);
+  absl::Status written = WriteWholeFile((fs::path(folder) / kPlan).string(), plan.plan);
   if (!written.ok() || plan.profile.empty()) return written;
-  return WriteFile(fs::path(folder) / kKeptProfile, plan.profile);
+  return WriteWholeFile((fs::path(folder) / kKeptProfile).string(), plan.profile);
 }
 
 std::string KeptProfile(const std::string& folder) {

@@ -117,6 +117,14 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   return schedule;
 }
 
+// Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
+double PlannedStep(const Json& plan) {
+  if (!plan.contains("plan") || !plan.contains("microbatches")) return 0;
+  const Json& said = plan["plan"];
+  const bool seconds = said.is_object() && said.contains("unit") && said["unit"] == "s";
+  return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
+}
+
 }  // namespace
 
 bool IsRunFile(const std::string& path) {
@@ -151,18 +159,6 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   schedule["file"] = {{"path", name}, {"actions", *text}};
   return absl::OkStatus();
 }
-
-namespace {
-
-// Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
-double PlannedStep(const Json& plan) {
-  if (!plan.contains("plan") || !plan.contains("microbatches")) return 0;
-  const Json& said = plan["plan"];
-  const bool seconds = said.is_object() && said.contains("unit") && said["unit"] == "s";
-  return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
-}
-
-}  // namespace
 
 absl::StatusOr<Json> ReadPlan(const std::string& path) {
   const auto text = ReadTextFile(path, kMaxYamlBytes, "a plan");
