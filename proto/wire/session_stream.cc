@@ -326,11 +326,9 @@ class GrpcSessionStream final : public SessionStream {
     mu_.Unlock();
     void* tag = nullptr;
     bool ok = false;
-    bool finished = false;
     if (c->queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT)
-      finished = Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+      Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
     mu_.Lock();
-    c->finished = c->finished || finished;
     turn_.Return();
   }
 
@@ -350,8 +348,7 @@ class GrpcSessionStream final : public SessionStream {
     if (c->finished) own_turn_.Signal();
   }
 
-  // Returns true when the call is over.
-  bool Handle(Connection* c, Connection::Tag tag, bool ok) {
+  void Handle(Connection* c, Connection::Tag tag, bool ok) {
     switch (tag) {
       case Connection::kStarted:
         if (ok) {
@@ -360,25 +357,27 @@ class GrpcSessionStream final : public SessionStream {
         } else {
           c->stream->Finish(&c->status, AsTag(Connection::kFinished));
         }
-        return false;
+        break;
       case Connection::kRead:
         if (!ok || !TakeIn(c)) c->stream->Finish(&c->status, AsTag(Connection::kFinished));
-        return false;
+        break;
       case Connection::kWritten: {
-        // When a write fails the call is dead, and the read that is always pending says so.
+        // When a write fails the call is dead, and the read that is pending or due says so.
         MutexLock lock(mu_);
         c->writing = !ok;
-        return false;
+        break;
       }
       case Connection::kKicked: {
         MutexLock lock(mu_);
         c->kicking = false;
-        return false;
+        break;
       }
-      case Connection::kFinished:
-        return true;
+      case Connection::kFinished: {
+        MutexLock lock(mu_);
+        c->finished = true;
+        break;
+      }
     }
-    return true;
   }
 
   void WriteOpen(Connection* c) {

@@ -15,7 +15,7 @@ std::string TextOf(const TransferAction& a) {
   return absl::StrCat(a.stage, a.sends ? "SEND_" : "RECV_", a.of_forward ? "F" : "B", a.microbatch);
 }
 
-// What is sent: of a forward or a backward, the stage that sends it, the micro-batch.
+// Names a tensor that is sent: of a forward or a backward, the stage that sends it, the micro-batch.
 using Parcel = std::tuple<bool, int, int>;
 
 Parcel ParcelOf(const TransferAction& a) {
