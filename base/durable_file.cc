@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/run_files.h"
 #include "base/threads.h"
 
 namespace weft {
@@ -25,12 +25,20 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+// Syncs what was opened under the path, and closes it. A negative descriptor: it could not be, with errno.
+absl::Status Sync(const std::string& path, int fd) {
+  const int error = fd >= 0 && fsync(fd) == 0 ? 0 : errno;
+  if (fd >= 0) close(fd);
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot sync ", path, ": ", RunFileError(error)));
+}
+
 }  // namespace
 
 // Several processes may write the same file at once; each has its own temporary one.
 DurableFile::DurableFile(std::string path)
     : path_(std::move(path)), temporary_(absl::StrCat(path_, ".", getpid(), "-", gettid(), ".partial")) {
-  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+  fd_ = OpenRunFile(temporary_, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0644);
   if (fd_ < 0) Fail("create", errno);
 }
 
@@ -43,7 +51,7 @@ DurableFile::~DurableFile() {
 
 void DurableFile::Fail(const char* what, int error) {
   if (status_.ok())
-    status_ = absl::UnavailableError(absl::StrCat("cannot ", what, " ", path_, ": ", std::strerror(error)));
+    status_ = absl::UnavailableError(absl::StrCat("cannot ", what, " ", path_, ": ", RunFileError(error)));
 }
 
 void DurableFile::Append(const void* data, size_t bytes) {
@@ -114,11 +122,7 @@ absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
 }
 
 absl::Status SyncToDisk(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const int error = fd >= 0 && fsync(fd) == 0 ? 0 : errno;
-  if (fd >= 0) close(fd);
-  if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot sync ", path, ": ", std::strerror(error)));
+  return Sync(path, OpenRunFile(path, O_RDONLY | O_NONBLOCK));
 }
 
 absl::StatusOr<std::vector<std::string>> MakeFolders(const std::string& folder) {
@@ -132,7 +136,9 @@ absl::StatusOr<std::vector<std::string>> MakeFolders(const std::string& folder) 
   if (error)
     return absl::UnavailableError(absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
   for (const std::string& name : made) {
-    if (absl::Status synced = SyncToDisk(FolderOf(name)); !synced.ok()) return synced;
+    const std::string parent = FolderOf(name);  // of a folder of the daemon's own as well
+    absl::Status synced = Sync(parent, open(parent.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!synced.ok()) return synced;
   }
   return made;
 }

@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "run/learning_rate.h"
 #include "tensorboard/event.pb.h"
@@ -118,7 +118,7 @@ std::string EventFile::EventOf(absl::string_view line, double now) const {
 
 absl::Status EventFile::Fail(int reason) {
   if (file_ >= 0) close(std::exchange(file_, -1));
-  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(reason)));
+  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", RunFileError(reason)));
 }
 
 absl::Status EventFile::Begin(absl::string_view lines) {
@@ -131,7 +131,7 @@ absl::Status EventFile::Begin(absl::string_view lines) {
   for (const absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty()))
     absl::StrAppend(&records, EventOf(line, now));
   if (absl::Status written = WriteWholeFile(path_, records); !written.ok()) return written;
-  file_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  file_ = OpenRunFile(path_, O_WRONLY | O_APPEND);
   return file_ >= 0 ? absl::OkStatus() : Fail(errno);
 }
 

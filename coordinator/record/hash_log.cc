@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -26,7 +26,7 @@ HashLog::HashLog(const std::string& folder, const RunSpec& run, bool same_run)
     : path_(folder + "/hashes.jsonl") {
   if (!run.record_hashes) return;
   const int mode = run.first_step() > 0 || same_run ? O_APPEND : O_APPEND | O_TRUNC;
-  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | mode, 0644);
+  file_ = OpenRunFile(path_, O_RDWR | O_CREAT | mode, 0644);
   if (file_ >= 0 && !EndsInLine(file_)) pending_.push_back('\n');  // a crash has left half a line
   const bool has_run = same_run && file_ >= 0 && lseek(file_, 0, SEEK_END) > 0;
   if (!has_run) absl::StrAppend(&pending_, nlohmann::json{{"run", ToJson(run)}}.dump(), "\n");
@@ -42,7 +42,7 @@ absl::Status HashLog::Write() {
     const ssize_t n = write(file_, pending_.data(), pending_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+      return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", RunFileError(errno)));
     pending_.erase(0, static_cast<size_t>(n));
   }
   return absl::OkStatus();

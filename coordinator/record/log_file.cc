@@ -6,13 +6,13 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -66,7 +66,7 @@ std::string RunLogJson(const RunLogLine& line) {
 LogFile::LogFile(const std::string& folder, bool goes_on, int64_t most_bytes)
     : folder_(folder), most_bytes_(most_bytes) {
   const std::string path = absl::StrCat(folder_, "/", kName);
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (goes_on ? 0 : O_TRUNC), 0644);
+  const int file = OpenRunFile(path, O_WRONLY | O_CREAT | (goes_on ? 0 : O_TRUNC), 0644);
   if (!goes_on) unlink(absl::StrCat(folder_, "/", kFormer).c_str());
   struct stat info {};
   if (file >= 0 && fstat(file, &info) == 0) bytes_ = info.st_size;
@@ -85,12 +85,11 @@ absl::Status LogFile::Write(absl::string_view text) {
     file_ = -1;
     bytes_ = 0;
   }
-  if (file_ < 0) file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0644);
+  if (file_ < 0) file_ = OpenRunFile(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = file_ < 0 ? -1 : write(file_, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0)
-      return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+    if (n <= 0) return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", RunFileError(errno)));
     done += static_cast<size_t>(n);
     bytes_ += n;
   }
@@ -109,7 +108,7 @@ absl::StatusOr<std::vector<RunLogLine>> ReadLogFile(const std::string& folder) {
   std::vector<RunLogLine> lines;
   bool any = false;
   for (const char* name : {LogFile::kFormer, LogFile::kName}) {
-    std::ifstream file(absl::StrCat(folder, "/", name), std::ios::binary);
+    std::ifstream file = RunFileToRead(absl::StrCat(folder, "/", name));
     any |= static_cast<bool>(file);
     for (std::string text; std::getline(file, text);) {
       if (auto line = ParseRunLogLine(text); line.has_value()) lines.push_back(*std::move(line));

@@ -1,7 +1,6 @@
 #include "coordinator/record/loss_curve.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -50,10 +50,10 @@ LossCurve ParseLossCurve(absl::string_view lines) {
 absl::Status WriteLossPicture(const std::string& folder, const std::string& title) {
   const std::string path = folder + "/steps.jsonl";
   errno = 0;
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = RunFileToRead(path);
   std::stringstream text;
   text << file.rdbuf();
-  if (!file) return absl::UnavailableError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  if (!file) return absl::UnavailableError(absl::StrCat("cannot read ", path, ": ", RunFileError(errno)));
   LossCurve curve = ParseLossCurve(text.str());
   curve.title = title;
   return WriteWholeFile(folder + "/loss.svg", DrawLoss(curve));

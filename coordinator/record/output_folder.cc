@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/durable_file.h"
 #include "base/host_name.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -186,7 +186,7 @@ absl::Status CompletePlacing(const fs::path& folder) {
 }
 
 Json ReadJson(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = RunFileToRead(Text(path));
   Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : Json::object();
 }
@@ -204,8 +204,8 @@ Value At(const Json& json, const char* key, Value otherwise) {
 
 // Returns the number of steps up to the last line of steps.jsonl; 0 if there is none.
 int64_t StepsInLog(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return 0;
+  std::ifstream file = RunFileToRead(Text(path));
+  if (!file.seekg(0, std::ios::end)) return 0;
   const std::streamoff size = file.tellg();
   file.seekg(std::max<std::streamoff>(0, size - kTail));
   int64_t steps = 0;
@@ -298,7 +298,7 @@ absl::Status OwnedByAnother(int lock, const std::string& shown) {
 }
 
 absl::Status CheckNotOwned(const std::string& path, const std::string& shown) {
-  const int file = open((path + "/" + kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = OpenRunFile(path + "/" + kLock, O_RDONLY | O_NOFOLLOW);
   if (file < 0) return absl::OkStatus();
   const bool owned = flock(file, LOCK_SH | LOCK_NB) != 0;
   absl::Status status = owned ? OwnedByAnother(file, shown) : absl::OkStatus();
@@ -358,10 +358,10 @@ bool OutputInUse(const std::string& folder) { return !CheckNotOwned(folder, fold
 absl::Status OutputFolder::Lock() {
   const std::string file = path_ + "/" + kLock;
   while (true) {
-    lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    lock_ = OpenRunFile(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0644);
     if (lock_ < 0) {
       return absl::InvalidArgumentError(absl::StrCat("cannot write in the folder ", shown_, ": ",
-                                                     std::strerror(errno), "; give another with --out"));
+                                                     RunFileError(errno), "; give another with --out"));
     }
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       absl::Status owned = OwnedByAnother(lock_, shown_);

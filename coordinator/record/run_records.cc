@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/monotonic_clock.h"
 #include "base/require.h"
+#include "base/run_files.h"
 #include "base/threads.h"
 #include "coordinator/record/hash_log.h"
 #include "coordinator/record/log_file.h"
@@ -225,6 +226,8 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   absl::StatusOr<std::unique_ptr<OutputFolder>> folder = absl::UnavailableError("");
   if (!request.output.empty()) {
     const std::string path = fs::absolute(request.output).lexically_normal().string();
+    if (absl::Status allowed = CheckRunPath(path); !allowed.ok())
+      return absl::Status(allowed.code(), absl::StrCat("output: ", allowed.message()));
     folder = OutputFolder::Open(path, path, FormerWorkFor(spec.resume.checkpoint, path, request.overwrite));
   } else {
     // A coordinator that was started again counts from 1 again.

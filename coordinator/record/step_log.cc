@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "coordinator/record/train_results.h"
 #include "nlohmann/json.hpp"
 
@@ -22,7 +22,7 @@ constexpr size_t kMaxPending = 64 << 20;
 // Returns the lines of steps before `end`, up to the first that is no step: a crash may have left half a
 // line.
 std::string LinesBefore(const std::string& path, int end) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = RunFileToRead(path);
   std::string kept;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     const auto step = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -39,7 +39,7 @@ StepLog::StepLog(const std::string& folder, int first_step, NonFinite non_finite
       first_step_(first_step),
       events_(folder, std::move(events)),
       losses_(non_finite) {
-  const int made = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  const int made = OpenRunFile(path_, O_WRONLY | O_CREAT, 0644);
   if (made >= 0) close(made);
 }
 
@@ -57,9 +57,9 @@ absl::Status StepLog::Open() {
   if (absl::Status begun = events_.Begin(kept); !begun.ok())
     absl::StrAppend(&notice_, begun.message(), "; it is written at the end");
   end_ = static_cast<off_t>(kept.size());
-  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  file_ = OpenRunFile(path_, O_RDWR | O_CREAT, 0644);
   if (file_ >= 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", RunFileError(errno)));
 }
 
 absl::Status StepLog::WritePending() {
@@ -76,7 +76,7 @@ absl::Status StepLog::WritePending() {
     end_ += static_cast<off_t>(lines);
     if (pending_.empty()) break;
     if (ftruncate(file_, end_) != 0 || lines == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(reason)));
+      return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", RunFileError(reason)));
     }
   }
   return absl::OkStatus();

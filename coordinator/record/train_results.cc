@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "coordinator/record/loss_curve.h"
 #include "coordinator/record/loss_watch.h"
 #include "coordinator/record/run_view.h"
@@ -387,15 +388,15 @@ std::string StepsMade(const RunSpec& spec, size_t steps) {
 }
 
 absl::StatusOr<RunTrace> ReadRunTrace(const std::string& folder) {
-  std::ifstream run_file(folder + "/run.json", std::ios::binary);
+  std::ifstream run_file = RunFileToRead(folder + "/run.json");
   const Json run = Json::parse(run_file, nullptr, /*allow_exceptions=*/false);
-  std::ifstream trace_file(folder + "/trace.json", std::ios::binary);
+  std::ifstream trace_file = RunFileToRead(folder + "/trace.json");
   std::ostringstream trace;
   trace << trace_file.rdbuf();
   if (!run.is_object() || !run.contains("run") || !trace_file)
     return absl::NotFoundError(absl::StrCat("a run that has made a step leaves run.json and trace.json in ",
                                             folder, ", which are not there now"));
-  std::ifstream summary_file(folder + "/summary.json", std::ios::binary);
+  std::ifstream summary_file = RunFileToRead(folder + "/summary.json");
   const std::string summary{std::istreambuf_iterator<char>(summary_file), std::istreambuf_iterator<char>()};
   return RunTrace{run["run"].dump(), std::move(trace).str(), summary};
 }

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/durable_file.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/log/log_flags.h"
@@ -30,6 +31,7 @@
 #include "base/net/address.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
+#include "base/run_files.h"
 #include "base/service/service_notices.h"
 #include "base/settings/reload.h"
 #include "base/settings/settings.h"
@@ -56,6 +58,7 @@ struct Flags {
   std::vector<std::string> listen = {std::string(kDefaultCoordinator)};
   std::string metrics;
   std::string output_root = "out";
+  std::vector<std::string> roots;
   std::string store, store_tls, backup;
   bool store_insecure = false;
   SecurityFlags security;
@@ -275,6 +278,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, 
 
 void LogListening(const Flags& flags, const CoordinatorServer& server, const DaemonLog& log) {
   for (const std::string& address : server.addresses()) log.Info(absl::StrCat("listening on ", address));
+  if (!flags.security.tls.empty() && flags.roots.empty())
+    log.Warning("without --roots a run may have its output folder wherever this process can write");
   if (!flags.security.insecure) return;
   log.Warning(
       "with --insecure everybody who reaches this coordinator may do everything, and nothing is encrypted");
@@ -327,6 +332,20 @@ std::string AwaitEnd(const AwaitedSignals& signals, const std::function<void()>&
   return strsignal(signal);
 }
 
+// Returns the folder of runs that were submitted without one.
+std::string OutputRootOf(const Flags& flags) {
+  return std::filesystem::absolute(flags.output_root).lexically_normal().string();
+}
+
+// Confines the files of runs to the roots, if there are any, and to the folder of outputs.
+absl::Status ConfineToRoots(const Flags& flags) {
+  if (flags.roots.empty()) return absl::OkStatus();
+  std::vector<std::string> roots = flags.roots;
+  roots.push_back(OutputRootOf(flags));
+  if (const auto made = MakeFolders(roots.back()); !made.ok()) return made.status();
+  return ConfineRunFiles(roots);
+}
+
 int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
@@ -348,8 +367,7 @@ int Serve(const Configuration& configuration,
   StoreWriter* const writer = store->writer.get();
   CoordinatorServerOptions options = ServerOptionsOf(flags, &log);
   // The records exist before the server, which calls them.
-  RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
-                     SayOfRuns(serving, log), RecordWritten(writer), store->takes_over);
+  RunRecords records(OutputRootOf(flags), SayOfRuns(serving, log), RecordWritten(writer), store->takes_over);
   RecordRuns(&records, log, &options);
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
@@ -433,6 +451,11 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
                  "(default: out "
                  "in the working directory); the workers must see it under the same path")
+      ->type_name("DIR");
+  app.add_option("--roots", flags.roots,
+                 "Folders beneath which a run may have its output folder, as in /data,/runs, beside "
+                 "--output-root; default: anywhere")
+      ->delimiter(',')
       ->type_name("DIR");
   AddStoreFlags(app, flags);
   AddSecurityFlags(app, flags.security);
@@ -525,6 +548,7 @@ int Main(int argc, char** argv) {
     return absl::IsInvalidArgument(configuration.status()) ? kUsage : kBadConfiguration;
   }
   if (!configuration->flags.backup.empty()) return BackUp(configuration->flags);
+  if (absl::Status confined = ConfineToRoots(configuration->flags); !confined.ok()) return Complain(confined);
   auto manager = ServiceNotices::TakeFromEnvironment();
   if (!manager.ok()) return Complain(manager.status());
   signal(SIGPIPE, SIG_IGN);

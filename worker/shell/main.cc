@@ -25,6 +25,7 @@
 #include "base/log/log_flags.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
+#include "base/run_files.h"
 #include "base/service/service_notices.h"
 #include "base/settings/reload.h"
 #include "base/settings/settings.h"
@@ -56,6 +57,7 @@ struct Flags {
   int process = -1, runs = 1;
   int spin_us = -1;
   std::string data_network = "auto", data_plane = "auto";
+  std::vector<std::string> roots;
   std::vector<std::string> plugins;  // hashes of those that it may load
   std::string python = "python3";    // program that runs those that are Python
   PortRange data_ports;
@@ -278,6 +280,13 @@ PluginPermission PluginPermissionOf(const Flags& flags) {
   return permission;
 }
 
+// Confines the files of runs to the roots, if there are any.
+absl::Status ConfineToRoots(const Flags& flags, const DaemonLog& log) {
+  if (flags.roots.empty() && !flags.security.tls.empty() && !flags.owned)
+    log.Warning("without --roots a run may name any file that this process can open");
+  return ConfineRunFiles(flags.roots);
+}
+
 // Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
@@ -323,6 +332,11 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "Seconds that a worker stays after SIGTERM or SIGINT, until its run goes on elsewhere without "
          "loss; another signal ends them (default 25; 0: it leaves at once)")
       ->check(CLI::Range(0, 86400));
+  app.add_option("--roots", flags.roots,
+                 "Folders beneath which a run's files must be, as in /data,/runs: its data, weights, "
+                 "checkpoints, exported model, plug-ins and output folder; default: anywhere")
+      ->delimiter(',')
+      ->type_name("DIR");
   app.add_option("--plugins", flags.plugins,
                  "Plug-ins that runs may name, libraries or Python with operations of exported models: the "
                  "SHA-256 of "
@@ -462,6 +476,8 @@ int Main(int argc, char** argv) {
   }
   if (!flags.coordinator.empty()) signals.emplace(reload);
   AllowPlugins(PluginPermissionOf(flags));
+  if (absl::Status confined = ConfineToRoots(flags, log); !confined.ok())
+    return Complain(confined, kBadConfiguration);
   if (!flags.check.empty()) return CheckModel(flags.check);
   // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);

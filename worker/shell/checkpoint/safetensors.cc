@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "run/json_text.h"
 
@@ -69,7 +69,7 @@ const TypeName& Named(DataType type) {
 class File {
  public:
   // Opens with O_NONBLOCK: opening a pipe would wait for its other end. Regular files do not know the flag.
-  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644)) {}
+  File(const std::string& path, int flags) : fd_(OpenRunFile(path, flags | O_NONBLOCK, 0644)) {}
   ~File() { Close(); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -216,7 +216,7 @@ absl::Status CheckData(const std::string& path, const SafetensorsHeader& header,
 
 absl::Status OpenError(const std::string& path, int error) {
   if (error == ENOENT) return absl::NotFoundError(absl::StrFormat("no file %s", path));
-  return absl::UnavailableError(absl::StrFormat("cannot open %s: %s", path, std::strerror(error)));
+  return absl::UnavailableError(absl::StrFormat("cannot open %s: %s", path, RunFileError(error)));
 }
 
 }  // namespace

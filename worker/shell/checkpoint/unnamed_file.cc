@@ -4,22 +4,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
+#include "base/run_files.h"
 
 namespace weft {
 
 absl::StatusOr<Tensor> CopyToFile(const Tensor& tensor, const std::string& folder) {
   const auto failure = [&folder](int error) {
     return absl::UnavailableError(
-        absl::StrCat("cannot put old weights aside in ", folder, ": ", std::strerror(error)));
+        absl::StrCat("cannot put old weights aside in ", folder, ": ", RunFileError(error)));
   };
-  std::string path = absl::StrCat(folder, "/.aside-XXXXXX");
-  const int file = mkostemp(path.data(), O_CLOEXEC);
+  const std::string path = absl::StrCat(folder, "/.aside-", getpid(), "-", gettid(), "-", MonotonicNow());
+  const int file = OpenRunFile(path, O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file < 0) return failure(errno);
   const absl::Cleanup closed = [file] { close(file); };  // the mapping keeps it
   unlink(path.c_str());

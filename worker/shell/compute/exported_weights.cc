@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/run_files.h"
 #include "worker/shell/checkpoint/safetensors.h"
 
 namespace weft {
@@ -77,7 +78,7 @@ absl::Status ReadExportedConstant(const std::string& file, const ExportedConstan
   if (!header.ok()) return header.status();
   const SafetensorsEntry* const entry = header->Find(constant.name);
   if (absl::Status s = CheckTensor(file, entry, constant, HeldTypeOf(constant)); !s.ok()) return s;
-  std::ifstream in(file, std::ios::binary);
+  std::ifstream in = RunFileToRead(file);
   in.seekg(static_cast<std::streamoff>(header->data_begin + entry->begin));
   in.read(static_cast<char*>(out), static_cast<std::streamsize>(entry->end - entry->begin));
   if (in) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "run/json_text.h"
 #include "run/model_layers.h"
@@ -201,7 +202,7 @@ absl::Status InitialWeights::Read(const std::string& name, const std::vector<int
   const uint64_t bytes = place.entry.end - place.entry.begin;
   int64_t n = 1;
   for (const int64_t s : size) n *= s;
-  std::ifstream in(place.file, std::ios::binary);
+  std::ifstream in = RunFileToRead(place.file);
   in.seekg(static_cast<std::streamoff>(place.data_begin + place.entry.begin));
   char* const end = reinterpret_cast<char*>(out + n);
   in.read(end - bytes, static_cast<std::streamsize>(bytes));

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/run_files.h"
 
 namespace weft {
 namespace {
@@ -18,21 +19,20 @@ namespace {
 // The most bytes of unpacked data, which stays in memory: a bound on what a small hostile file can cost.
 constexpr int64_t kMaxUnpackedBytes = int64_t{4} << 30;
 
-std::string Reason(int error) { return std::strerror(error); }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path, const std::string& key) {
   std::unique_ptr<DataFile> file(new DataFile(path));
   // O_NONBLOCK: opening a pipe would wait for its other end. Regular files do not know the flag.
-  file->fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  file->fd_ = OpenRunFile(path, O_RDONLY | O_NONBLOCK);
   if (file->fd_ < 0) {
     const int error = errno;
     if (error == ENOENT) {
       return absl::NotFoundError(
           absl::StrFormat("%s: no file %s; every worker must see it under this path", key, path));
     }
-    return absl::InvalidArgumentError(absl::StrFormat("%s: cannot open %s: %s", key, path, Reason(error)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: cannot open %s: %s", key, path, RunFileError(error)));
   }
   struct stat info;
   if (fstat(file->fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -106,7 +106,8 @@ absl::Status DataFile::Read(int64_t offset, size_t n, void* out) const {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       return absl::DataLossError(absl::StrFormat("%s: %s at byte %d; it was %d bytes long when the run began",
-                                                 path_, got == 0 ? "ends" : Reason(errno), offset, bytes_));
+                                                 path_, got == 0 ? "ends" : std::strerror(errno), offset,
+                                                 bytes_));
     }
     to += got;
     offset += got;
@@ -120,7 +121,7 @@ absl::Status DataFile::Read(int64_t offset, size_t n, void* out) const {
 absl::Status DataFile::CheckUnchanged() const {
   struct stat info;
   if (fstat(fd_, &info) != 0)
-    return absl::DataLossError(absl::StrCat(path_, ": cannot be looked at: ", Reason(errno)));
+    return absl::DataLossError(absl::StrCat(path_, ": cannot be looked at: ", std::strerror(errno)));
   const bool same = info.st_size == bytes_ && info.st_mtim.tv_sec == written_.tv_sec &&
                     info.st_mtim.tv_nsec == written_.tv_nsec;
   if (same) return absl::OkStatus();

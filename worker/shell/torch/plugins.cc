@@ -20,6 +20,7 @@
 #include "base/certificates/secret_text.h"
 #include "base/durable_file.h"
 #include "base/mutex.h"
+#include "base/run_files.h"
 #include "worker/shell/compute/plugin_permission.h"
 #include "worker/shell/torch/host_offload.h"
 #include "worker/shell/torch/python_interpreter.h"
@@ -36,9 +37,8 @@ absl::Status About(const PluginSpec& plugin, absl::string_view message) {
 }
 
 absl::StatusOr<std::string> BytesOf(const PluginSpec& plugin) {
-  std::error_code error;
-  if (!fs::is_regular_file(plugin.library, error)) return About(plugin, "is not there, or is no file");
-  std::ifstream in(plugin.library, std::ios::binary);
+  std::ifstream in = RunFileToRead(plugin.library);
+  if (!in) return About(plugin, "is not there, or is no file");
   std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in.good() && !in.eof()) return About(plugin, "cannot be read");
   const std::string hash = Sha256Of(bytes);
