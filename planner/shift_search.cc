@@ -40,7 +40,7 @@ class ShiftSearch {
   ShiftSearchResult Run();
 
  private:
-  // How many windows v runs behind u: from `least` to `most`.
+  // Number of windows by which v runs behind u: from `least` to `most`.
   struct Shift {
     int u, v;
     int64_t least, most;

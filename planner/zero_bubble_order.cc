@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// What the rule leaves open.
+// Choices that the rule leaves open.
 struct Form {
   bool delays_first_input;  // a further forward may come before the first backward_input and make it wait
   bool favors_inputs;       // a forward waits where a backward_input is expected before its end

@@ -25,7 +25,7 @@ class TlsConnection {
   virtual ~TlsConnection() = default;
 
   // Read and Write do as recv and send: -1 with EAGAIN means later; the handshake is made on the way. Any
-  // other -1, or 0 of Read, ends the connection. What was written may wait in memory: see Flush.
+  // other -1, or 0 of Read, ends the connection. Written bytes may wait in memory: see Flush.
   virtual ssize_t Read(void* to, size_t size) = 0;
   virtual ssize_t Write(const void* from, size_t size) = 0;
   // Makes the handshake and moves no data: 1 when it is done, else -1 as above.

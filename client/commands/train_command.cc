@@ -179,7 +179,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   std::string shown;
   FormerWork former;
   ExitCode refused = kExitOk;
-  // What can be refused is refused before the data are read, and before layers are measured.
+  // All refusals come before the data are read and before layers are measured.
   const auto ready = [&](const RunSpec& read) {
     shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
     former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);

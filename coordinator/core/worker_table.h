@@ -64,7 +64,7 @@ std::vector<Peer> PeersOf(const std::vector<Worker*>& workers);
 // Returns the bytes of all that together, where each is told of all.
 int64_t BytesToTell(const std::vector<Peer>& peers);
 
-// What one look at all workers shows, each list by session. Valid until a worker changes.
+// Lists of workers by state, each by session. Valid until a worker changes.
 struct WorkerSurvey {
   std::vector<Worker*> free;
   std::vector<Worker*> taken;   // workers with a run, which they serve or end

@@ -97,8 +97,8 @@ std::vector<std::string> Results(const fs::path& folder) {
   return names;
 }
 
-// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. Of a
-// link, it removes the link.
+// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. If the
+// folder is a link, removes the link.
 void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) {

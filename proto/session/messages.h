@@ -12,8 +12,8 @@
 // Life of a checkpoint, in a run with an output folder: TakeSnapshot goes to every process, ahead of the
 // grants of its step; each process writes its stages and answers SnapshotSaved; then SealCheckpoint goes to
 // one process, which makes the checkpoint visible, or drops it if a process failed, and answers
-// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
-// written before Prepared, and has SealCheckpoint alone.
+// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. The checkpoint of step
+// 0 is written before Prepared, and has SealCheckpoint alone.
 //
 // Life of copies, in a run with redundancy: behind each step each process keeps in memory what its ranks
 // save, and sends it to the next process; both say so (CopiesHeld). When all of a step is in two processes,
@@ -246,7 +246,7 @@ struct Validation {
 };
 
 // Tells a coordinator that was started again what the process has of the attempt that it serves; run 0 if it
-// serves none. What it has done of that follows as ordinary messages.
+// serves none. Completions and answers follow as ordinary messages.
 struct Reattach {
   // A rank of the process: its lease, its credit, and how many jobs it has been granted in the attempt.
   struct HeldRank {
@@ -389,9 +389,9 @@ struct TakeSnapshot {
   int32_t step = 0;
 };
 
-// All processes have written their parts of the checkpoint of the step: complete it and give it its name. Of
-// the periodic ones `keep` stay. With `drop` it is removed instead. With `validate` its weights stay aside
-// until they have been validated; with `passing` nothing else stays.
+// All processes have written their parts of the checkpoint of the step: complete it and give it its name. The
+// newest `keep` periodic checkpoints stay. With `drop` it is removed instead. With `validate` its weights
+// stay aside until they have been validated; with `passing` nothing else stays.
 struct SealCheckpoint {
   uint64_t run = 0;
   int32_t step = 0;

@@ -52,7 +52,7 @@ class SessionStream {
   // was none.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
 
-  // As Drain, for a caller that has nothing to do until a message comes and asks again and again: no other
+  // Does what Drain does, for a caller that polls again and again because it has nothing else to do: no other
   // thread has to be woken between the message and it.
   virtual bool Await(std::vector<FromCoordinator>* messages) = 0;
 
