@@ -1,7 +1,7 @@
 // Says in which numbers a run computes, and which kernels it allows: `precision` and `kernels` of a run file.
 //
-// Whatever the layers compute in, a run's weights, the sums of its gradients and the optimizer's state are
-// float32. These travel, are updated and are saved. Pure. Failure: as file_section.h.
+// A run's weights, the sums of its gradients and the optimizer's state are float32, in whatever precision
+// layers compute. These travel, are updated and are saved. Pure. Failure: as file_section.h.
 #ifndef WEFT_RUN_PRECISION_H_
 #define WEFT_RUN_PRECISION_H_
 

@@ -1,5 +1,5 @@
-// A timeline as SVG: its rows, and the style and legend that explain them. What is shown, and where, is
-// timeline_layout.h's.
+// A timeline as SVG: its rows, and the style and legend that explain them. timeline_layout.h decides what is
+// shown, and where.
 #include <algorithm>
 #include <cmath>
 #include <set>

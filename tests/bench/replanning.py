@@ -5,8 +5,8 @@
 
 The training is a gpt of 8 stages with 12 micro-batches on 2 ranks, each in a process of its own: `ddp` deals the micro-batches to the ranks,
 `placed` gives each rank half of the stages. Behind step --slow-from the process of rank 1 gets a quota of a control group, --share of one core.
-Of each round, all in one run: the median time of a step before that, between, and behind the last move; how many steps lie between the quota and
-the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
+Each round is one run. It gives the median time of a step before the quota, between, and behind the last move; how many steps lie between the
+quota and the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
 
 `allowed` is what the linear program of the work allows: the best division of whole micro-batches, or whole stages, between both ranks, from the
 mean times that jobs took before the quota, with what each rank does however it is divided (its sums and updates), without fill and drain. Rank 1

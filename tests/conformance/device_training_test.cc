@@ -74,7 +74,7 @@ TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(device(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), ReferenceOfRun());
 }
 
-// Whatever a forward leaves for its backward, fused or split, with held and with fetched weights.
+// Covers recomputed and offloaded activations, fused and split backwards, held and fetched weights.
 TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
   const Outcome& reference = ReferenceOfRun();
   for (const char* activations : {"recompute", "offload"}) {

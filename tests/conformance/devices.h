@@ -7,8 +7,8 @@
 //
 // None captures passes: the suites walk passes in ways that no schedule does, halves of backwards among them.
 //
-// A process has the CPU and one of the others: WEFT_TEST_DEVICE says which, testgpu if it is not set. Where
-// that one cannot be loaded, the process ends and says why.
+// A process has the CPU and one of the others: WEFT_TEST_DEVICE says which, testgpu if it is not set. If that
+// one cannot be loaded, the process ends and says why.
 #ifndef WEFT_TESTS_CONFORMANCE_DEVICES_H_
 #define WEFT_TESTS_CONFORMANCE_DEVICES_H_
 

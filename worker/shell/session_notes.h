@@ -20,7 +20,8 @@ class SessionNotes {
 
   uint64_t run() const { return run_; }         // run that the process serves; 0 for none
   int32_t process() const { return process_; }  // number of the process; -1 before Welcome
-  // Returns why the coordinator asked the process to end: "" if only this one is to leave. None until then.
+  // Returns why the coordinator asked the process to end: "" if only this one is to leave, nothing before it
+  // asked.
   const std::optional<std::string>& shutdown() const { return shutdown_; }
 
  private:

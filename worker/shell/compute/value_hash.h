@@ -24,8 +24,8 @@ inline constexpr size_t kHashBlockBytes = 64;
 uint64_t HashBytes(const void* data, size_t bytes, uint64_t first = 0);
 
 // Returns the hash of a tensor, or of part `part` of `parts` of a flat buffer of `elements` float32
-// (SliceOf), as a summand of the whole's. Nothing for an empty tensor, and for one that is not in host memory
-// or may not be there yet.
+// (SliceOf), as a summand of the whole's. Returns nothing for an empty tensor, and for one that is not in
+// host memory or may not be there yet.
 std::optional<uint64_t> HashTensor(const Tensor& tensor);
 std::optional<uint64_t> HashSlice(const Tensor& slice, int64_t elements, int part, int parts);
 

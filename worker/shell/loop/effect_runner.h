@@ -4,9 +4,9 @@
 // It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h), what
 // all ranks do together (rank_rounds.h), jobs from their start to their end (started_jobs.h), tensors
 // (tensor_exchange.h), what a device has been given (device_work.h), its communicators (communicators.h), the
-// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). What remains here is the
-// life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
-// jobs, and is forgotten when nothing of it is in progress any more.
+// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). This class itself leads
+// the life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
+// jobs, and is forgotten when none of its work is in progress any more.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).

@@ -20,7 +20,7 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // What is asked for the figures, and for why the process is of no use, from any thread.
+  // Functions that return the figures, and the reason why the process is of no use; called from any thread.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;

@@ -81,8 +81,8 @@ class RankDevice : public FlatMemory {
   // ---- Copies.
 
   // Copy on the copy streams, behind `tensor.ready` and the work that the calling thread has enqueued. The
-  // result's `ready` says when it is there; the source stays until then. Where is_host(), ToHost for
-  // kTransfer and ToDevice return the tensor itself.
+  // result's `ready` says when it is there; the source stays until then. If is_host(), ToHost for kTransfer
+  // and ToDevice return the tensor itself.
   virtual absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) = 0;
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) = 0;
   // Makes host memory that the device copies from fast; for data. Undefined content.

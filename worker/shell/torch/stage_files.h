@@ -46,7 +46,7 @@ class StageFiles {
       : run_(run), device_(device), rules_(StateRulesOf(run)) {}
 
   // Makes the state that the rank holds of the stage when the run begins: weights, and, unless another rank
-  // updates them, the optimizer's state. Nothing yet where it is to come from memory.
+  // updates them, the optimizer's state. Makes nothing yet if the state is to come from memory.
   absl::Status Begin(HeldStage* stage);
   // Keeps the state that was in memory for the stage's Begin.
   void Keep(int stage, std::shared_ptr<const KeptStage> kept) { kept_[stage] = std::move(kept); }

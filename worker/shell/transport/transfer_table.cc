@@ -314,7 +314,7 @@ void TransferTable::AdmitEarlyWants() {
   waiting.swap(early_wants_);
   for (EarlyWant& want : waiting) {
     if (OnWant(want.sender, want.key, want.in_place_ok)) {
-      // Nothing can be offered yet to a peer, or in an epoch, that is new.
+      // A new peer, or a new epoch, has no offers yet.
       std::fprintf(stderr, "weft: transfer table: an early want met an offer: %s\n",
                    Describe(want.key).c_str());
       std::abort();
