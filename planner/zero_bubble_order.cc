@@ -157,7 +157,7 @@ class Rule {
     return end <= gradient || gradient - rank.clock > MostIdle() - rank.idle;
   }
 
-  // Runs at most one forward on each rank. False if there is no room.
+  // Runs at most one forward on each rank. Returns false if there is no room.
   bool AddForwards() {
     std::vector<bool> wants(ranks_.size());
     for (size_t r = 0; r < ranks_.size(); ++r) wants[r] = WantsForward(r);

@@ -137,7 +137,7 @@ struct ExportedModel {
   std::shared_ptr<const ExportedModel> count;
   // The module in evaluation mode: a model of one layer that reads data, and parameters and statistics of
   // these layers by their names. Its output has `figures`, one number of float64 each, or two; the first is
-  // the loss. Null where the model has none: `no_evaluation` says why.
+  // the loss. It is null if the model has none; `no_evaluation` says why.
   std::shared_ptr<const ExportedModel> evaluation;
   std::string no_evaluation;
   std::vector<ExportedFigure> figures;

@@ -15,7 +15,7 @@ namespace weft {
 
 enum class Precision : uint8_t {
   kFloat32,
-  // Float32 numbers whose products a GPU may round to TensorFloat-32. On the CPU the same as float32.
+  // Float32 numbers whose products a GPU may round to TensorFloat-32; on the CPU the same as float32.
   kTf32,
   // Layers compute in bfloat16 with narrowed copies of the weights. Batch norms' parameters and statistics,
   // and the loss, stay float32. Activations and their gradients are bfloat16, also on their way.

@@ -31,8 +31,8 @@ struct ActivationMemory {
 };
 
 struct RunTerms {
-  // Stages whose outputs each stage reads, ascending and all before it; the last stage is the only one that
-  // nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
+  // Stages whose outputs each stage reads, ascending and all before it; every stage but the last is read by a
+  // later one. It is empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
   // respects these edges too, so families need not know them.
   std::vector<std::vector<int>> inputs;
   // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the

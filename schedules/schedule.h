@@ -66,7 +66,7 @@ struct Schedule {
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
-  // step anew. Priorities then have no say. Empty for greedy dispatch.
+  // step anew. Priorities then do not count. It is empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
   // Bits of OrderMark of each entry of `order`; empty where none is set.
   std::vector<std::vector<uint8_t>> order_marks;

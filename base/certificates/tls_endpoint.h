@@ -43,7 +43,7 @@ class TlsConnection {
 };
 
 struct TlsOptions {
-  // True between programs of one kind: TLS 1.3 alone.
+  // TLS 1.3 alone, which suffices between programs of one kind.
   bool newest_only = false;
   // The bytes that are asked of a socket at once. 0: what the next record needs.
   size_t read_ahead = 0;

@@ -56,7 +56,8 @@ class Settings {
   Settings(CLI::App& app, SettingsOptions options);
   ~Settings();
 
-  // Returns the flags that can be set, of the command if it is not null, else of the app. After a parse.
+  // Returns the flags that can be set, of the command if it is not null, else of the app. Call it after a
+  // parse.
   std::vector<Setting> List(CLI::App* command = nullptr) const;
   // Returns the file that was read; "" for none.
   const std::string& file() const;

@@ -90,7 +90,7 @@ struct TrainedRun {
 };
 
 // Returns the plan that needs no planning: the one that was named, or that of the run to go on from; any one
-// for the plain loop. Null where there is none.
+// for the plain loop. Returns null if there is none.
 absl::StatusOr<nlohmann::json> GivenPlan(const TrainOptions& options, bool is_auto) {
   if (!options.plan.empty()) return ReadPlan(options.plan);
   if (!is_auto) return nlohmann::json();

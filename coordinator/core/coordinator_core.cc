@@ -409,7 +409,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Forgotten& m) {
   WorkerSessions::Forgotten(out_, worker, m.run);
 }
 
-// Counts the silence of the run's processes from now on. One that wants to end is let go.
+// Counts the silence of the run's processes from now on. Lets go a process that wants to end.
 void CoordinatorCore::BeginLeases(Run& run) {
   for (const RunMember& member : run.members().all()) {
     Worker& worker = *sessions_.workers().Find(member.session);

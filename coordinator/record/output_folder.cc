@@ -54,7 +54,7 @@ bool Exists(const fs::path& path) {
 }
 
 // Returns the step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for a name that is no
-// checkpoint of a run. One that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
+// checkpoint of a run. A checkpoint that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
 int64_t StepOfName(const std::string& name, bool partial) {
   absl::string_view text = name;
   if (absl::ConsumeSuffix(&text, kPartial)) {

@@ -227,7 +227,7 @@ struct CopiesHeld {
   uint64_t epoch = 0;
   int32_t step = 0;
   std::vector<StatePart> parts;
-  // Before a Reattach: the run's id (Assign), and how that attempt summed. Else "".
+  // Before a Reattach: the run's id (Assign), else "", and how that attempt summed.
   std::string run_id = {};
   ReductionMode reduction = ReductionMode::kOrdered;
 };

@@ -392,7 +392,7 @@ std::vector<std::string> Remarks(const TimelineLayout& layout, bool labelled) {
   return remarks;
 }
 
-// In as many lines as it takes; `height` grows with them.
+// Returns the legend, in as many lines as it takes; `height` grows with them.
 std::string Legend(const TimelineLayout& layout, bool labelled, double* height) {
   std::string out;
   double x = TimelineLayout::kLeft;

@@ -49,8 +49,8 @@ std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int m
 SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int max_stages);
 
 // Returns the schedules to try for real on a machine: all on one rank, every family in its plain form, and
-// each rule and each form of weights by the families that take them, as far as the sizes allow. Also those
-// that read old weights.
+// each rule and each form of weights by the families that take them, as far as the sizes allow. Schedules
+// that read old weights are among them.
 std::vector<Candidate> PlainCandidates(int stages, int microbatches);
 
 }  // namespace weft

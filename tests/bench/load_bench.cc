@@ -42,8 +42,8 @@ struct Load {
   int ranks() const { return sessions / runs; }
 };
 
-// Latencies in buckets of 50 us, so that their number does not grow with the time. In memory that processes
-// share.
+// Latencies in buckets of 50 us, so that their number does not grow with the time. They lie in memory that
+// processes share.
 class Latencies {
  public:
   static Latencies* MakeShared() {

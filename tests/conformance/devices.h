@@ -23,7 +23,7 @@ namespace weft::testing {
 // Returns the devices with memory of their own of this process, to be parameters of tests.
 std::vector<std::string> OwnMemoryDevices();
 
-// Returns "cpu", or one of those. One a process each.
+// Returns the device "cpu", or one of those; there is one of each in a process.
 Device& DeviceNamed(const std::string& name);
 // Returns false for a GPU, whose allocator rounds each size up to 512 bytes: what is counted to the byte does
 // not hold there.

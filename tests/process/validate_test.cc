@@ -101,7 +101,7 @@ TEST_F(Validated, SchedulesOnTwoProcesses_HaveTheReferencesFiguresAndTheBitsOfAT
   }
 }
 
-// With a checkpoint on the same step, and without.
+// Validates with a checkpoint on the same step, and without.
 TEST_F(Validated, Figures_AreThoseOfEvalOnACheckpointOfTheStep) {
   const TrainedRun run =
       Train(Sections("1f1b", absl::StrCat("{data: ", kHeldOut, ", every: 1}"), "{every: 2, keep: 2}"),

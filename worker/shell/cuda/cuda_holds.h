@@ -26,7 +26,7 @@ class CudaHolds {
   using Owners = std::vector<std::shared_ptr<void>>;
 
   void Add(std::shared_ptr<CudaFence> until, Owners owners);
-  // Releases owners whose fences have been reached. Not while the calling thread captures.
+  // Releases owners whose fences have been reached. Do not call it while the calling thread captures.
   void Trim();
 
  private:

@@ -92,7 +92,7 @@ class EffectRunner {
 
   // Ends the writer of snapshots (SnapshotWriter::End). Call without the lock.
   bool EndSnapshots(int64_t until) { return saver_.End(until); }
-  // Starts the time in which the device has to come to an end. False once that is over.
+  // Starts the time in which the device has to come to an end. Returns false once that time is over.
   bool AwaitsDevice(int64_t now);
   // Says which work the device has not done. Requires that there is some.
   absl::Status DeviceNotDone(int64_t now) const;

@@ -14,8 +14,8 @@
 //      them: those that are held, and the one that the last update wrote over, which BeginSnapshot or
 //      BeginSave took before it.
 //
-// Private to the adapter of LibTorch. One a rank. Threads: one call at a time, and no update of the stage
-// beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
+// Private to the adapter of LibTorch. Each rank has one. Threads: one call at a time, and no update of the
+// stage beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
 // FailedPrecondition where the rank does not hold what the files need; of writing, naming the file.
 #ifndef WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
 #define WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_

@@ -263,7 +263,7 @@ std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, 
   return std::nullopt;
 }
 
-// A want that comes again is kept once, and is no fault. One that is early will come once more.
+// A want that comes again is kept once, and is no fault. An early want will come once more.
 std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok,
                                               bool again) {
   const std::optional<PeerId> peer = PeerOf(sender);
