@@ -2,8 +2,8 @@
 //
 // A Schedule is a scheme: who computes what, who holds the weights, which job goes first. The terms come from
 // the run: which stages read which, clipping, what a forward leaves, the memory, how gradients are summed.
-// Families make schemes; whoever knows the run adds the terms (run/run_schedule.h for a run file, client/ for
-// flags). A job graph follows from both, so a Graph takes the pair.
+// Families make schemes; the code that knows the run adds the terms (run/run_schedule.h for a run file,
+// client/ for flags). A job graph follows from both, so a Graph takes the pair.
 //
 // Invariants, verified by CheckSchedule (check/check.h), not by construction: `inputs` are as said below, and
 // the memory of one micro-batch fits its ranks. A pair cannot be made of a scheme alone, so that nothing that

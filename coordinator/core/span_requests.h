@@ -1,5 +1,5 @@
-// Asks the processes of a run for their last idle times and transfers: for somebody who wants to see its
-// trace, and when it ends without having finished, for the trace in its folder.
+// Asks the processes of a run for their last idle times and transfers: when a client asks for its trace, and,
+// for the trace in its folder, when it ends without having finished.
 //
 // Each request is answered once: when every process that was asked has told, is gone, or has had its time.
 // Nobody is held up longer by a process that does not tell; the trace then lacks what that would have said.
@@ -20,7 +20,7 @@ namespace weft {
 
 class SpanRequests {
  public:
-  // Time that a process has to tell, for somebody who looks at a run that goes on.
+  // Time that a process has to answer, when a client looks at a run that goes on.
   static constexpr int64_t kPatienceNs = 5'000'000'000;
   // Time likewise when the run ends: its folder is in use until then.
   static constexpr int64_t kLastPatienceNs = 1'000'000'000;

@@ -287,8 +287,8 @@ struct Forgotten {
   uint64_t run = 0;
 };
 
-// Says that the run does not get on here: a sentence names for whom and what this process waits. Sent when
-// that changes; empty when the wait is over.
+// Says that the run does not get on here: a sentence names what this process waits for, and from which
+// process. Sent when that changes; empty when the wait is over.
 struct Stalled {
   uint64_t run = 0;
   std::string reason;
@@ -431,7 +431,7 @@ struct Shutdown {
   std::string reason;
 };
 
-// Asks the process for the spans of its ranks so far: somebody wants to see the run's trace, or the run ends
+// Asks the process for the spans of its ranks so far: a client asked for the run's trace, or the run ends
 // without having finished, and Abort follows. A process that does not serve the run any more does not answer.
 struct TellSpans {
   uint64_t run = 0;

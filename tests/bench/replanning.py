@@ -14,8 +14,8 @@ has the speed that its quota leaves it: --share, over the processor time that it
 is that of all threads of the process (`threads` in the table). `reached` is the part of the allowed throughput that the run has behind the
 move, where the schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
 
---favoured lets the training go before all other processes of the machine, where somebody else computes there: by a control group of the greatest
-weight. The quota stays what it is.
+--favoured gives the training precedence over all other processes of a busy machine, by a control group of the greatest weight. The quota stays
+what it is.
 
 Prints a markdown table. It asserts that the bits are equal and that the run moves. Needs root and control groups of the processor.
 """

@@ -191,7 +191,7 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
   }
 }
 
-// A checkpoint holds all that the rest of a training needs, whoever made it and whoever goes on.
+// A checkpoint holds all that the rest of a training needs, on whichever device it was made and is read.
 TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
   const int stages = this->stages();
   std::vector<std::pair<std::string, std::string>> schedules = {

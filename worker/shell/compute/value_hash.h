@@ -2,8 +2,8 @@
 //
 // A hash is the sum, modulo 2^64, of the hashes (XXH3, 64 bits) of the blocks of 64 bytes, each with its
 // number in the whole as the seed. So the hash of a slice (SliceOf, which cuts between blocks) is a summand
-// of that of the whole, whoever holds it; one bit that differs changes the sum. It finds faults, and is no
-// protection against forgery. Reads at about the speed of memory. Pure; any thread. Host memory only.
+// of that of the whole, whichever rank holds it; one bit that differs changes the sum. It finds faults, and
+// is no protection against forgery. Reads at about the speed of memory. Pure; any thread. Host memory only.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_VALUE_HASH_H_
 #define WEFT_WORKER_SHELL_COMPUTE_VALUE_HASH_H_
 
