@@ -394,7 +394,7 @@ void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
     out_.effects.log.push_back({m.run, 0, worker.process, worker.Label(), ranks, std::move(entry)});
 }
 
-// A worker that is told to forget its run tells its spans before it does.
+// A worker that has to forget its run reports its spans before.
 void CoordinatorCore::OnMessage(Worker& worker, Spans& m) {
   if (m.run == 0 || worker.run != m.run) {
     ++out_.counts.fenced;

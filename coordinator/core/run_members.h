@@ -29,7 +29,7 @@ struct RunMember {
   bool stuck = false;   // true if one of its jobs has passed its deadline: the process is to end
 };
 
-// The numbers by which messages of an earlier attempt are told from those of the present one.
+// Numbers that distinguish messages of an earlier attempt from those of the present one.
 struct FencingNumbers {
   uint64_t epoch = 1;  // epoch of the last attempt
   uint64_t next_token = 1;

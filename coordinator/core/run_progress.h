@@ -1,4 +1,4 @@
-// Keeps account of what a run has reached, and has it told and stored.
+// Keeps account of a run's progress, and has it announced and stored.
 //
 // The watchers of a run get its RunInfo with each change (Announce). The store gets the same, with the
 // figures that a restarted coordinator needs (records.h). This class knows the rest of these figures: when

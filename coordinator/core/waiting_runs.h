@@ -38,8 +38,8 @@ class WaitingRuns {
     // Returns runs that need more workers than are connected, those that need the fewest first.
     std::vector<Run*> FirstOfLarge(size_t most) const;
     bool empty() const { return turns_.empty() && large_.empty(); }
-    // Notes the runs that are told exactly why they wait. Returns the others that must be told less: they
-    // have joined the line, changed sides in it, or were told exactly before.
+    // Notes the runs that get the exact reason why they wait. Returns the others that must get a shorter
+    // reason: they have joined the line, changed sides in it, or had the exact reason before.
     std::vector<Run*> SetNear(const std::vector<Run*>& near);
 
    private:

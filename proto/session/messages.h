@@ -265,7 +265,7 @@ struct Reattach {
   uint64_t run = 0;
   uint64_t epoch = 0;
   std::string run_id;
-  // Progress that was last settled (Settled); completions of steps before `ended` are not told again.
+  // Progress that was last settled (Settled); completions of steps before `ended` are not sent again.
   int32_t ended = 0, sealed = -1, validated = -1;
   std::vector<HeldRank> ranks;
   std::vector<AskedSnapshot> snapshots;
@@ -414,8 +414,9 @@ struct DropCopies {
   int32_t step = 0;
 };
 
-// Tells what of an attempt is stored, so that it need not be told again: steps before `ended` have ended,
-// snapshots up to that of the step `sealed` are sealed or dropped, validations up to `validated` are over.
+// Says which messages of an attempt are stored, so that they need not be sent again: steps before `ended`
+// have ended, snapshots up to that of the step `sealed` are sealed or dropped, validations up to `validated`
+// are over.
 struct Settled {
   uint64_t run = 0;
   uint64_t epoch = 0;

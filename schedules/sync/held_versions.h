@@ -38,7 +38,7 @@ class HeldVersions {
   };
   // Refers to `graph`. Every member of every stage begins with the version that `first` updates have made
   // (one before it where it installs late), and with those before it that may still be read. `followed`, by
-  // rank, are those whose jobs are told of and whose versions are asked for; empty for all.
+  // rank, are those whose jobs are reported here and whose versions are asked for; empty for all.
   HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed = {});
   HeldVersions(const Graph& graph, int steps) : HeldVersions(graph, Steps{steps}) {}
 

@@ -1,4 +1,4 @@
-// Writes a worker's log of its session. It is told each message that comes and goes, knows the run that the
+// Writes a worker's log of its session. It sees each message that comes and goes, knows the run that the
 // process serves, and has a line for events that an operator wants to see. Pure but for that; not
 // thread-safe.
 #ifndef WEFT_WORKER_SHELL_SESSION_NOTES_H_
