@@ -4,13 +4,13 @@ JOBS ?= $(shell nproc)
 BUILD = build/$(PRESET)
 # The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
 export WEFT_CUDA ?= AUTO
-# How a new build folder compiles libraries: ON, in batches of sources, or OFF (cmake/weft_unity.cmake). A folder that is there stays
-# as it is.
+# Mode in which a new build folder compiles libraries: ON, in batches of sources, or OFF (cmake/weft_unity.cmake). An existing folder
+# keeps its own.
 UNITY ?= ON
-# Where `make install` puts things.
+# Folders into which `make install` copies.
 PREFIX ?= /usr/local
 DESTDIR ?=
-# What deploy/setup.sh installs: run (the programs), test (also the tests) or all (also clang's tools).
+# Packages that deploy/setup.sh installs: run (for the programs), test (also for the tests) or all (also clang's tools).
 NEEDS ?= test
 
 new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))

@@ -76,7 +76,7 @@ void DurableFile::Push() {
   changed_.Signal();
 }
 
-// Runs on the thread of its own. What goes wrong here, the sync at the end reports.
+// Runs on the file's own thread. The sync at the end reports errors that occur here.
 void DurableFile::WriteBack() {
   uint64_t begun = 0;
   while (true) {

@@ -3,7 +3,7 @@
 //
 // The disk writes the begin of a large file while its end is still on the way into the page cache: a thread
 // of the file asks for that, because it takes as much time as the copying. So the sync at the end has little
-// to wait for. Where no thread can be had, the sync does it all.
+// to wait for. If no thread can be started, that sync writes everything.
 //
 // Threads: its owner's; the other one shares the descriptor and a count. Failure: Unavailable with the path
 // and the reason, from Finish; nothing is left then.

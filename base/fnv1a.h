@@ -1,5 +1,5 @@
 // Hashes bytes with FNV-1a, 64 bits (Fowler, Noll and Vo): equal on every machine, and any one byte that
-// changes changes the result. Not for adversaries. Pure.
+// changes changes the result. It does not withstand adversaries. Pure.
 #ifndef WEFT_BASE_FNV1A_H_
 #define WEFT_BASE_FNV1A_H_
 

@@ -44,7 +44,7 @@ function(weft_find_cuda out_root out_reason)
     set(${out_reason} "${WEFT_DEPS}/torch/lib has no libtorch_cuda.so" PARENT_SCOPE)
     return()
   endif()
-  # What lies in PATH may be a script in a folder of its own; the compiler itself knows where its toolkit is.
+  # The nvcc in PATH may be a script in a folder of its own; the compiler itself knows where its toolkit is.
   execute_process(COMMAND ${WEFT_NVCC} --dryrun none.cu OUTPUT_VARIABLE text ERROR_VARIABLE text)
   string(REGEX MATCH "TOP=([^\n]+)" top "${text}")
   get_filename_component(root "${CMAKE_MATCH_1}" REALPATH)
@@ -92,7 +92,7 @@ if(WEFT_CUDA_FOUND)
   target_link_libraries(weft_third_cuda INTERFACE weft_third_torch -Wl,--push-state,--no-as-needed torch_cuda c10_cuda
     -Wl,--pop-state ${WEFT_CUDA_RUNTIME})
   target_link_options(weft_third_cuda INTERFACE -Wl,--allow-shlib-undefined)
-  # Where the libraries are that it needs then: what setup.sh fetched, and the toolkit.
+  # Search paths of the libraries that it needs then: those that setup.sh fetched, and the toolkit's.
   foreach(part cudnn nccl cusparselt nvshmem)
     target_link_options(weft_third_cuda INTERFACE -Wl,-rpath,${WEFT_DEPS}/cuda/${part}/lib)
   endforeach()

@@ -6,8 +6,8 @@
 #   weft_use_precompiled(TARGET NAME)             compiles the target's sources with them
 #   weft_without_precompiled(FILE ..)             compiles these sources without, because they have flags of their own
 #
-# weft_library and weft_test choose by themselves (cmake/weft_targets.cmake); a target with heavier headers says so. What pure
-# libraries see has no header that they must not include.
+# weft_library and weft_test choose by themselves (cmake/weft_targets.cmake); a target with heavier headers says so. The
+# precompiled headers of pure libraries contain no header that those must not include.
 
 set(WEFT_PRECOMPILE ON)
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR WEFT_SANITIZE MATCHES "thread")

@@ -1,5 +1,5 @@
-# What the tests of a sanitized build (WEFT_SANITIZE) need around them: options and suppressions, time for slower programs, and
-# a launcher that finds the reports of every process that a test started. weft_test uses both; in other builds they do nothing.
+# Surroundings of the tests of a sanitized build (WEFT_SANITIZE): options and suppressions, time for slower programs, and a
+# launcher that finds the reports of every process that a test started. weft_test uses both; in other builds they do nothing.
 #
 #   weft_sanitizer_launcher(NAME OUT)   what goes before the program in add_test's COMMAND
 #   weft_sanitize_test(NAME)            after the test's other properties

@@ -67,7 +67,7 @@ gpu="without the GPU library (it was not built)"
 if [[ -e "$build/lib/libweft_cuda.so" ]]; then
   add_library libweft_cuda.so "$build/lib/libweft_cuda.so"
   while read -r library path; do
-    # What is CUDA's it takes from where LibTorch takes it.
+    # The library takes CUDA's files from where LibTorch takes them.
     [[ ! "$library" =~ $of_machine && "$path" != */torch/lib/* && "$path" != *cuda* ]] || continue
     add_library "$library" "$path"
   done < <(linked "$build/lib/libweft_cuda.so")
@@ -93,7 +93,7 @@ mkdir "$folder/runs/data"
 gzip -dc "$source_folder/docs/data/tinyshakespeare.txt.gz" >"$folder/runs/data/text.txt"
 sed -i 's|\.\./\.\./README\.md|README.md|; s|\.\./\.\./build/data/|data/|' "$folder"/runs/*.yaml
 
-# What others wrote, under their own terms.
+# Licences of the files that others wrote.
 for path in "${sources[@]}"; do
   file=$(realpath "$path")
   package=$({ dpkg -S "$file" || dpkg -S "${file#/usr}"; } 2>/dev/null | head -n 1 | cut -d: -f1 || true)

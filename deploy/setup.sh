@@ -26,7 +26,7 @@ esac
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 deps=build/deps
 stamp="$deps/.installed"
-# What LibTorch's CUDA half needs, by the wheels that its metadata names. A toolkit has most of it.
+# Libraries that LibTorch's CUDA half needs, with the wheels that its metadata names. A toolkit has most of it.
 gpu_libraries=(
   "libcudnn.so.9 nvidia-cudnn-cu13==9.19.0.56" "libnccl.so.2 nvidia-nccl-cu13==2.28.9"
   "libcublas.so.13 nvidia-cublas==13.1.0.3" "libcufft.so.12 nvidia-cufft==12.0.0.61"
@@ -103,7 +103,7 @@ for wheel in glob.glob(os.path.join(scratch, "*.whl")):
 PY
 }
 
-# Those of what `make bundle` packs have to go with it.
+# A bundle (`make bundle`) has to contain the licences of what it packs.
 keep_licenses() {
   if [[ -d "$scratch/x/licenses" ]]; then mkdir -p "$deps/licenses" && cp "$scratch"/x/licenses/* "$deps/licenses/"; fi
 }

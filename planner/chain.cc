@@ -100,8 +100,8 @@ class Placer {
   void HoldActivation(int l) { Hold(l, chain_.layers[l].kept, Forward(l), Backward(l)); }
 
   // Bytes that go to a task of the same rank are there from the start of the task that writes it to the end
-  // of the last one that reads it. What goes elsewhere is there while its task runs; its buffer counts beside
-  // it.
+  // of the last one that reads it. Bytes that go to another rank are there while their task runs, and their
+  // buffer counts besides.
   void HoldTensors(int l) {
     const int64_t input = l == 0 ? chain_.input : chain_.layers[l - 1].output;
     const int64_t output = chain_.layers[l].output;

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// One batch at a time.
+// Returns the pattern that runs one batch at a time.
 Pattern SerialPattern(const PatternProblem& problem) {
   Pattern pattern;
   pattern.period = ChainTicks(problem) * problem.batches;

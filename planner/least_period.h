@@ -1,9 +1,9 @@
 // Finds the pattern of least period of a placed chain: a search over the period around FindPattern.
 //
-// What is feasible with a period is feasible with every longer one, with the same shifts and so the same
-// memory: all starts are stretched. Hence the periods are bisected, and each pattern that is found is first
-// compressed as far as its shifts allow. A question that the limits cut short counts as a no for the search,
-// but not for the bound that it proves. Pure.
+// A pattern that is feasible with a period is feasible with every longer one, with the same shifts and so the
+// same memory: all starts are stretched. Hence the periods are bisected, and each pattern that is found is
+// first compressed as far as its shifts allow. A question that the limits cut short counts as a no for the
+// search, but not for the bound that it proves. Pure.
 #ifndef WEFT_PLANNER_LEAST_PERIOD_H_
 #define WEFT_PLANNER_LEAST_PERIOD_H_
 

@@ -1,9 +1,9 @@
 // Verifies a pattern, and counts its memory, by playing it: independent of every solver and of the arithmetic
 // of shifts.
 //
-// Batch after batch is entered until the state repeats, each task at the instant that the pattern says. What
-// overlaps on a resource, starts before its input is there, or exceeds a rank's memory at any instant is
-// named. Pure. O(instances * log).
+// Batch after batch is entered until the state repeats, each task at the instant that the pattern says. The
+// check names tasks that overlap on a resource, start before their input is there, or exceed a rank's memory
+// at any instant. Pure. O(instances * log).
 #ifndef WEFT_PLANNER_PATTERN_CHECK_H_
 #define WEFT_PLANNER_PATTERN_CHECK_H_
 

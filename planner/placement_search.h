@@ -7,7 +7,7 @@
 // with layers packed by size, so that a good answer is there at once. It is exact where all placements below
 // the best bound could be listed and decided; else the bound that it returns says how far from it the answer
 // may be, and the best placement is changed by one move or two, of a layer or of two that change places, as
-// long as that helps. Where no placement is known that fits, moves look for one that needs less memory first.
+// long as that helps. As long as no known placement fits, moves look for one that needs less memory first.
 // Pure.
 #ifndef WEFT_PLANNER_PLACEMENT_SEARCH_H_
 #define WEFT_PLANNER_PLACEMENT_SEARCH_H_

@@ -40,7 +40,7 @@ class ShiftSearch {
   ShiftSearchResult Run();
 
  private:
-  // How many windows v runs behind u: from `least` to `most`.
+  // Number of windows by which v runs behind u: from `least` to `most`.
   struct Shift {
     int u, v;
     int64_t least, most;
@@ -239,7 +239,8 @@ void ShiftSearch::SetMost(int pair, int64_t most) {
   for (const int row : pairs_[pair].rows) MarkRow(row);
 }
 
-// Notes that start(v) - start(u) >= ticks, and what follows for all paths. False if that closes a cycle.
+// Notes that start(v) - start(u) >= ticks, and what follows for all paths. Returns false if that closes a
+// cycle.
 bool ShiftSearch::AddPath(int u, int v, int64_t ticks) {
   if (Path(u, v) >= ticks) return true;
   if (Path(v, u) > -ticks) return false;

@@ -21,7 +21,7 @@
 
 namespace weft {
 
-// How long a search may go on. `stop` is asked now and then; true ends the search.
+// Limits of a search. `stop` is asked now and then; true ends the search.
 struct SearchLimits {
   int64_t nodes = std::numeric_limits<int64_t>::max();  // of each question
   std::function<bool()> stop = [] { return false; };

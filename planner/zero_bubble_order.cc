@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// What the rule leaves open.
+// Choices that the rule leaves open.
 struct Form {
   bool delays_first_input;  // a further forward may come before the first backward_input and make it wait
   bool favors_inputs;       // a forward waits where a backward_input is expected before its end
@@ -157,7 +157,7 @@ class Rule {
     return end <= gradient || gradient - rank.clock > MostIdle() - rank.idle;
   }
 
-  // Runs at most one forward on each rank. False if there is no room.
+  // Runs at most one forward on each rank. Returns false if there is no room.
   bool AddForwards() {
     std::vector<bool> wants(ranks_.size());
     for (size_t r = 0; r < ranks_.size(); ++r) wants[r] = WantsForward(r);

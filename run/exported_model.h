@@ -114,7 +114,7 @@ struct ExportedField {
   int64_t begin = 0, bytes = 0;          // within a sample
 };
 
-// What an evaluation makes: a mean over a batch, or a sum, behind which its count stands.
+// Figure of an evaluation: a mean over a batch, or a sum, behind which its count stands.
 struct ExportedFigure {
   std::string name;
   bool counted = false;
@@ -126,18 +126,18 @@ struct ExportedModel {
   std::vector<ExportedField> fields;
   int64_t sample_bytes = 0;
   std::vector<ExportedLayer> layers;
-  // Of the model's state_dict: further names of parameters, each with the first one; names of tensors that no
-  // layer reads.
+  // Names in the model's state_dict: further names of parameters, each with the first one; names of tensors
+  // that no layer reads.
   std::map<std::string, std::string> aliases;
   std::vector<std::string> unread;
   // Tensors of the weights' file that only graphs of another precision read.
   std::vector<std::string> elsewhere;
-  // What counts a micro-batch, where the loss is a sum: a model of one layer that reads data alone, with the
-  // fields that it reads. Null for a loss that is a mean by itself.
+  // Model that counts a micro-batch, if the loss is a sum: one layer that reads data alone, with the fields
+  // that it reads. Null for a loss that is a mean by itself.
   std::shared_ptr<const ExportedModel> count;
   // The module in evaluation mode: a model of one layer that reads data, and parameters and statistics of
   // these layers by their names. Its output has `figures`, one number of float64 each, or two; the first is
-  // the loss. Null where the model has none: `no_evaluation` says why.
+  // the loss. It is null if the model has none; `no_evaluation` says why.
   std::shared_ptr<const ExportedModel> evaluation;
   std::string no_evaluation;
   std::vector<ExportedFigure> figures;

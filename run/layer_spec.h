@@ -167,8 +167,8 @@ struct LayerOutput {
 struct KeptTensor {
   int64_t sample_bytes = 0;  // of each sample of the micro-batch
   int64_t fixed_bytes = 0;   // of a micro-batch of any size
-  // A part of each sample's data, which is copied out of them. Of a single sample it is a view, and keeps the
-  // data as a whole: so many bytes, once for all that read them.
+  // A part of each sample's data, which is copied out of them. For a single sample it is a view, and keeps
+  // the whole data alive: so many bytes, once for all layers that read them.
   int64_t data_bytes = 0;
 };
 
@@ -180,7 +180,7 @@ struct LayerCount {
   double forward_flops = 0;  // operations per sample; a multiply-add counts 2
   int64_t parameters = 0;    // trained elements
   LayerOutput output;
-  // What a forward keeps for its backward: its output and other saved tensors, without its input.
+  // Tensors that a forward keeps for its backward: its output and other saved tensors, without its input.
   std::vector<KeptTensor> kept;
   // Elements that lie with the parameters and are not trained: running averages of batch norms.
   int64_t statistics = 0;

@@ -1,7 +1,7 @@
 // Says in which numbers a run computes, and which kernels it allows: `precision` and `kernels` of a run file.
 //
-// Whatever the layers compute in, a run's weights, the sums of its gradients and the optimizer's state are
-// float32. These travel, are updated and are saved. Pure. Failure: as file_section.h.
+// A run's weights, the sums of its gradients and the optimizer's state are float32, in whatever precision
+// layers compute. These travel, are updated and are saved. Pure. Failure: as file_section.h.
 #ifndef WEFT_RUN_PRECISION_H_
 #define WEFT_RUN_PRECISION_H_
 
@@ -15,7 +15,7 @@ namespace weft {
 
 enum class Precision : uint8_t {
   kFloat32,
-  // Float32 numbers whose products a GPU may round to TensorFloat-32. On the CPU the same as float32.
+  // Float32 numbers whose products a GPU may round to TensorFloat-32; on the CPU the same as float32.
   kTf32,
   // Layers compute in bfloat16 with narrowed copies of the weights. Batch norms' parameters and statistics,
   // and the loss, stay float32. Activations and their gradients are bfloat16, also on their way.

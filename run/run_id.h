@@ -1,4 +1,4 @@
-// Makes the id that tells a run from every other, whoever made it and wherever: 128 random bits.
+// Makes the id that tells a run from every other one on any machine: 128 random bits.
 #ifndef WEFT_RUN_RUN_ID_H_
 #define WEFT_RUN_RUN_ID_H_
 

@@ -18,7 +18,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // The most bytes that are alive at a time.
 class AliveBytes {
  public:
-  // What happens first at one instant: an upper bound frees first, as one job of a rank follows another.
+  // Order of events at one instant: an upper bound frees first, as one job of a rank follows another.
   enum class First { kFrees, kTakes };
 
   // Adds bytes that are alive from one time to another.
@@ -124,9 +124,10 @@ PeakCount::PeakCount(const RunSpec& run, const RunSchedule& schedule, const std:
         j.start, j.end};
 }
 
-// Returns when what `reader` gives back at a time is back at `holder`, at the latest. With the first gradient
-// of an input that the reader makes from then on and the holder takes: both are of the boundary between a
-// stage and its consumer. Where there is none, while the next step runs.
+// Returns the latest time at which memory that `reader` gives back at `time` is back at `holder`. It comes
+// with the first gradient of an input that the reader makes from then on and the holder takes: both are of
+// the boundary between a stage and its consumer. If there is no such gradient, it comes while the next step
+// runs.
 double PeakCount::GivenBack(const Job& forward, int consumer, Rank reader, double time) const {
   const Rank holder = graph_.RankOf(forward);
   double known = StepGivenBack(forward.step, forward.stage);
@@ -143,8 +144,8 @@ double PeakCount::GivenBack(const Job& forward, int consumer, Rank reader, doubl
 }
 
 // A consumer holds its input until its backward has ended; one that offloads, until it has moved it. A
-// backward on another rank than its forward reads the input there. What another process gets as a copy is
-// freed at once.
+// backward on another rank than its forward reads the input there. An output that another process gets as a
+// copy is freed at once.
 Instant PeakCount::OutputFreed(const Job& forward) const {
   const Rank holder = graph_.RankOf(forward);
   Instant freed{-kNever, -kNever};

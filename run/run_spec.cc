@@ -65,7 +65,7 @@ TextData::Tokens ReadTokens(FileSection& text) {
   return static_cast<TextData::Tokens>(found - names.begin());
 }
 
-// Reads the files of fields. Which fields there must be is the model's to say.
+// Reads the files of fields. The model decides which fields there must be.
 ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   ArraysData arrays;
   if (!status.ok()) return arrays;

@@ -181,7 +181,7 @@ struct RunSpec {
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;
   // The step of which the gradient of each micro-batch is checked, because one was not finite before; -1 for
-  // none. Not in the file.
+  // none. The file does not have it.
   int examined_step = -1;
   int until = 0;  // step before which the run ends; 0 to make all
 

@@ -2,8 +2,8 @@
 //
 // A Schedule is a scheme: who computes what, who holds the weights, which job goes first. The terms come from
 // the run: which stages read which, clipping, what a forward leaves, the memory, how gradients are summed.
-// Families make schemes; whoever knows the run adds the terms (run/run_schedule.h for a run file, client/ for
-// flags). A job graph follows from both, so a Graph takes the pair.
+// Families make schemes; the code that knows the run adds the terms (run/run_schedule.h for a run file,
+// client/ for flags). A job graph follows from both, so a Graph takes the pair.
 //
 // Invariants, verified by CheckSchedule (check/check.h), not by construction: `inputs` are as said below, and
 // the memory of one micro-batch fits its ranks. A pair cannot be made of a scheme alone, so that nothing that
@@ -31,8 +31,8 @@ struct ActivationMemory {
 };
 
 struct RunTerms {
-  // Stages whose outputs each stage reads, ascending and all before it; the last stage is the only one that
-  // nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
+  // Stages whose outputs each stage reads, ascending and all before it; every stage but the last is read by a
+  // later one. It is empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
   // respects these edges too, so families need not know them.
   std::vector<std::vector<int>> inputs;
   // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the

@@ -1,8 +1,9 @@
 // A schedule is a value: a few pure functions and flags that say everything a parallel training scheme is.
 //
-// Which rank computes a job, which ranks hold the weights, which ready job goes first, how stale weights may
-// be, what may be admitted. Coordinator, worker, simulator and planner run any value of this type; none of
-// them knows a scheme's name (docs/schedules/README.md). What belongs to a run stands beside it: run_terms.h.
+// Decides which rank computes a job, which ranks hold the weights, which ready job goes first, how stale
+// weights may be, and what may be admitted. Coordinator, worker, simulator and planner run any value of this
+// type; none of them knows a scheme's name (docs/schedules/README.md). The terms of a run are separate:
+// run_terms.h.
 //
 // Invariants, verified by CheckSchedule (check.h), not by construction:
 //   1. compute and weights return ranks in [0, ranks). A stage's holders are all that weights names for it in
@@ -55,8 +56,8 @@ struct Schedule {
   // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.
   std::function<Rank(const Job&)> weights;
   std::function<int64_t(const Job&)> priority;
-  // Protocols by which the holders of a stage come to the same weights. Where one names the holders itself, `weights`
-  // is not asked.
+  // Protocols by which the holders of a stage come to the same weights. If a protocol names the holders
+  // itself, `weights` is not called.
   std::shared_ptr<const Sync> sync = SlicedSums();
 
   // Optional; absent means none.
@@ -65,7 +66,7 @@ struct Schedule {
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
-  // step anew. Priorities then have no say. Empty for greedy dispatch.
+  // step anew. Priorities then do not count. It is empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
   // Bits of OrderMark of each entry of `order`; empty where none is set.
   std::vector<std::vector<uint8_t>> order_marks;

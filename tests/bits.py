@@ -79,7 +79,7 @@ OLD_WEIGHTS = [
 BRIGHT = 52
 GROWS, SKIPS = "{sgd: {lr: 1000, weight_decay: 1000, momentum: 0.9}}", "{sgd: {lr: 1.0e-30, momentum: 0.9}}, non_finite: skip"
 EXTRA = [
-    # What a forward leaves for its backward, fused and split.
+    # Policies for the activations that a forward leaves for its backward, fused and split.
     ("1f1b", "activations: recompute"),
     ("1f1b", "activations: offload"),
     ("zb_h1", "activations: recompute"),
@@ -220,7 +220,7 @@ def begin(weft, file, folder, training):
 
 
 def reference(weft, file, folder, flags, training):
-    """What the plain loop makes of the run."""
+    """Returns the weights with which the plain loop ends the run."""
     code, error = train(weft, file, folder / "plain", ["--reference"] + flags)
     if code != 0:
         sys.exit(f"the reference failed: {error[0]}")

@@ -198,7 +198,7 @@ class Cluster:
     def stop_coordinator(self, seconds, **_):
         seconds = min(seconds, 6)
         self.coordinator.send_signal(signal.SIGSTOP)
-        # By a thread, because whoever asks the coordinator meanwhile waits for it.
+        # A thread continues it, because callers of the coordinator wait for it meanwhile.
         threading.Timer(seconds, self.coordinator.send_signal, [signal.SIGCONT]).start()
         return f"coordinator stopped for {seconds:.1f} s"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What the cyclic order costs and saves: the table of its paper as formula, simulation and measurement side by side, and
-the activations alive over time of real models.
+"""Shows what the cyclic order costs and saves: the table of its paper as formula, simulation and measurement side by
+side, and the activations alive over time of real models.
 
     cyclic_tables.py BIN_DIR [--small] [--models] [--out docs/measurements/cyclic.md] [--pictures docs/pictures]
 
@@ -38,8 +38,9 @@ class Placement:
 
 
 def relayed_by_pyramid(n):
-    """What the stages of cdp_mp send in a step, P: of each stage with several holders the running sum from micro-batch to
-    micro-batch, once more to its home where the last micro-batch is elsewhere, and the version to every other holder."""
+    """Returns what the stages of cdp_mp send in a step, in P: for each stage with several holders the running sum from
+    micro-batch to micro-batch, once more to its home if the last micro-batch is elsewhere, and the version to every other
+    holder."""
     return sum((n - 1) + (1 - math.gcd(n, holders) / holders) + (holders - 1) for holders in range(2, n + 1)) / n
 
 
@@ -101,7 +102,7 @@ def formula(value):
 
 
 def measured_rows(weft, file, chosen, processes, steps):
-    """What was measured under each schedule, by its name; or why it was not."""
+    """Returns the measured row of each schedule, by its name; or why it was not measured."""
     rows = {}
     for one_process in (True, False):
         wanted = sorted({p.schedule for p in chosen if p.one_process == one_process})
@@ -226,7 +227,7 @@ MODELS = {
     "resnet50": ("{{resnet50: {{stem: imagenet, size: {side}, channels: 1, classes: 10}}}}", 4, 30),
     "vit_b16": ("{{vit_b16: {{size: {side}, channels: 1, classes: 10}}}}", 2, 42),
 }
-# Of the images: of the real runs, and of the profile, which is the models' usual one.
+# Side of the images: in the real runs, and in the profile, which is the models' usual one.
 RUN_SIDE, PROFILE_SIDE = 128, 224
 
 
@@ -371,7 +372,7 @@ def main():
 
 def units(weft, file, profile=None, cut=None):
     """A, P and O: what a micro-batch leaves in the whole model, the bytes of its weights, and what a stage hands to the next,
-    by `weft profile`. Where a path is given it is kept there as stages of so many layers, without the optimizer's state."""
+    by `weft profile`. With a path, the profile is kept there as stages of so many layers, without the optimizer's state."""
     found, reason = weft_json([weft, "profile", str(file)])
     if found is None:
         raise RuntimeError(f"profile of {file}: {reason}")
@@ -388,7 +389,7 @@ def units(weft, file, profile=None, cut=None):
 
 
 def problems(n, chosen, rows):
-    """What must not be, whatever the machine does."""
+    """Returns results that must not occur, whatever the machine does."""
     found = []
     for p in chosen:
         row = rows[(p.one_process, p.schedule)]

@@ -70,7 +70,7 @@ def checkpoints(folder):
 
 
 class Fault:
-    """What befalls a run. `codes`: the documented exit codes; `causes`: one of these is in the last lines of standard error."""
+    """A fault of a run. `codes`: the documented exit codes; `causes`: one of these is in the last lines of standard error."""
 
     def __init__(self, name, codes, causes):
         self.name, self.codes, self.causes = name, codes, causes
@@ -279,7 +279,7 @@ class Campaign:
     def do_removed(self, before, out):
         if before != "nothing":
             shutil.rmtree(out)
-            # What a person removes is not lost by Weft.
+            # Files that a person removes are not lost by Weft.
             shutil.copytree(self.folder / before, out.with_name("kept" + out.name))
         file = run_file(self.folder, "removed.yaml", 1500)
         run, log, there, _ = self.start("nothing", file, out)

@@ -20,7 +20,7 @@ import bits
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/schedules"
-# What a page must have, and the pages that are no family's.
+# Parts that a page must have, and the pages that are no family's.
 PARTS = ["```", "**When to use it.**", "**What it costs.**", "**Source.**"]
 WITHOUT_PARTS = ["README.md", "custom.md", "no_chain.md"]
 # Rows of "What it costs": where the figure is in the JSON of `weft simulate`.

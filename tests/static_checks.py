@@ -4,8 +4,8 @@
     static_checks.py BUILD thread-safety|tidy [--jobs N] [--since COMMIT] [--slowest N]
 
 BUILD is a folder that was configured with clang (`cmake --preset static`) and in which the target
-weft_generated_sources is built. No object is made and nothing is linked. Where the folder compiles sources in batches
-(WEFT_UNITY), a batch is checked at once, so headers are read once for all of it.
+weft_generated_sources is built. No object is made and nothing is linked. If the folder compiles sources in batches
+(WEFT_UNITY), a batch is checked at once, so its headers are read once.
 
 A batch that passed is not checked again until one of the files that it reads, its command or the checks change.
 --since leaves out batches that read no file that differs from the commit. Prints what was found, and exits with 1 then.

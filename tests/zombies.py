@@ -225,7 +225,7 @@ class ZombieLeaders(Zombies):
                               text=True)
 
     def leader(self):
-        """The coordinator that answers at its own address; None while none does."""
+        """Returns the coordinator that answers at its own address, or None."""
         self.daemons.supervise()
         for name, address in self.addresses.items():
             done = subprocess.run([self.options.bin_dir / "weft", "ls", "--coordinator", address], capture_output=True, timeout=60)

@@ -1,8 +1,8 @@
 // Makes an authority and certificates of it, for one installation of Weft: P-256 keys, SHA-256.
 //
-// An authority is a certificate and its key as PEM texts. Whoever has the key can make certificates; nothing
-// else of Weft needs it. Threads: any. Failure: FailedPrecondition for an authority that cannot be read,
-// InvalidArgument for a name that is no host's.
+// An authority is a certificate and its key as PEM texts. The key alone suffices to make certificates; no
+// other part of Weft needs it. Threads: any. Failure: FailedPrecondition for an authority that cannot be
+// read, InvalidArgument for a name that is no host's.
 #ifndef WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
 #define WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
 

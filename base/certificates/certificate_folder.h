@@ -4,9 +4,9 @@
 //   tls.crt   its own certificate, with those between it and an authority behind it
 //   tls.key   the key of tls.crt
 //
-// What it returns fits together: the key is the certificate's, the certificate is valid now and comes from an
-// authority of ca.crt. So a mistake is found here, by name of the file, and not in a handshake with a peer
-// that only closes the connection.
+// The parts that it returns match: the key is the certificate's, the certificate is valid now and comes from
+// an authority of ca.crt. So a mistake is found here, with the file's name, and not in a handshake with a
+// peer that only closes the connection.
 //
 // Failure: FailedPrecondition with the path, what is wrong with it, and what to do. Threads: any.
 #ifndef WEFT_BASE_CERTIFICATES_CERTIFICATE_FOLDER_H_

@@ -23,8 +23,8 @@ int MemoryFile(absl::string_view text) {
   return -1;
 }
 
-// Lets the descriptor stand for a file with the text. Whoever has opened the former one reads that to its
-// end. Returns false where that cannot be had.
+// Makes the descriptor refer to a new file with the text. A reader that has opened the former file reads that
+// one to its end. Returns false if no such file can be made.
 bool ReplaceMemoryFile(int fd, absl::string_view text) {
   const int next = MemoryFile(text);
   if (next < 0) return false;

@@ -25,7 +25,7 @@ class TlsConnection {
   virtual ~TlsConnection() = default;
 
   // Read and Write do as recv and send: -1 with EAGAIN means later; the handshake is made on the way. Any
-  // other -1, or 0 of Read, ends the connection. What was written may wait in memory: see Flush.
+  // other -1, or 0 of Read, ends the connection. Written bytes may wait in memory: see Flush.
   virtual ssize_t Read(void* to, size_t size) = 0;
   virtual ssize_t Write(const void* from, size_t size) = 0;
   // Makes the handshake and moves no data: 1 when it is done, else -1 as above.
@@ -43,7 +43,7 @@ class TlsConnection {
 };
 
 struct TlsOptions {
-  // True between programs of one kind: TLS 1.3 alone.
+  // TLS 1.3 alone, which suffices between programs of one kind.
   bool newest_only = false;
   // The bytes that are asked of a socket at once. 0: what the next record needs.
   size_t read_ahead = 0;

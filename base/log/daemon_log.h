@@ -35,8 +35,8 @@ class DaemonLog {
   // Writes events that are at least as grave as `least` from now on.
   void SetLevel(LogSeverity least) { least_ = least; }
 
-  // Has each event of `source`, and of none, told to `listener` too, whatever its severity, on the thread
-  // that writes it; null for nobody any more, once calls in progress have returned. A listener logs nothing
+  // Passes each event of `source`, and of none, to `listener` too, whatever its severity, on the thread that
+  // writes it; null for nobody any more, once calls in progress have returned. A listener logs nothing
   // itself.
   using Listener = std::function<void(LogSeverity severity, absl::string_view text)>;
   void SetListener(const void* source, Listener listener) ABSL_LOCKS_EXCLUDED(mu_);

@@ -31,7 +31,7 @@ struct HttpPage {
 };
 // Returns the page of a path, "/runs/3"; nothing where there is none.
 using HttpPages = std::function<std::optional<HttpPage>(const std::string& path)>;
-// Who may read from another machine.
+// Terms under which other machines may read the metrics.
 struct MetricsReaders {
   SecurityFlags security;
   // Returns true if a client whose certificate has these URIs may read the page of that path.

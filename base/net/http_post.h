@@ -1,4 +1,4 @@
-// Sends one body to an HTTP or HTTPS address, and waits for the answer. Through cpp-httplib.
+// Sends one body to an HTTP or HTTPS address through cpp-httplib, and waits for the answer.
 //
 // Threads: any; a call blocks its thread. Failure: Unavailable where no answer comes in time, Unauthenticated
 // where the server's certificate is not of the authority, InvalidArgument for an address that is none, and

@@ -28,7 +28,7 @@ void AddTokenFlag(CLI::App& app, SecurityFlags& flags) {
     const std::string token(absl::StripAsciiWhitespace(text));
     const bool right = !token.empty() && std::all_of(token.begin(), token.end(),
                                                      [](unsigned char c) { return absl::ascii_isalnum(c); });
-    // What is wrong is not shown: it may be another secret.
+    // The message does not show the wrong text, which may be another secret.
     if (!right) throw CLI::ValidationError(from, "does not hold a token, as weft certs token prints it");
     flags.token = token;
   };

@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// What of a daemon changes while it serves.
+// Settings of a daemon that can change while it serves.
 struct Reloadable {
   std::string watched;              // what is taken without being asked, as "certificates"
   std::vector<std::string> limits;  // settings that the caller takes, by name

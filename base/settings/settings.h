@@ -2,9 +2,10 @@
 // environment, then the command line, of which the later ones win.
 //
 // The file is YAML. Its keys are the long names of flags, as `log-level`; a flag that may be given several
-// times takes a list. Of a program with commands, a key at the top belongs to every command that has such a
-// flag and to `shared`, and one in a section, as `train: {device: auto}`, to that command. A flag's variable
-// is WEFT_ and its name: WEFT_LOG_LEVEL. Unknown keys and wrong values are refused with file and line.
+// times takes a list. In a program with commands, a key at the top belongs to every command that has such a
+// flag and to `shared`. A key in a section, as `train: {device: auto}`, belongs to that command. A flag's
+// variable is WEFT_ and its name: WEFT_LOG_LEVEL. Unknown keys and wrong values are refused with file and
+// line.
 //
 // CLI11 parses; it would let the file win over the environment, so a key of the file is left out where the
 // variable is set. Use: construct when all flags are there, then parse, then ask. One thread. The app
@@ -34,7 +35,7 @@ struct SettingsOptions {
   std::function<std::string(absl::string_view what, absl::string_view written,
                             const std::vector<std::string>& names)>
       unknown;
-  // Of a program with commands: keys that may stand at the top of the file. Only these have variables.
+  // Keys that may stand at the top of the file of a program with commands. Only these have variables.
   std::vector<std::string> shared = {};
   // Flags that have a variable of another name beside their own, which gives the value itself.
   std::map<std::string, std::string> replaced_by = {};
@@ -55,7 +56,8 @@ class Settings {
   Settings(CLI::App& app, SettingsOptions options);
   ~Settings();
 
-  // Returns the flags that can be set, of the command if it is not null, else of the app. After a parse.
+  // Returns the flags that can be set, of the command if it is not null, else of the app. Call it after a
+  // parse.
   std::vector<Setting> List(CLI::App* command = nullptr) const;
   // Returns the file that was read; "" for none.
   const std::string& file() const;
@@ -70,7 +72,7 @@ class Settings {
   std::shared_ptr<Reader> reader_;
 };
 
-// What a daemon is asked about its configuration, in place of serving.
+// Questions about its configuration that a daemon answers instead of serving.
 struct ConfigQuestion {
   bool check = false;  // --check-config: whether the configuration is right
   std::string show;    // --show-config: "values", "origins" or "json"

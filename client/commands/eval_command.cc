@@ -63,7 +63,7 @@ absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
   return CheckTrainingData(options.file, spec);
 }
 
-// One line that renews itself, where somebody watches.
+// Shows one line that renews itself, on a terminal.
 class BatchCounter {
  public:
   explicit BatchCounter(bool terminal) : terminal_(terminal) {}

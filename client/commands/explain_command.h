@@ -1,6 +1,6 @@
 // Runs `weft explain`: names the largest differences between a measured step and its plan, with their causes,
-// in seconds that add up to the difference of the two makespans (schedules/explain/explanation.h). Of a
-// coordinator's run that does not run it says why.
+// in seconds that add up to the difference of the two makespans (schedules/explain/explanation.h). For a
+// coordinator's run that waits or has ended it says why that does not run.
 #ifndef WEFT_CLIENT_COMMANDS_EXPLAIN_COMMAND_H_
 #define WEFT_CLIENT_COMMANDS_EXPLAIN_COMMAND_H_
 

@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// Both as the bytes of their files; `profile` is empty where there is none.
+// Holds both as the bytes of their files; `profile` is empty if there is none.
 struct KeptPlan {
   std::string plan, profile;
 };

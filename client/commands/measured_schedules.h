@@ -24,7 +24,7 @@ struct MeasuredRun {
   nlohmann::json
       summary;  // summary.json (docs/guide/outputs.md); no object if a coordinator does not tell it
   Trace trace;
-  // By rank, the label of its worker (worker_info.h); empty for a training on this machine.
+  // Label of each rank's worker (worker_info.h); empty for a training on this machine.
   std::vector<std::string> workers = {};
 };
 

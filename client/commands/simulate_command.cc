@@ -169,7 +169,8 @@ absl::Status CheckEffect(const SimulationOptions& costs) {
   return absl::OkStatus();
 }
 
-// Refuses times of jobs that the schedule does not have. Of several schedules, one may have them.
+// Refuses times of jobs that the schedule does not have. With several schedules, it suffices that one has
+// them.
 absl::Status CheckTimes(const SimulateOptions& options, const RunSchedule& prepared) {
   const Schedule& schedule = prepared.scheme;
   if (!options.compared.empty()) return absl::OkStatus();

@@ -18,7 +18,7 @@ namespace {
 
 ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
 
-// What the coordinator says at one moment.
+// Answers of the coordinator at one moment.
 struct Look {
   std::vector<WorkerInfo> workers;
   std::vector<RunInfo> runs;  // those that a worker serves

@@ -90,7 +90,7 @@ struct TrainedRun {
 };
 
 // Returns the plan that needs no planning: the one that was named, or that of the run to go on from; any one
-// for the plain loop. Null where there is none.
+// for the plain loop. Returns null if there is none.
 absl::StatusOr<nlohmann::json> GivenPlan(const TrainOptions& options, bool is_auto) {
   if (!options.plan.empty()) return ReadPlan(options.plan);
   if (!is_auto) return nlohmann::json();
@@ -179,7 +179,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   std::string shown;
   FormerWork former;
   ExitCode refused = kExitOk;
-  // What can be refused is refused before the data are read, and before layers are measured.
+  // All refusals come before the data are read and before layers are measured.
   const auto ready = [&](const RunSpec& read) {
     shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
     former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);

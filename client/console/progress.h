@@ -1,6 +1,6 @@
-// Shows the progress of a training to whoever watches: a few lines that renew themselves on a terminal, a
-// plain line now and then elsewhere. On standard error only. Within a job of Kubeflow's Trainer, that is told
-// too (kubeflow/status_reporter.h).
+// Shows the progress of a training on standard error: a few lines that renew themselves on a terminal, a
+// plain line now and then elsewhere. Within a job of Kubeflow's Trainer, it also reports to that
+// (kubeflow/status_reporter.h).
 //
 // Not thread-safe.
 #ifndef WEFT_CLIENT_CONSOLE_PROGRESS_H_

@@ -1,4 +1,4 @@
-// Says how far a training is, as a value: what is shown of it, and told to others.
+// Says how far a training is, as a value that is shown and reported.
 #ifndef WEFT_CLIENT_CONSOLE_PROGRESS_STATE_H_
 #define WEFT_CLIENT_CONSOLE_PROGRESS_STATE_H_
 

@@ -1,7 +1,7 @@
 // Compares two runs that have recorded no hashes, by what they left in their folders: the losses of
 // steps.jsonl, and the checksums of checkpoints.
 //
-// That says between which steps a difference began, and in which stages it is seen, and not which job it was.
+// This tells between which steps a difference began and which stages show it, but not which job made it.
 #ifndef WEFT_CLIENT_DIFF_FOLDER_DIFF_H_
 #define WEFT_CLIENT_DIFF_FOLDER_DIFF_H_
 

@@ -26,8 +26,8 @@ const ValueCopy* FindPart(const ValueCopies& copies, int part, int parts) {
   return nullptr;
 }
 
-// Returns the sums of all slices, for each number of slices of which all are there. Of equal slices that
-// differ, the first is taken.
+// Returns the sums of all slices, for each number of slices of which all are there. If copies of one slice
+// differ, the first counts.
 std::vector<uint64_t> SumsOfSlices(const ValueCopies& copies) {
   std::map<int, std::map<int, uint64_t>> by_parts;
   for (const ValueCopy& copy : copies) {

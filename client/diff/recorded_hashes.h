@@ -51,7 +51,7 @@ class RecordedHashes {
   ValueCopies GradientNorm(int step) const;
 
   // Returns the value that `job` received as `received` says, as its maker recorded it; nothing if that is
-  // not recorded. Where several ranks made a copy, the one that is equal, if there is one.
+  // not recorded. If several ranks made a copy, returns one with an equal hash, if there is one.
   std::optional<ValueCopy> AsSent(const JobHashes& job, const ValueHash& received) const;
 
  private:

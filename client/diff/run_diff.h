@@ -75,7 +75,7 @@ struct RunDiff {
   bool equal() const { return roots.empty(); }
 };
 
-// Compares. What it returns refers to `a` and `b`.
+// Compares the recordings. The result refers to `a` and `b`.
 RunDiff DiffRuns(const DiffTraining& training, const RecordedHashes& a, const RecordedHashes& b);
 
 }  // namespace weft

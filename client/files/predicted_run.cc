@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run) {
   if (int64_t{scheme.stages} * scheme.microbatches > kMaxTriedJobs) return std::vector<PeakBytes>();
   SimulationOptions costs = run.costs;
   costs.record_jobs = true;
-  // From here on every step is like the one before.
+  // Every step behind these is like the one before it.
   costs.steps = std::min(run.spec->train.steps, 2 + scheme.MaxStaleness());
   const auto simulated = Simulate(Graph(run.schedule), costs);
   if (!simulated.ok()) return simulated.status();

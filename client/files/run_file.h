@@ -37,7 +37,7 @@ absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path,
                                               RunFileData data = RunFileData::kReadable,
                                               const nlohmann::json* plan = nullptr);
 
-// What a file asks for by `schedule: auto`, or {auto: {ranks: 4, time_limit: 5}}.
+// Request of a file with `schedule: auto`, or {auto: {ranks: 4, time_limit: 5}}.
 struct AutoSchedule {
   int ranks = 0;              // 0 for as many as there are processes
   double time_limit = 5;      // seconds of search

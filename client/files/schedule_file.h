@@ -22,7 +22,8 @@ namespace weft {
 // or .yml, or has a slash and is no text of formulas.
 bool IsScheduleFile(absl::string_view word);
 
-// Returns true if a YAML file has the parts of a run file, not just a schedule. False if it cannot be read.
+// Returns true if a YAML file has the parts of a run file, not just a schedule; false also if it cannot be
+// read.
 bool IsRunFile(const std::string& path);
 
 // The options that are given beside the file.

@@ -23,8 +23,7 @@ struct Trace {
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
   int64_t begin_unix_ns = 0;  // wall clock's time of the first job's start; 0 where it is not known
-  // Where the trace has them: the jobs as they were planned, idle times, and how long tensors were on their
-  // way, in the same time.
+  // Planned jobs, idle times and durations of transfers, in the same time unit, if the trace has them.
   std::vector<DrawnJob> planned;
   std::vector<DrawnIdle> idle;
   std::vector<DrawnTransfer> transfers;  // in traces of version 0.1 their jobs have no stage: -1

@@ -2,8 +2,8 @@
 // the environment say where to, with which token, and whose certificate answers there.
 //
 // A thread of its own sends the newest state, at most every five seconds, so that nobody waits for the
-// network. What cannot be sent is no failure of the training: the first time a warning says why, and the next
-// state is tried.
+// network. A state that cannot be sent does not fail the training: the first time, a warning says why, and
+// the next state is tried.
 //
 // Threads: Tell from any; the destructor sends the last state, and takes a few seconds where nobody answers.
 #ifndef WEFT_CLIENT_KUBEFLOW_STATUS_REPORTER_H_
@@ -39,7 +39,7 @@ class StatusReporter {
   Mutex mutex_;
   std::optional<ProgressState> newest_ ABSL_GUARDED_BY(mutex_);  // that was not sent yet
   Notification over_;
-  // Of the thread alone.
+  // Used by the thread alone.
   bool warned_ = false;
   double began_ = 0;  // seconds, when the first state with a step was sent
   int began_at_ = -1;

@@ -38,7 +38,8 @@ struct FamilySearchResult {
   std::vector<PredictedChoice> best;  // the best of each schedule, fastest first
   int predicted = 0;                  // choices
   bool stopped = false;               // before all was tried
-  // Where nothing is best: why the choice that came closest cannot be had, and the choice if memory would do.
+  // If there is no best choice: the reason why the closest choice is impossible, and that choice if only
+  // memory is lacking.
   absl::Status reason;
   std::vector<PlanChoice> lacking_memory;
 };

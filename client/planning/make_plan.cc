@@ -216,7 +216,8 @@ class PlanMaker {
     return absl::OkStatus();
   }
 
-  // Orders the jobs of the fastest pipelines, and offers the best order. False if there is no pipeline.
+  // Orders the jobs of the fastest pipelines, and offers the best order. Returns false if there is no
+  // pipeline.
   bool SearchOrders(const std::vector<PredictedChoice>& found) {
     const OrderSearchOptions options = {source_.memory, StopAfter(1)};
     const StageCosts costs = [this](const PlanChoice& choice) { return CostsOf(source_, choice); };

@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// What --schedule asks for.
+// Request of --schedule.
 struct WantedPlan {
   std::vector<int> batches;  // patterns with windows of so many micro-batches; empty for no patterns
   bool contiguous = false;   // of these, only stages of neighbouring layers, one a rank

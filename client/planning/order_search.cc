@@ -89,8 +89,8 @@ class OrderSearch {
     return true;
   }
 
-  // Returns what the ranks hold under the cut, where that can be predicted with the same order; else what
-  // they held before. Nothing where no memory is given: then nobody asks.
+  // Returns what the ranks hold under the cut, if that can be predicted with the same order; else what they
+  // held before. Returns nothing if no memory is given, because no caller needs it then.
   std::vector<double> HeldBytesOf(const PlanChoice& changed, const PredictedChoice& before) const {
     if (options_.memory == 0) return {};
     const auto prediction = predict_(changed);

@@ -1,5 +1,5 @@
-// Holds what a plan decides, and what is predicted of it, as values. How a choice is predicted depends on
-// what is planned, a run or a profile alone; searches take that as a function. Pure.
+// Holds the decisions of a plan, and the predictions for it, as values. The prediction of a choice depends on
+// whether a run or a profile alone is planned; searches take it as a function. Pure.
 #ifndef WEFT_CLIENT_PLANNING_PLAN_CHOICE_H_
 #define WEFT_CLIENT_PLANNING_PLAN_CHOICE_H_
 

@@ -133,8 +133,7 @@ bool PlanSource::slow_links() const {
 std::vector<std::string> PlanSource::Policies() const {
   if (!run.has_value()) return {"retain"};
   const std::string& own = run->schedule.activations;
-  // Of a profile it has to be known under which policy it was made; and without a limit, retaining is
-  // fastest.
+  // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
   const bool known = options.profile.empty() || profile.activations == "retain";
   if (memory > 0 && known) return {"retain", "recompute"};
   const bool uniform = own.find('/') == std::string::npos;

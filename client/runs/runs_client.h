@@ -55,7 +55,8 @@ class RunsClient {
   virtual absl::StatusOr<WorkerInfo> Drain(const std::string& worker, const std::string& reason) = 0;
 
   // Returns lines of a run's log behind the place, and moves it behind them. A new place is before all that
-  // are kept. A coordinator that was started again begins its logs anew. Of one rank, unless it is -1.
+  // are kept. A coordinator that was started again begins its logs anew. A rank other than -1 selects the
+  // lines of that rank.
   struct LogPlace {
     uint64_t log = 0, after = 0;
   };

@@ -18,7 +18,7 @@ namespace weft {
 
 struct WorkerLoad {
   WorkerInfo worker;
-  // Those of its run; none for a worker that serves no run.
+  // Name and steps of its run; empty and 0 for a worker that serves no run.
   std::string run_name;
   int32_t steps_done = 0, steps = 0;
   std::vector<Rank> ranks;

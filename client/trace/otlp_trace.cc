@@ -26,7 +26,7 @@ SpanKey KeyOf(const Job& job, Rank rank) {
   return {job.step, job.stage, HasMicrobatch(job.kind) ? job.microbatch : -1, job.kind, rank};
 }
 
-// What a transfer is known by: the ranks, the tensor, and the job that reads it.
+// Identity of a transfer: the ranks, the tensor, and the job that reads it.
 using TransferKey = std::tuple<Rank, TensorKind, SpanKey>;
 
 struct Times {
@@ -174,7 +174,7 @@ class OtlpWriter {
     return has ? std::optional(job) : std::nullopt;
   }
 
-  // Links a job to what it waited for. Of several transfers of one sort, the first goes with the first edge.
+  // Links a job to its inputs. If several transfers have one key, the first goes with the first edge.
   void LinkJob(const DrawnJob& drawn, size_t i) {
     const std::optional<Job> job = InGraph(drawn);
     if (!job.has_value()) return;

@@ -81,8 +81,8 @@ class LocalTraining {
  private:
   absl::Status Start();
   absl::Status StartServer();
-  // Watches until the run ends. Cancelled for a stop signal; InvalidArgument where the worker processes
-  // cannot start as they were told to, in the words of one of them.
+  // Watches until the run ends. Cancelled for a stop signal; InvalidArgument if the worker processes cannot
+  // start with their flags, in the words of one of them.
   absl::Status Watch();
   void Wait();
   void LogSteps();

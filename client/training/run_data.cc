@@ -81,7 +81,7 @@ void Remember(const std::string& memory, const std::string& identity) {
   WriteWholeFile(memory, identity).IgnoreError();
 }
 
-// Shows one line that renews itself, where somebody watches and it takes long.
+// Shows one line that renews itself, on a terminal and if it takes long.
 class CheckProgress {
  public:
   void Show(int64_t done, int64_t all) {

@@ -1,8 +1,8 @@
 // Gives the signals by which a person or a system asks this process to stop (SIGINT, SIGTERM, SIGHUP) as a
 // descriptor to wait on instead of handlers.
 //
-// Make it on the main thread before any other thread starts: threads inherit the blocked signals. At most one
-// object.
+// Make it on the main thread before any other thread starts: threads inherit the blocked signals. Make at
+// most one object.
 #ifndef WEFT_CLIENT_TRAINING_STOP_SIGNALS_H_
 #define WEFT_CLIENT_TRAINING_STOP_SIGNALS_H_
 

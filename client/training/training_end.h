@@ -1,5 +1,5 @@
 // Tells a person how a training of this machine ended, after coordinator/record/run_end.h has written the
-// results. On the main thread.
+// results. Call it on the main thread.
 #ifndef WEFT_CLIENT_TRAINING_TRAINING_END_H_
 #define WEFT_CLIENT_TRAINING_TRAINING_END_H_
 

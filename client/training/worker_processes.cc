@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-// Returns true for lines of a worker while all is well. None of them is why it ended.
+// Returns true for lines that a worker prints while all is well. No such line is the cause of its end.
 bool IsInformation(absl::string_view line) {
   return absl::StrContains(line, "weft-worker: note: ") || absl::StrContains(line, "weft-worker: device ") ||
          absl::StrContains(line, " info weft-worker: ");

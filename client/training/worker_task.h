@@ -1,7 +1,7 @@
 // Runs one task of a `weft-worker` process for this client: starts it with a run's specification, reads it
 // line by line until its end, and stops it by the person's signals.
 //
-// On the main thread. Destruction ends the process.
+// Use it on the main thread. Destruction ends the process.
 #ifndef WEFT_CLIENT_TRAINING_WORKER_TASK_H_
 #define WEFT_CLIENT_TRAINING_WORKER_TASK_H_
 

@@ -8,8 +8,8 @@
 // No multiple of `every: N` steps is left out: where the disk is too slow, steps wait (hold). The lead is
 // one step where each holder reads every version by itself until the last job that needs it; else as many
 // steps as micro-batches may read old weights. A state that migrates comes to jobs of step k on its way to
-// the update that makes version k, so that step may not wait for that snapshot. Where snapshots are due
-// closer together than lead and overlap, so many are under way at once, else one.
+// the update that makes version k, so that step may not wait for that snapshot. One snapshot is under way at
+// a time, unless they are due closer together than lead and overlap; then as many are as that takes.
 //
 // Weights that are to be validated take the same way. Their snapshot is a checkpoint too where one falls on
 // the step, else it passes: it goes when the validation is done. Validations are made one after the other,

@@ -228,9 +228,9 @@ bool CoordinatorCore::IsWaitedFor(const std::string& pool) const {
          });
 }
 
-// Frees the workers of a run that finished. Those of any other run have to end it first, also those of a run
-// that begins again; one that was not prepared in time, or at its own fault, is the last to be taken for the
-// next run.
+// Frees the workers of a run that finished. The workers of any other run, also of one that begins again, have
+// to end it first. A worker that was not prepared in time, or failed by its own fault, is the last choice for
+// the next run.
 void CoordinatorCore::EndRun(Run& run) {
   stirred_ = true;
   const auto& [state, reason] = *run.ending();
@@ -383,8 +383,8 @@ void CoordinatorCore::OnMessage(Worker& worker, Reattach& m) {
   Settle(*run);
 }
 
-// Hands lines of the worker's log on. Those about another run than it serves, or is ending, are late: the
-// worker's own log has them.
+// Hands lines of the worker's log on. Lines about a run that the worker neither serves nor ends are late, and
+// are dropped: the worker's own log has them.
 void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
   Run* run = worker.run == m.run ? runs_.Find(m.run) : nullptr;
   if (run == nullptr) return;
@@ -394,7 +394,7 @@ void CoordinatorCore::OnMessage(Worker& worker, LogLines& m) {
     out_.effects.log.push_back({m.run, 0, worker.process, worker.Label(), ranks, std::move(entry)});
 }
 
-// A worker that is told to forget its run tells its spans before it does.
+// A worker that has to forget its run reports its spans before.
 void CoordinatorCore::OnMessage(Worker& worker, Spans& m) {
   if (m.run == 0 || worker.run != m.run) {
     ++out_.counts.fenced;
@@ -409,7 +409,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Forgotten& m) {
   WorkerSessions::Forgotten(out_, worker, m.run);
 }
 
-// Counts the silence of the run's processes from now on. One that wants to end is let go.
+// Counts the silence of the run's processes from now on. Lets go a process that wants to end.
 void CoordinatorCore::BeginLeases(Run& run) {
   for (const RunMember& member : run.members().all()) {
     Worker& worker = *sessions_.workers().Find(member.session);

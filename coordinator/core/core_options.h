@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Those that may change while runs go on: each counts for what begins from then on, and no promise rests on
-// one.
+// Options that may change while runs go on: a change applies to what begins afterwards, and no promise rests
+// on one.
 struct CoreLimits {
   // Silence after which a process of a running run has lost its leases; workers report every second.
   int64_t lease_ns = 15'000'000'000;

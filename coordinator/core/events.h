@@ -77,7 +77,7 @@ struct DrainWorker {
   std::string reason = {};
 };
 // Asks the processes of a run for their spans, which come as Effects::spans. Answered by a Reply when they
-// have told them, or do not (span_requests.h): NotFound for an unknown run.
+// have reported them, or do not (span_requests.h): NotFound for an unknown run.
 struct AskSpans {
   uint64_t reply = 0;
   uint64_t run = 0;

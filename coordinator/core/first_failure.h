@@ -25,8 +25,8 @@ struct FirstFailure {
 
   bool any() const { return due != kNever; }
 
-  // Returns a sentence about the loss of a process that explains the failure, if there is one. What the
-  // process itself reported before it ended is a better cause than its end.
+  // Returns a sentence about the loss of a process that explains the failure, if there is one. A failure that
+  // the process itself reported before it ended is a better cause than its end.
   std::string ExplainedBy(const RunMember& member, const std::string& reason) const {
     if (any() && session == member.session) return absl::StrCat(what, " (then it was lost: ", reason, ")");
     const std::string lost = absl::StrCat(member.label, " was lost: ", reason);

@@ -7,7 +7,8 @@
 // minimum. A job whose like has not ended before may take a time of its own: nothing is known of it.
 //
 // A job that takes several times as long as its like, and has not passed its deadline, is slow. It is named
-// with the times at which it was claimed, became ready and started, so that it is plain who waited for whom.
+// with the times at which it was claimed, became ready and started, so that it is plain which job waited for
+// which.
 //
 // Run owns it, over all attempts: what a job takes does not change with them. A value; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_JOB_WATCH_H_

@@ -22,7 +22,7 @@ std::string JointOperationWatch::Judge(const std::vector<Rank>& group, int64_t a
   const auto age = [&](Rank rank) { return named_.at(rank).age_ns; };
   const Rank last =
       *std::min_element(group.begin(), group.end(), [&](Rank a, Rank b) { return age(a) < age(b); });
-  // What waits longest is the first of all that they name.
+  // The operation with the longest wait is the first of all that they name.
   const Rank longest =
       *std::max_element(group.begin(), group.end(), [&](Rank a, Rank b) { return age(a) < age(b); });
   const RunningJointOperation& hangs = named_.at(longest);

@@ -344,8 +344,8 @@ void Run::EndAttempt(const std::string& reason) {
   if (!ending_.has_value()) End(failures_.EndAttempt(reason, ends()));
 }
 
-// Where the attempt stopped with a checkpoint that could not be saved, it begins again with the one before,
-// which suits the other schedule as well.
+// If the checkpoint with which the attempt stopped could not be saved, the run begins again with the one
+// before, which suits the other schedule as well.
 void Run::TakeReplan(StepEffects& out) {
   std::optional<ReplanRun> replan = relocation_.TakeReplan();
   if (!replan.has_value()) return;
@@ -443,7 +443,7 @@ void Run::CheckDeadline(int64_t now) {
   }
   if (!deadlines_.Pass(now)) return;
   const std::string reason = deadlines_.Describe(now, info_, members(), attempt());
-  // Nothing runs, and nobody knows why: something was lost that another attempt makes anew.
+  // No job runs, for an unknown reason: something was lost that another attempt makes anew.
   info_.state == RunState::kRunning ? EndAttempt(reason) : Fail(reason);
 }
 

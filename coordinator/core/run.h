@@ -134,7 +134,7 @@ class Run {
   void EndAttempt(const std::string& reason);
   // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
   // announced, or behind copies where it saves none, so that no work is lost; at once where it has neither,
-  // or has not made a step. That is no loss.
+  // or has not made a step. This does not count as a loss.
   void Relocate(StepEffects& out, const std::string& reason);
   absl::Status CheckMove(const std::vector<Rank>& ranks) const { return relocation_.Check(ranks, blaming()); }
   // Orders the ranks to a process, unless they are there: the run begins again behind copies, or as behind

@@ -3,8 +3,8 @@
 // A run that loses a process begins again, with the processes that are there, from the newest complete
 // checkpoint that it has made, or from copies in memory (run_copies.h); before that, from where the run
 // itself began. A checkpoint that proves damaged when an attempt reads it is forgotten: the next attempt
-// begins at the one before. That is no loss, because there are only so many checkpoints. Bits do not depend
-// on it: the steps that are made again have the values that they had (docs/design/recovery.md).
+// begins at the one before. This does not count as a loss, because there are only so many checkpoints. Bits
+// do not depend on it: the steps that are made again have the values that they had (docs/design/recovery.md).
 //
 // It also keeps the ranks' figures of the attempts that are over, because a worker counts from its assignment
 // on. The time between an attempt's last report, or its assignment where there was none, and the next
@@ -37,7 +37,7 @@ class RunAttempts {
   // Notes the complete checkpoint of the step.
   void Checkpointed(int32_t step);
 
-  // Takes up the figures of a run whose coordinator was started again. That is no loss.
+  // Takes up the figures of a run whose coordinator was started again. The restart does not count as a loss.
   void Restore(const RunFigures& figures);
 
   // Takes up the attempt under way among them, with the reports that have come of it.

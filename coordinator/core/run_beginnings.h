@@ -47,7 +47,7 @@ class RunBeginnings {
     return plan.resumed_spec != nullptr && NewestToSkipTo(plan, saves, step) >= step;
   }
 
-  // Tells in the info why the run begins again, and where. Without a cause it is the one before.
+  // Writes into the info why the run begins again, and where. Without a cause the one before stays.
   void Tell(const RunPlan& plan, const Beginning& beginning, std::string cause = {});
 
   // Begins an attempt there.

@@ -38,7 +38,7 @@ class RunCopies {
 
   // Begins an attempt that makes copies. `graph` outlives it.
   void Begin(const Graph& graph, ReductionMode reduction, uint64_t epoch, int32_t first_step);
-  // Ends the attempt. What is known of copies stays.
+  // Ends the attempt. The records of copies stay.
   void End() { graph_ = nullptr; }
 
   // Returns true in an attempt that makes copies.

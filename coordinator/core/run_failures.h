@@ -1,8 +1,8 @@
 // Decides what a failure does to a run: whether the run begins again, ends, or waits to learn the cause.
 //
-// A process reports a failure, or is lost. What a process reports waits `blame_ns` for the loss of another
-// one that explains it (first_failure.h); meanwhile the run grants nothing. A lost process ends the attempt,
-// and the run begins again as often as it may (run_attempts.h), unless a job ends each process that takes it
+// A process reports a failure, or is lost. A report waits `blame_ns` for the loss of another process that
+// explains it (first_failure.h); meanwhile the run grants nothing. A lost process ends the attempt, and the
+// run begins again as often as it may (run_attempts.h), unless a job ends each process that takes it
 // (suspect_jobs.h). Two failures wait for nothing. A checkpoint, or a copy, that proves damaged is forgotten,
 // and the run begins with what there is besides. A step with a number that is not finite is made once more.
 //

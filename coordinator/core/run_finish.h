@@ -7,7 +7,7 @@
 // not the run (HasResults, Without).
 //
 // Invariants: Finish goes out only while no checkpoint and no validation is under way. The run has finished
-// when each process has told its last figures, or is lost.
+// when each process has reported its last figures, or is lost.
 //
 // Run (run.h) owns it, and ends with it. Refers to the present attempt, the progress, the deadlines and the
 // info of that run. Not movable; pure; one thread.

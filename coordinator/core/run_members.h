@@ -29,7 +29,7 @@ struct RunMember {
   bool stuck = false;   // true if one of its jobs has passed its deadline: the process is to end
 };
 
-// The numbers by which messages of an earlier attempt are told from those of the present one.
+// Numbers that distinguish messages of an earlier attempt from those of the present one.
 struct FencingNumbers {
   uint64_t epoch = 1;  // epoch of the last attempt
   uint64_t next_token = 1;
@@ -40,7 +40,7 @@ class RunMembers {
   void Add(RunMember member) { members_.push_back(std::move(member)); }
   // Begins an attempt: gives each rank a lease, on the member of that number.
   void Lease(const std::vector<int>& member_of_rank, FencingNumbers* numbers);
-  // Takes up the processes and leases of an attempt as it was stored. None of the processes is back.
+  // Takes up the processes and leases of a stored attempt. No process counts as back yet.
   void Restore(const AttemptRecord& attempt, const std::vector<int>& member_of_rank);
   // Notes that a member is back, in that session, and prepared.
   void Join(int member, SessionId session);

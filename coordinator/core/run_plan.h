@@ -56,7 +56,7 @@ struct RunPlan {
   // The specification that it was made from, for the run's record; null if there is none.
   std::shared_ptr<const RunSpec> spec = nullptr;
 
-  // What the run's processes have once for all of their runs: runs in which it differs share no process.
+  // Settings that a process has once for all of its runs: runs with different ones share no process.
   std::string process_settings;
 
   // Losses of a process in a row, without a new step between them, that do not end the run.

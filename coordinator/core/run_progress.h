@@ -1,9 +1,9 @@
-// Keeps account of what a run has reached, and has it told and stored.
+// Keeps account of a run's progress, and has it announced and stored.
 //
-// Whoever watches a run gets its RunInfo with each change (Announce); the store gets the same with the
-// figures that a coordinator needs that is started again (records.h). This class knows the rest of these
-// figures: when the first job began, how long the recovery under way takes (recovery_clock.h), and what each
-// process reports, to which it adds the attempts that are over (run_attempts.h).
+// The watchers of a run get its RunInfo with each change (Announce). The store gets the same, with the
+// figures that a restarted coordinator needs (records.h). This class knows the rest of these figures: when
+// the first job began, how long the recovery under way takes (recovery_clock.h), and what each process
+// reports, to which it adds the attempts that are over (run_attempts.h).
 //
 // Invariants: what is announced is also stored, in the same Step. The start of the first job only ever gets
 // earlier. The times of a recovery are counted once, with the first new step behind it.

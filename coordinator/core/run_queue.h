@@ -1,16 +1,16 @@
 // Decides which waiting run starts next, and on which workers.
 //
-// Runs that have begun before come first, by number: what they have is worth more than what others wait for.
-// The others start by priority, then by owner, the one whose runs have the fewest processes first, then in
-// the order of submission. Nothing that runs is ended for another run.
+// Runs that have begun before come first, by number, because their progress is worth keeping. The others
+// start by priority, then by owner, the one whose runs have the fewest processes first, then in the order of
+// submission. No run is ended to make room for another one.
 //
 // A run waits in one of two ways. If enough workers of its pool are connected and some are busy, it waits for
 // its turn and holds back the runs of that pool behind it. If too few are connected, it waits for workers,
 // with a deadline, and runs behind it that need fewer may pass.
 //
-// A run is told why it waits, where that changes. Those behind the first kExact of their line are told less,
-// in words that stay true while the runs before them start and end: so a queue costs no more the longer it
-// is.
+// A run gets the reason why it waits whenever that changes. Runs behind the first kExact of their line get a
+// shorter reason, which stays true while the runs before them start and end. So the cost of a queue does not
+// grow with its length.
 //
 // Invariants: a run gets workers of its pool that are free only, by process number, those whose last run
 // failed with them last, unless an order names others; a run whose ranks were ordered to processes gets
@@ -81,7 +81,7 @@ class RunQueue {
   bool AwaitsLeaver(const Run& run);
   bool HasOrdered(const Run& run);
   static bool IsEnding(const Worker& w, const Run& run);
-  // What a run of the pool is told of its workers.
+  // Figures of a pool's workers, for the reasons that its runs get.
   struct Pool {
     size_t connected = 0;
     std::string ending;  // "; process 0 (..) has not ended run 3 yet"

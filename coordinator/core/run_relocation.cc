@@ -69,7 +69,7 @@ absl::StatusOr<std::optional<RunEnding>> RunRelocation::Move(StepEffects& out, c
   if (!attempt.HasSteps() &&
       !CanBeginThere(present_.beginnings().present(), present_.copies(), ordered.processes()))
     return absl::AbortedError("the processes there keep no copies of the run's state yet; try again");
-  // What two processes keep for each other would leave with them.
+  // Copies that two leaving processes keep for each other would leave with them.
   const std::optional<int32_t> step = ordered.Leaving(present_.members()) > 1 ? std::nullopt : StepOfCopies();
   if (attempt.HasSteps() && !attempt.CanStop() && !step.has_value()) {
     return absl::FailedPreconditionError(

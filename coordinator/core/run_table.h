@@ -1,7 +1,8 @@
 // Keeps the runs: by number, by the request that submitted them, and in the order in which they ended.
 //
 // It takes submissions within the limits of the options, knows a repeated request again, and forgets the runs
-// that ended longest ago. What a store needs to begin this table anew goes into the effects (records.h).
+// that ended longest ago. The effects carry the records from which a store can begin this table anew
+// (records.h).
 //
 // Invariants: a number is given once; `live` holds the runs that have not ended, ascending, and each of them
 // is either in `waiting` or in `active`; at most `runs_kept` runs that ended are remembered. Addresses of

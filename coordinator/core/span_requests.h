@@ -1,8 +1,9 @@
-// Asks the processes of a run for their last idle times and transfers: for somebody who wants to see its
-// trace, and when it ends without having finished, for the trace in its folder.
+// Asks the processes of a run for their last idle times and transfers: when a client asks for its trace, and,
+// for the trace in its folder, when it ends without having finished.
 //
-// Each request is answered once: when every process that was asked has told, is gone, or has had its time.
-// Nobody is held up longer by a process that does not tell; the trace then lacks what that would have said.
+// Each request is answered once: when every process that was asked has answered, is gone, or has had its
+// time. Nobody is held up longer by a process that does not tell; the trace then lacks what that would have
+// said.
 //
 // Pure, as the core that owns it (coordinator_core.h). Memory: per request, a number for each process asked.
 #ifndef WEFT_COORDINATOR_CORE_SPAN_REQUESTS_H_
@@ -20,7 +21,7 @@ namespace weft {
 
 class SpanRequests {
  public:
-  // Time that a process has to tell, for somebody who looks at a run that goes on.
+  // Time that a process has to answer, when a client looks at a run that goes on.
   static constexpr int64_t kPatienceNs = 5'000'000'000;
   // Time likewise when the run ends: its folder is in use until then.
   static constexpr int64_t kLastPatienceNs = 1'000'000'000;
@@ -29,7 +30,7 @@ class SpanRequests {
   void Ask(StepEffects& out, const AskSpans& request, const std::vector<SessionId>& sessions);
   // Asks the sessions of a run that ends. Answers by Effects::spans_complete, at once if there are none.
   void AskLast(StepEffects& out, uint64_t run, const std::vector<SessionId>& sessions);
-  // Notes that the session has told the spans of the run, or has forgotten it.
+  // Notes that the session has reported the spans of the run, or has forgotten it.
   void Told(StepEffects& out, SessionId session, uint64_t run);
   // Notes that the session is over.
   void Gone(StepEffects& out, SessionId session);

@@ -2,9 +2,9 @@
 //
 // A queue may be long, and most of what happens changes little of it: one run joins it, or its first one
 // starts. So runs lie in an order that holds without being sorted: those that have begun before by number;
-// the others by pool, by priority, by owner, by number. Which owner comes next depends on what the owners'
-// runs have at that time, and is asked for. Of a pool, runs that need more processes than are connected lie
-// apart, by that number: they hold back nobody.
+// the others by pool, by priority, by owner, by number. The next owner depends on what the owners' runs have
+// at that time, so the caller is asked. Runs that need more processes than their pool has connected lie
+// apart, by that number: they hold back no other run.
 //
 // Invariants: each run is here once; dues() has the deadline of each, as of its last Add.
 // The finding of a run, and its joining and leaving, take a time that grows with the logarithm of their
@@ -38,8 +38,8 @@ class WaitingRuns {
     // Returns runs that need more workers than are connected, those that need the fewest first.
     std::vector<Run*> FirstOfLarge(size_t most) const;
     bool empty() const { return turns_.empty() && large_.empty(); }
-    // Notes the runs that are told exactly why they wait. Returns the others that must be told less: they
-    // have joined the line, changed sides in it, or were told exactly before.
+    // Notes the runs that get the exact reason why they wait. Returns the others that must get a shorter
+    // reason: they have joined the line, changed sides in it, or had the exact reason before.
     std::vector<Run*> SetNear(const std::vector<Run*>& near);
 
    private:
@@ -48,7 +48,7 @@ class WaitingRuns {
     void Remove(const Run& run);
     void SetConnected(int32_t connected);
 
-    // By priority, the highest first; by owner.
+    // Runs by priority, the highest first, then by owner.
     std::map<int32_t, std::map<std::string, Runs>, std::greater<>> turns_;
     std::map<int32_t, Runs> large_;  // by the number of processes
     int32_t connected_ = 0;

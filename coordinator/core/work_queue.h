@@ -16,7 +16,7 @@
 //   2. Steps are reported done in order.
 //   3. outstanding(rank) = granted - done, never more than the credit given to Grant.
 //
-// Pure, not thread-safe. No allocation per job in steady state.
+// Pure, not thread-safe. It allocates nothing per job in steady state.
 #ifndef WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 
@@ -45,8 +45,8 @@ class WorkQueue {
   explicit WorkQueue(const std::shared_ptr<const RunPlan>& plan) : WorkQueue(plan, plan->first_step) {}
   // Goes on with an attempt whose coordinator was started again: all steps before `begin` have ended.
   WorkQueue(std::shared_ptr<const RunPlan> plan, int32_t begin);
-  // Takes the word of a rank that it has been granted so many jobs in the attempt, with this credit. Before
-  // any Grant, once for each rank. Returns false if that cannot be.
+  // Takes a rank's report that it has been granted so many jobs in the attempt, with this credit. Call it
+  // once for each rank, before any Grant. Returns false if the report cannot be right.
   bool TakeGranted(Rank rank, int64_t granted, int32_t credit);
 
   // Appends the next jobs of `rank` in claim order until `credit` are outstanding or the window ends.

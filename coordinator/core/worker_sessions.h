@@ -63,7 +63,7 @@ class WorkerSessions {
   static void Free(StepEffects& out, Worker& worker);
   // Notes that the worker wants to end. It may do so once it is free.
   static void Leave(StepEffects& out, Worker& worker);
-  // Ends a worker that hangs: it takes no other run, and whoever started it may start it again.
+  // Ends a worker that hangs: it takes no other run, and its supervisor may start it again.
   static void Expel(StepEffects& out, Worker& worker, const std::string& reason);
   // Takes the worker's word that it has forgotten an aborted run: it is free.
   static void Forgotten(StepEffects& out, Worker& worker, uint64_t run);

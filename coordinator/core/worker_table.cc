@@ -124,7 +124,8 @@ std::vector<Worker*> WorkerSurvey::InOrder(std::vector<Worker*> workers, size_t 
   for (const Worker* w : taken) ++serving[w->process_key()];
   std::sort(workers.begin(), workers.end(), ByProcess);
   const auto nodes = NodesInOrder(workers, needed);
-  // How many free workers of its process come before it, and how many serve.
+  // Key of a free worker; it contains how many free workers of its process come before it, and how many
+  // serve.
   using Order = std::tuple<bool, int, int, NodeOrder>;
   std::vector<std::pair<Order, Worker*>> keyed;
   keyed.reserve(workers.size());

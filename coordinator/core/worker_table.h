@@ -59,12 +59,12 @@ struct Worker {
   bool serves() const { return run != 0 && ending_since_ns == 0; }
 };
 
-// Returns the workers as they are told to each other.
+// Returns the workers as their peers get to know them.
 std::vector<Peer> PeersOf(const std::vector<Worker*>& workers);
-// Returns the bytes of all that together, where each is told of all.
+// Returns the bytes of all these messages together, if each worker gets all peers.
 int64_t BytesToTell(const std::vector<Peer>& peers);
 
-// What one look at all workers shows, each list by session. Valid until a worker changes.
+// Lists of workers by state, each by session. Valid until a worker changes.
 struct WorkerSurvey {
   std::vector<Worker*> free;
   std::vector<Worker*> taken;   // workers with a run, which they serve or end

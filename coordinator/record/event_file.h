@@ -18,7 +18,7 @@
 
 namespace weft {
 
-// What the events say beyond the lines.
+// Facts that the events have and the lines lack.
 struct EventTerms {
   std::function<double(int step)> learning_rate;  // null: unknown
   double samples = 0, tokens = 0;                 // those of a step; 0: unknown

@@ -1,8 +1,8 @@
 // Writes hashes.jsonl: a line for the run, then one for each job that is done (docs/guide/outputs.md).
 //
-// A run that goes on in the folder of the run before appends a line of its own, and its jobs: whoever reads
-// the file takes the last line of a job. Lines that cannot be written, as on a full disk, wait in memory, up
-// to a bound; those beyond it are lost, and the log never ends a training. One thread at a time.
+// A run that goes on in the folder of the run before appends a line of its own, and its jobs: readers take
+// the last line of a job. Lines that cannot be written, as on a full disk, wait in memory, up to a bound;
+// those beyond it are lost, and the log never ends a training. One thread at a time.
 #ifndef WEFT_COORDINATOR_RECORD_HASH_LOG_H_
 #define WEFT_COORDINATOR_RECORD_HASH_LOG_H_
 

@@ -54,7 +54,7 @@ bool Exists(const fs::path& path) {
 }
 
 // Returns the step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for a name that is no
-// checkpoint of a run. One that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
+// checkpoint of a run. A checkpoint that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
 int64_t StepOfName(const std::string& name, bool partial) {
   absl::string_view text = name;
   if (absl::ConsumeSuffix(&text, kPartial)) {
@@ -97,8 +97,8 @@ std::vector<std::string> Results(const fs::path& folder) {
   return names;
 }
 
-// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. Of a
-// link, it removes the link.
+// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. If the
+// folder is a link, removes the link.
 void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) {

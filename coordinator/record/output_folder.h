@@ -76,8 +76,8 @@ class OutputFolder {
   const std::string& shown() const { return shown_; }
   bool replaces() const { return live_ != path_; }
 
-  // Keeps room on the disk for the summary, for a run that has its workers: a disk that is full at the end
-  // has that. One that waits keeps none.
+  // Keeps room on the disk for the summary, for a run that has its workers, in case the disk is full at the
+  // end. A run that waits keeps none.
   void KeepReserve();
   // Gives that room back.
   void ReleaseReserve();

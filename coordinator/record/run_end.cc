@@ -31,7 +31,7 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
 
 namespace {
 
-// Drops the jobs of steps that have not ended. Those from `first` on follow the schedule; those before have
+// Drops the jobs of steps that have not ended. Steps from `first` on follow the schedule; earlier ones have
 // ended.
 void KeepWholeSteps(const RunSchedule& schedule, int32_t first, std::vector<DrawnJob>* jobs) {
   const int all = Graph(schedule).jobs_per_step();

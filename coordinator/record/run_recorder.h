@@ -62,7 +62,7 @@ class RunRecorder {
   // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
   // Returns whether all has been reported: the run has finished, or has ended otherwise and its processes
-  // have told their last spans.
+  // have reported their last spans.
   bool is_complete() const;
   // Returns the steps that ended since the last call.
   std::vector<StepRecord> TakeSteps();
@@ -84,8 +84,8 @@ class RunRecorder {
   std::vector<DrawnJob> LastJobs() const;
   // Returns the start of the first job, by the monotonic clock; nothing before it has ended.
   std::optional<int64_t> first_start_ns() const;
-  // Return the idle times and transfers during these jobs, likewise, as far as workers have told them; they
-  // do when the run ends, however it ends, and when they are asked.
+  // Return the idle times and transfers during these jobs, likewise, as far as workers have reported them;
+  // they do when the run ends, however it ends, and when they are asked.
   std::vector<IdleInterval> LastIdle() const;
   std::vector<TransferInterval> LastTransfers() const;
   // Returns the mean duration of each kind and stage in seconds, over its last jobs without the slowest and

@@ -35,8 +35,8 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 
 }  // namespace
 
-// Keeps what is shown of the last runs that have ended, so that somebody who looks at a run when it ends
-// still sees its pictures. Any thread.
+// Keeps the pictures of the last runs that have ended, so that a page that shows a run when it ends still has
+// them. Any thread.
 class RunRecords::EndedRuns {
  public:
   void Add(Look look) {

@@ -1,5 +1,5 @@
 // Manages the output folders of a coordinator's runs: each run leaves the files there that `weft train`
-// leaves, whoever watches it or not (docs/guide/outputs.md).
+// leaves, whether a client watches it or not (docs/guide/outputs.md).
 //
 // Claim opens a run's folder before the run is taken in; the observers then only copy, and a thread of each
 // active run writes. A folder that hangs or a disk that is full holds up neither the coordinator nor other

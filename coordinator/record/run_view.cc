@@ -263,7 +263,7 @@ Json RunJson(const RunInfo& run) {
 
 TextCells RunsCells(const std::vector<RunInfo>& runs, int64_t now_ns) {
   TextCells cells = {{"run", "name", "state", "schedule", "ranks", "processes", "steps", "loss", "time"}, {}};
-  // By what a run waits is of interest where runs differ in it.
+  // A column is of interest only if a run has a value for it.
   const auto any = [&](const auto& has) { return std::any_of(runs.begin(), runs.end(), has); };
   const bool owners = any([](const RunInfo& r) { return !r.terms.owner.empty(); });
   const bool pools = any([](const RunInfo& r) { return !r.terms.pool.empty(); });

@@ -41,8 +41,8 @@ TextCells RankByteCells(const std::vector<RankReport>& reports);
 nlohmann::ordered_json WorkerJson(const WorkerInfo& worker);
 std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style = {});
 
-// Returns a table of the ranks: busy, idle by cause, peak memory by class; in two tables where one is too
-// wide. At most 32 ranks.
+// Returns a table of the ranks: busy, idle by cause, peak memory by class; in two tables if one is too wide.
+// It shows at most 32 ranks.
 std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style = {});
 
 // Describes a rank's GPU, as "GPU 87 % busy, 63 °C, 412 W, throttled (power_cap)"; "" if nothing is known.

@@ -67,8 +67,8 @@ absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps
 // time, from the begin of the first of them on.
 std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::vector<DrawnJob>& measured);
 
-// Returns trace.json: the jobs with the plan beside them, idle times and transfers. Of the results it needs
-// what ResultsSoFar of run_end.h gives.
+// Returns trace.json: the jobs with the plan beside them, idle times and transfers. It needs the results that
+// ResultsSoFar of run_end.h gives.
 std::string TraceText(const TrainResults& results);
 
 // Returns one line of steps.jsonl, without its end.

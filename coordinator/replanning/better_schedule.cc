@@ -52,7 +52,8 @@ class ScheduleSearch {
     auto judged = Judge(run_.schedule);
     if (!judged.ok()) return judged.status();
     best_ = now_ = *std::move(judged);
-    // What suits unequal speeds comes first: the families of a large run may take all the time that there is.
+    // The schedules for unequal speeds come first: the families of a large run may take all the time that
+    // there is.
     TryDeal();
     TryPlacements();
     TryOrder();

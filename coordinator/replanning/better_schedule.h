@@ -1,15 +1,15 @@
 // Looks for a schedule under which a run takes less time for a step, at the speeds that were measured of its
 // ranks.
 //
-// The cut into stages, the micro-batches, the number of ranks and the rule stay, so a run can go on under
-// what is found from its checkpoint, and ends with the same bits. What is tried: every family with these
-// sizes; micro-batches dealt by speed; stages placed by speed, improved by moving one stage at a time; and,
-// where a pipeline splits its backwards, an order of its jobs. Each is judged by a simulation with the
-// measured costs.
+// The cut into stages, the micro-batches, the number of ranks and the rule stay, so a run can go on from its
+// checkpoint under the schedule that is found, and ends with the same bits. The search tries every family
+// with these sizes; micro-batches dealt by speed; stages placed by speed, improved by moving one stage at a
+// time; and, where a pipeline splits its backwards, an order of its jobs. Each is judged by a simulation with
+// the measured costs.
 //
-// The time of links decides between schedules that send different amounts. Where it is not known, only those
-// are tried that send hardly more than the present one, keep hardly more activations, and have as many
-// holders of each stage.
+// The time of links decides between schedules that send different amounts. If it is not known, the search
+// tries only schedules that send hardly more than the present one, keep hardly more activations, and have as
+// many holders of each stage.
 //
 // Pure, but for `stop`. A search of a few dozen simulations: not for a thread that others wait for.
 #ifndef WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_

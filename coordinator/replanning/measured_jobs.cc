@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// What of a layer decides how long its jobs take.
+// Sizes of a layer that decide how long its jobs take.
 using LayerCost = std::tuple<double, int64_t, int64_t, bool>;
 
 // Returns for each stage the number of its kind: stages of equal layers at the same end of the model are

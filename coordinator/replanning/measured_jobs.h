@@ -2,9 +2,9 @@
 // what the jobs cost and how fast the ranks are.
 //
 // Ranks are compared by jobs that cost the same: those of one kind on one stage, or on stages of equal
-// layers. Where stages differ and each is on one rank, nothing compares the ranks but what they did before:
-// then a rank that has become slower shows, and one that was slow from the start counts as having costly
-// stages. Sums of gradients and updates are not compared, because their parts differ between placements.
+// layers. If stages differ and each is on one rank, only the ranks' own earlier jobs compare them: a rank
+// that has become slower shows, but one that was slow from the start counts as having costly stages. Sums of
+// gradients and updates are not compared, because their parts differ between placements.
 //
 // Pure; a value.
 #ifndef WEFT_COORDINATOR_REPLANNING_MEASURED_JOBS_H_
@@ -47,7 +47,7 @@ class MeasuredJobs {
   std::vector<Sum> sums_;
 };
 
-// What a run's jobs cost, and how fast its ranks are.
+// Costs of a run's jobs, and speeds of its ranks.
 struct RankCosts {
   std::array<std::vector<double>, kJobKinds> duration;  // by kind and stage, in seconds, on a rank of speed 1
   std::vector<double> speeds;                           // by rank; the fastest has 1

@@ -6,7 +6,7 @@
 // (better_schedule.h), which somebody answers on a thread of his own; meanwhile the next window begins. The
 // run moves where the answers to three windows in a row save more than `replan.gain` of a step's time.
 //
-// What keeps it from moving to and fro:
+// Four rules keep it from moving to and fro:
 //   1. A hiccup is in one window or two; a move takes three in a row.
 //   2. The first steps of an attempt, which are slower, are in no window.
 //   3. From a move to the next there are at least `replan.steps` steps.
@@ -34,7 +34,7 @@
 
 namespace weft {
 
-// What a window measured, with all that is needed to answer.
+// Measurements of a window, with all that an answer needs.
 struct WindowQuestion {
   std::shared_ptr<const RunSpec> run;  // under its present schedule
   MeasuredJobs jobs;

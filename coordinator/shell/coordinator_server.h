@@ -43,7 +43,7 @@ class CoordinatorServer {
   absl::Status Cancel(uint64_t run, const std::string& reason) { return Cancel(run, reason, false); }
   virtual absl::StatusOr<RunInfo> GetRun(uint64_t run) = 0;  // times are of the coordinator's monotonic clock
 
-  // What there is at a moment; all times are of the wall clock.
+  // State of the coordinator at a moment; all times are of the wall clock.
   struct Overview {
     std::vector<RunInfo> runs;
     std::vector<WorkerInfo> workers;

@@ -238,7 +238,7 @@ void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log, c
 
 constexpr char kServesNot[] = "it does not serve yet, or is stopping";
 
-// What serves; null before it does, and behind it.
+// Pointers to the parts that serve; null before and afterwards.
 struct Serving {
   std::atomic<CoordinatorServer*> server{nullptr};
   std::atomic<RunRecords*> records{nullptr};

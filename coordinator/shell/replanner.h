@@ -46,7 +46,7 @@ class Replanner {
     uint64_t run = 0;
     WindowQuestion question;
   };
-  // What a search leaves: the answer, and of a better schedule what the core takes.
+  // Result of a search: the answer and, if there is a better schedule, the form of it that the core takes.
   struct Found {
     absl::StatusOr<WindowAnswer> answer;
     ReplanRun replan;

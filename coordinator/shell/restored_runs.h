@@ -19,8 +19,9 @@ struct RestoredRuns {
   size_t live = 0;               // number of runs that go on
 };
 
-// A run that cannot be planned, or whose folder cannot be taken up, is restored with that failure. Blocks as
-// long as planning and the disk take, and calls `progress` before each run. Before the server starts.
+// Restores the stored runs. A run that cannot be planned, or whose folder cannot be taken up, is restored
+// with that failure. Blocks as long as planning and the disk take, and calls `progress` before each run. Call
+// it before the server starts.
 RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
                          const std::function<void(size_t taken, size_t runs)>& progress);
 

@@ -16,7 +16,7 @@ namespace weft {
 
 class RunLines {
  public:
-  // Returns lines for what differs from the run as it was told before; none where only its figures do. They
+  // Returns lines for what differs from the run as it was last reported; none where only its figures do. They
   // have no time.
   std::vector<LogEntry> Of(const RunInfo& run);
 

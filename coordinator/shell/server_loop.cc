@@ -179,7 +179,7 @@ void ServerLoop::Run() {
 
 // Sends the messages that say nothing of what is stored: jobs, and what must come before them. A coordinator
 // that is started again begins an attempt anew whatever was granted, so they need not wait for the disk.
-// Those that they must come behind, such as Assign, have been answered before the core makes them.
+// Messages that must come before them, such as Assign, have been answered before the core makes these.
 void ServerLoop::SendAhead(std::vector<OutgoingMessage>* messages) {
   std::vector<OutgoingMessage> behind;
   for (OutgoingMessage& m : *messages) {

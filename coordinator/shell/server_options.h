@@ -21,7 +21,7 @@ class Metrics;
 class StoreWriter;
 
 // Callbacks on the server's thread, in the order of the events; they must not block and must not call the
-// server. Empty ones are skipped.
+// server. The server skips empty ones.
 struct CoordinatorObserver {
   std::function<void(const RunInfo&)>
       run;  // called for every change of state; with the ranks' reports when the run ended
@@ -61,10 +61,10 @@ struct CoordinatorServerOptions {
   // request names.
   std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request, const RunPlan& plan)>
       claim;
-  // Releases a run that was not taken in after it was claimed. On the server's thread.
+  // Releases a run that was not taken in after it was claimed; called on the server's thread.
   std::function<void(uint64_t run)> release;
-  // Returns the trace of a run whose folder is `output`. On a thread of its own, as it waits for the disk;
-  // ends before the server does. Absent: there are no traces.
+  // Returns the trace of a run whose folder is `output`; absent if there are no traces. It is called on a
+  // thread of its own, because it waits for the disk, and ends before the server does.
   std::function<absl::StatusOr<RunTrace>(uint64_t run, const std::string& output)> trace;
   // Keeps what a coordinator needs that is started again; null for nothing. Outlives the server. The runs
   // that it had at the start are `restored`.

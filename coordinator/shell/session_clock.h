@@ -1,6 +1,6 @@
 // Converts the times in a worker's messages to this process's clock, where the worker reads another one.
 //
-// What a run records joins the jobs of all its workers: the time of a step, timelines, traces. Each machine
+// The records of a run join the jobs of all its workers: the time of a step, timelines, traces. Each machine
 // counts from its own boot, so times of two machines mean nothing to each other. Hello names the worker's
 // clock; each packet says when it was written, which tells how far the clocks are apart (peer_clock.h). A
 // worker of an older release tells neither, and its times stay as they are.

@@ -30,7 +30,8 @@ class SessionTable final : public SessionHost {
   void Arrived(Session* session, std::vector<FromWorker> messages) override;
   void Detached(Session* session, bool over, const std::string& reason) override;
 
-  // Takes the end of the session's process: the session does not come back. What it has sent still counts.
+  // Takes the end of the session's process: the session does not come back. Messages that it has sent still
+  // count.
   void EndOfProcess(SessionId id);
 
   void Send(OutgoingMessage message);

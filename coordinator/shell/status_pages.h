@@ -18,9 +18,9 @@
 namespace weft {
 
 struct StatusSources {
-  // As CoordinatorServer::LookAround.
+  // Calls CoordinatorServer::LookAround.
   std::function<absl::StatusOr<CoordinatorServer::Overview>(std::optional<uint64_t> run)> look_around;
-  // As RunRecords::LookAt.
+  // Calls RunRecords::LookAt.
   std::function<std::optional<RunRecords::Look>(uint64_t run)> look_at;
 };
 

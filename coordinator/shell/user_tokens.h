@@ -3,8 +3,8 @@
 //   # comment
 //   submitter alice 5e88..    role, name, and the SHA-256 of the token in hexadecimal digits
 //
-// The file holds no token: whoever reads it can show none. A token has 256 random bits, so its hash needs no
-// salt. Workers and coordinators have certificates always.
+// The file holds no token, so a reader of it cannot pose as a user. A token has 256 random bits, so its hash
+// needs no salt. Workers and coordinators have certificates always.
 //
 // Threads: TokenTable is a value; UserTokens may be called from any thread. Failure: InvalidArgument with the
 // number of the line, or Unavailable for a file that cannot be read.

@@ -2,8 +2,8 @@
 //
 // One table has a row for each record, and each row a checksum over its key and its bytes. A row `head` has
 // the number of commits and the sum of all checksums, so that a row that is missing, or there twice, is
-// noticed too. Open checks the file's structure; Load checks every row. What is found to be damaged is
-// refused as a whole, with how to restore it from a backup.
+// noticed too. Open checks the file's structure; Load checks every row. A damaged store is refused as a
+// whole, and the message says how to restore it from a backup.
 //
 // Failure, beyond store.h's: Open returns Unavailable if another coordinator has the store,
 // FailedPrecondition for a file of another program or of a later version, DataLoss for a damaged one.

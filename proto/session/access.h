@@ -1,4 +1,5 @@
-// Says who may call what: the one table from method to role. What is not in the table, nobody may call.
+// Says who may call what: the one table from method to role. A method that is not in the table is refused to
+// everyone.
 //
 // An identity is a role and a name. A certificate carries it as the URI weft://ROLE/NAME among its
 // alternative names, a token's line in the coordinator's file as two words. Pure.

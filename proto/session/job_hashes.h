@@ -1,7 +1,7 @@
 // Defines the hashes of a job's values, which a run records so that `weft diff` finds the first job whose
 // results differ from another run's.
 //
-// A value is what the training computes, whoever computes it: an activation, a gradient, a version of
+// A value is a result of the training, whichever rank computes it: an activation, a gradient, a version of
 // weights. Its hash is the sum of the hashes of its blocks (worker/shell/compute/value_hash.h), so slices of
 // a value have hashes of their own that add up to that of the whole. The same values of two runs can be
 // compared whatever their schedules, ranks and processes are. Pure.

@@ -12,8 +12,8 @@
 // Life of a checkpoint, in a run with an output folder: TakeSnapshot goes to every process, ahead of the
 // grants of its step; each process writes its stages and answers SnapshotSaved; then SealCheckpoint goes to
 // one process, which makes the checkpoint visible, or drops it if a process failed, and answers
-// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
-// written before Prepared, and has SealCheckpoint alone.
+// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. The checkpoint of step
+// 0 is written before Prepared, and has SealCheckpoint alone.
 //
 // Life of copies, in a run with redundancy: behind each step each process keeps in memory what its ranks
 // save, and sends it to the next process; both say so (CopiesHeld). When all of a step is in two processes,
@@ -227,7 +227,7 @@ struct CopiesHeld {
   uint64_t epoch = 0;
   int32_t step = 0;
   std::vector<StatePart> parts;
-  // Before a Reattach: the run's id (Assign), and how that attempt summed. Else "".
+  // Before a Reattach: the run's id (Assign), else "", and how that attempt summed.
   std::string run_id = {};
   ReductionMode reduction = ReductionMode::kOrdered;
 };
@@ -246,7 +246,7 @@ struct Validation {
 };
 
 // Tells a coordinator that was started again what the process has of the attempt that it serves; run 0 if it
-// serves none. What it has done of that follows as ordinary messages.
+// serves none. Completions and answers follow as ordinary messages.
 struct Reattach {
   // A rank of the process: its lease, its credit, and how many jobs it has been granted in the attempt.
   struct HeldRank {
@@ -265,7 +265,7 @@ struct Reattach {
   uint64_t run = 0;
   uint64_t epoch = 0;
   std::string run_id;
-  // Progress that was last settled (Settled); completions of steps before `ended` are not told again.
+  // Progress that was last settled (Settled); completions of steps before `ended` are not sent again.
   int32_t ended = 0, sealed = -1, validated = -1;
   std::vector<HeldRank> ranks;
   std::vector<AskedSnapshot> snapshots;
@@ -287,8 +287,8 @@ struct Forgotten {
   uint64_t run = 0;
 };
 
-// Says that the run does not get on here: a sentence names for whom and what this process waits. Sent when
-// that changes; empty when the wait is over.
+// Says that the run does not get on here: a sentence names what this process waits for, and from which
+// process. Sent when that changes; empty when the wait is over.
 struct Stalled {
   uint64_t run = 0;
   std::string reason;
@@ -389,9 +389,9 @@ struct TakeSnapshot {
   int32_t step = 0;
 };
 
-// All processes have written their parts of the checkpoint of the step: complete it and give it its name. Of
-// the periodic ones `keep` stay. With `drop` it is removed instead. With `validate` its weights stay aside
-// until they have been validated; with `passing` nothing else stays.
+// All processes have written their parts of the checkpoint of the step: complete it and give it its name. The
+// newest `keep` periodic checkpoints stay. With `drop` it is removed instead. With `validate` its weights
+// stay aside until they have been validated; with `passing` nothing else stays.
 struct SealCheckpoint {
   uint64_t run = 0;
   int32_t step = 0;
@@ -414,8 +414,9 @@ struct DropCopies {
   int32_t step = 0;
 };
 
-// Tells what of an attempt is stored, so that it need not be told again: steps before `ended` have ended,
-// snapshots up to that of the step `sealed` are sealed or dropped, validations up to `validated` are over.
+// Says which messages of an attempt are stored, so that they need not be sent again: steps before `ended`
+// have ended, snapshots up to that of the step `sealed` are sealed or dropped, validations up to `validated`
+// are over.
 struct Settled {
   uint64_t run = 0;
   uint64_t epoch = 0;
@@ -431,7 +432,7 @@ struct Shutdown {
   std::string reason;
 };
 
-// Asks the process for the spans of its ranks so far: somebody wants to see the run's trace, or the run ends
+// Asks the process for the spans of its ranks so far: a client asked for the run's trace, or the run ends
 // without having finished, and Abort follows. A process that does not serve the run any more does not answer.
 struct TellSpans {
   uint64_t run = 0;

@@ -59,7 +59,7 @@ struct RunInfo {
   std::string reduction;
   std::string output;  // folder of the results; "" for none
   std::string file;    // the run file's name, as the client gave it
-  // Labels of its processes, once it has them, and the number of each rank's process among these. Empty in
+  // Labels of its processes, once it has them, and the number of each rank's process among these; empty in
   // lists.
   std::vector<std::string> members;
   std::vector<int32_t> member_of_rank;

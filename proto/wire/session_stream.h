@@ -52,7 +52,7 @@ class SessionStream {
   // was none.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
 
-  // As Drain, for a caller that has nothing to do until a message comes and asks again and again: no other
+  // Does what Drain does, for a caller that polls again and again because it has nothing else to do: no other
   // thread has to be woken between the message and it.
   virtual bool Await(std::vector<FromCoordinator>* messages) = 0;
 
@@ -73,7 +73,7 @@ class SessionStream {
   virtual absl::Status Close(int64_t wait_ns) = 0;
 
   // Begins a new session in place of one that has ended, without its messages. Returns false if the session
-  // has not ended, or was closed. Not while another thread closes or destroys it.
+  // has not ended, or was closed. Do not call it while another thread closes or destroys the session.
   virtual bool Renew() = 0;
 
   // Returns how often a broken connection was replaced.

@@ -31,8 +31,9 @@ class StreamEnd {
     AddToBatch(&waiting_, std::move(message));
   }
 
-  // Fills `wire` with the next packet. False if there is nothing to write now. ResourceExhausted for a
-  // message that is larger than the peer takes: gRPC would end the stream, and the peer would not hear why.
+  // Fills `wire` with the next packet. Returns false if there is nothing to write now, ResourceExhausted for
+  // a message that is larger than the peer takes: gRPC would end the stream, and the peer would not learn
+  // why.
   template <typename Wire>
   absl::StatusOr<bool> Next(int64_t now, Wire* wire) {
     for (; !waiting_.empty(); waiting_.pop_front()) {

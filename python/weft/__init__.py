@@ -6,7 +6,7 @@
                        "train": {"steps": 100, "batch": 32, "microbatches": 4}})
     model.load_state_dict(done.state_dict(), strict=True)
 
-docs/guide/python.md has all of it. What gives or takes weights needs torch; nothing else imports it.
+docs/guide/python.md has all of it. Functions that give or take weights need torch; no other part imports it.
 """
 import importlib
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = ["BadRun", "NotExportable", "RunFailed", "Training", "WeftError", "com
            "export_weights", "from_gpt2", "load_checkpoint", "plan", "simulate", "to_gpt2", "tokenizer_hash", "train",
            "write_data"]
 
-# Where each name comes from; torch and numpy are imported when they are first needed.
+# Module of each name; torch and numpy are imported when they are first needed.
 _MODULES = {"compare": "runs", "evaluate": "runs",
             "export": "exporting", "export_weights": "checkpoints", "load_checkpoint": "checkpoints",
             "from_gpt2": "gpt2", "to_gpt2": "gpt2", "plan": "runs", "simulate": "runs", "tokenizer_hash": "data", "train": "training", "Training": "training",

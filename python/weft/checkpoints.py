@@ -18,8 +18,8 @@ def load_checkpoint(folder: str | os.PathLike, *, model: str | os.PathLike | Non
     folder: the output folder of a training, of which the last checkpoint is taken, or one checkpoint.
     model: the exported folder that was trained. It is found by itself where the output folder has a summary.json.
 
-    Of an exported model, `module.load_state_dict(.., strict=True)` takes the result: frozen parameters, buffers, further
-    names of tied parameters and counters are in it. Of a built-in model, names are as docs/guide/models.md has them.
+    For an exported model, `module.load_state_dict(.., strict=True)` takes the result: it has frozen parameters, buffers,
+    further names of tied parameters and counters. For a built-in model, docs/guide/models.md has the names.
     """
     checkpoint = _checkpoint_in(Path(folder))
     state = {}

@@ -1,6 +1,6 @@
 """Cuts a traced model into layers where one tensor that depends on parameters crosses.
 
-What depends on the data and on constants alone, as masks and positions, does not cross: each layer that reads it
+Values that depend on the data and on constants alone, as masks and positions, do not cross: each layer that reads one
 computes it again. Cuts are at the borders of the model's own blocks. A tied parameter, which several layers read,
 becomes a layer of its own that hands it to them.
 """

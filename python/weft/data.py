@@ -20,7 +20,7 @@ def write_data(dataset: Iterable | str | os.PathLike, folder: str | os.PathLike,
         Hugging Face or of PyTorch, a generator, WebDataset. Or tuples, as most datasets of PyTorch give them, whose parts
         `fields` names in order. Or the path of a Parquet file, which needs pyarrow.
     folder: made if it is not there. NAME.npy holds the field NAME; what was there under that name is replaced.
-    fields: those to write; without it all of the first sample. Of tuples, the names of all their parts.
+    fields: names of the fields to write; by default all of the first sample's. For tuples, the names of all their parts.
     length: cuts or pads the first dimension of each field that has one. Fields with samples of several lengths need it; then
         `NAME_mask` says, with 1 and 0, what is data.
     pad: the value that fills up, of all fields or by field, as {"labels": -100}.

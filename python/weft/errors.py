@@ -2,7 +2,7 @@
 
 
 class WeftError(Exception):
-    """What Weft refused or could not do, in one sentence.
+    """An error of Weft, in one sentence.
 
     code: the exit code of the command, or None where no command ran.
     """

@@ -38,9 +38,9 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
         `model(**fields)` that returns the loss, or an object with it as `loss`.
     layers: patterns of the names of modules before which to cut, as ["transformer.h.*"]; [] for one layer. None
         takes the members of the model's outermost ModuleLists and Sequentials, or else its children.
-    precisions: in which runs can compute, ("float32",) or ("float32", "bf16"). The weights are float32 in both. In bf16
-        layers read copies of them in bfloat16, but for batch norms, buffers stay as they are, and the model's output
-        is float32 again before the loss.
+    precisions: those in which runs can compute, ("float32",) or ("float32", "bf16"). The weights are float32 in both.
+        In bf16 layers read copies of them in bfloat16, but for batch norms, buffers stay as they are, and the model's
+        output is float32 again before the loss.
     plugins: libraries of C++ operations (TORCH_LIBRARY), or files *.py with operations in Python (torch.library), that the model calls; a
         run names them too, with their hashes.
 
@@ -350,7 +350,7 @@ def _write(path, graphs: dict[str, _Graphs], model, patterns, loss, examples, ou
 
 
 def _add_costs(content, tensors, examples) -> None:
-    # As a reader of the file sees it.
+    # The content as a reader of the file sees it.
     interpreter = Interpreter(json.loads(json.dumps(content)), tensors)
     for layer, costs in zip(content["layers"], costs_of(interpreter, examples)):
         layer["costs"] = costs

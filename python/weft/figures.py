@@ -1,4 +1,4 @@
-"""What a loss function returns: the loss, and further figures by name that an evaluation shows.
+"""Reads the result of a loss function: the loss, and further figures by name that an evaluation shows.
 
 A figure is a mean over the samples by itself, or a sum and its count, so that its mean is exact over unequal batches.
 """
@@ -10,7 +10,7 @@ import torch
 
 from weft.errors import NotExportable
 
-# What lines and tables of a validation or evaluation have beside the figures.
+# Names that lines and tables of a validation or evaluation use themselves.
 _TAKEN = ("all_samples", "checkpoint", "correct", "name", "predictions", "samples", "step", "version")
 _MOST = 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

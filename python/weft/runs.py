@@ -25,7 +25,7 @@ def run_file(run: Run, overrides: dict[str, Any]) -> Iterator[str]:
     folder = Path.cwd() if isinstance(run, dict) else Path(run).resolve().parent
     content = _merged(dict(run) if isinstance(run, dict) else _read(Path(run)), overrides)
     content.setdefault("name", "run" if isinstance(run, dict) else _name_of(Path(run)))
-    # Beside the run file, where its relative paths begin. JSON is YAML.
+    # The file lies beside the run file, because relative paths begin there. JSON is YAML.
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix=".weft-", dir=folder, delete=False) as file:
         json.dump(content, file, indent=1, default=os.fspath)
     try:

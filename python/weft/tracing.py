@@ -55,7 +55,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Means:
-    """What a model is traced with."""
+    """Means with which a model is traced."""
     dtype: torch.dtype = torch.float32           # in which layers compute
     operations: frozenset[str] = frozenset()     # of plug-ins, which it may call beside those of ATen
 

@@ -25,7 +25,7 @@ absl::Status CheckInputs(const RunSchedule& schedule);
 absl::Status CheckSchedule(const RunSchedule& schedule);
 
 // Does the same, and returns the tables that it made for that, of the schedule's job graph. They serve every
-// run under this schedule. Null where the graph depends on the run's steps.
+// run under this schedule. Returns null if the graph depends on the run's steps.
 absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const RunSchedule& schedule);
 
 }  // namespace weft

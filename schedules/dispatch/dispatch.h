@@ -6,8 +6,8 @@
 // replay the priorities of compute jobs are their places in the rank's fixed order, counted on over all
 // steps, and only the one whose place has come may go; jobs with negative priorities (reduce and update)
 // stand outside the order and go first in both modes. An order may pair a forward with what follows it: then
-// TakeOverlapped gives the follower while the forward is in flight. Who computes one job at a time calls Take
-// alone: then the two run one after the other.
+// TakeOverlapped gives the follower while the forward is in flight. A rank that computes one job at a time
+// calls Take alone: then the two run one after the other.
 //
 // Forwards of a limited stage may be claimed; then they are admitted in the order of claims, whatever the
 // order in which they become ready.

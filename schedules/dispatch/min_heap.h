@@ -1,7 +1,7 @@
-// Keeps entries so that the smallest is at the top: a binary heap. Entries compare by `a.IsBefore(b)`. Those
-// of which neither is before the other come in an order that depends on nothing but what was added and taken,
-// and not on the standard library. An entry moves as a value, so that it can stay in registers.
-// Not thread-safe; no allocation in steady state.
+// Keeps entries so that the smallest is at the top: a binary heap. Entries compare by `a.IsBefore(b)`. The
+// order of entries of which neither is before the other depends only on what was added and taken, not on the
+// standard library. An entry moves as a value, so that it can stay in registers. Not thread-safe; no
+// allocation in steady state.
 #ifndef WEFT_SCHEDULES_DISPATCH_MIN_HEAP_H_
 #define WEFT_SCHEDULES_DISPATCH_MIN_HEAP_H_
 

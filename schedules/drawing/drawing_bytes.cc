@@ -28,7 +28,7 @@ class BytesPicture {
       }
       most_ = std::max(most_, sum);
     }
-    // What stays the same is below what comes and goes.
+    // Classes with constant bytes lie below those that change.
     for (const char* lasting : {"weights", "optimizer", "gradients"}) {
       if (names.erase(lasting) > 0) names_.push_back(lasting);
     }

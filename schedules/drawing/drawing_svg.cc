@@ -1,5 +1,5 @@
-// A timeline as SVG: its rows, and the style and legend that explain them. What is shown, and where, is
-// timeline_layout.h's.
+// A timeline as SVG: its rows, and the style and legend that explain them. timeline_layout.h decides what is
+// shown, and where.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -392,7 +392,7 @@ std::vector<std::string> Remarks(const TimelineLayout& layout, bool labelled) {
   return remarks;
 }
 
-// In as many lines as it takes; `height` grows with them.
+// Returns the legend, in as many lines as it takes; `height` grows with them.
 std::string Legend(const TimelineLayout& layout, bool labelled, double* height) {
   std::string out;
   double x = TimelineLayout::kLeft;

@@ -12,8 +12,8 @@ struct Colour {
   double red, green, blue;
 };
 
-// From the shade of the first stage to that of the last. Lightness falls from forward to backward without an
-// overlap of their ranges, so the kinds can be told apart in grey.
+// Shades of a kind of job, from the first stage to the last. Lightness falls from forward to backward without
+// an overlap of their ranges, so the kinds can be told apart in grey.
 struct Palette {
   Colour first, last;
   const char* text;

@@ -5,8 +5,8 @@
 // the last of its predecessors in the job graph and of the rank's job before it, and so on to the begin of
 // the step. The measured makespan is then the sum of what the jobs of this path took, and of the gaps between
 // them. Each job differs from its plan by a number of seconds, and each gap has the causes for which the
-// rank was idle in it. What the plan has on the same jobs and transfers may be shorter than its makespan:
-// the rest is the plan's slack on this path, which the measured run has used up. So
+// rank was idle in it. The planned time of the same jobs and transfers may be shorter than the plan's
+// makespan: the rest is the plan's slack on this path, which the measured run has used up. So
 //
 //   measured - planned = slower jobs + gaps (without planned transfers) - slack
 //
@@ -37,7 +37,7 @@ struct Difference {
   std::string cause;
   double seconds = 0;  // positive where the measured run took longer
   Rank rank = -1;      // -1 for slack
-  // Of jobs: their kind and stage, how many are on the path, and what they took together.
+  // Jobs of the row: their kind and stage, how many are on the path, and their time in all.
   JobKind kind = JobKind::kForward;
   int stage = -1;  // -1 for what is no job
   int count = 0;   // jobs, or gaps

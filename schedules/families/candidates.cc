@@ -122,7 +122,7 @@ std::vector<Candidate> DeeperCandidates(const Candidate& candidate, int microbat
   const bool bounded =
       candidate.name == "1f1b" || candidate.name == "pipedream" || candidate.name == "pipedream_2bw";
   if (!bounded || !candidate.parameters.empty()) return deeper;
-  // One more for each stage behind, and two more.
+  // Allow one micro-batch more for each later stage, and two more.
   for (const char* in_flight : {"2*(S-s)-1", "3*(S-s)-2"}) {
     deeper.push_back(candidate);
     deeper.back().parameters["in_flight"] = in_flight;

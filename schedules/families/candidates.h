@@ -29,8 +29,8 @@ std::vector<Candidate> Candidates(int stages, int microbatches);
 // Returns the families and rules that read old weights, as far as the sizes allow.
 std::vector<Candidate> OldWeightCandidates(int stages, int microbatches);
 
-// Returns the candidate with more micro-batches in flight, less and more of them: worth a look where
-// transfers take time. Nothing for a candidate that bounds them otherwise.
+// Returns variants of the candidate with more micro-batches in flight: worth a look if transfers take time.
+// Returns none for a candidate that bounds them otherwise.
 std::vector<Candidate> DeeperCandidates(const Candidate& candidate, int microbatches);
 
 // The same on a number of ranks, each with the stages that it needs there.
@@ -49,8 +49,8 @@ std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int m
 SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int max_stages);
 
 // Returns the schedules to try for real on a machine: all on one rank, every family in its plain form, and
-// each rule and each form of weights by the families that take them, as far as the sizes allow. Also those
-// that read old weights.
+// each rule and each form of weights by the families that take them, as far as the sizes allow. Schedules
+// that read old weights are among them.
 std::vector<Candidate> PlainCandidates(int stages, int microbatches);
 
 }  // namespace weft

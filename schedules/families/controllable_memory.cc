@@ -5,7 +5,7 @@
 // backward_inputs start at the pattern's times, the next micro-batch's six cells later; the backward_weights
 // take the cells that are left. Then each job moves to the earliest free cell after its predecessors at which
 // no rank keeps more activations than before (the paper's squeezing), which shortens fill and drain, and the
-// backward_weights are laid again. What is kept is the order, not the times.
+// backward_weights are laid again. The schedule keeps the order, not the times.
 #include <algorithm>
 #include <array>
 #include <deque>

@@ -24,8 +24,8 @@ std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward) {
     if (s == 0 && b > 0 && n > 1) before.push_back(Job::Compute(t, 1, b - 1, JobKind::kForward));
   } else if (b <= s && s < n - 1) {
     // The tick before, another micro-batch came to the stage with its forward (on the last stage its own).
-    // Where that is one of the next step (b > s), the order stays out: a job waits for none of a later step,
-    // and a backward that goes early only frees memory.
+    // If that is a micro-batch of the next step (b > s), the edge is left out: a job waits for none of a
+    // later step, and a backward that goes early only frees memory.
     before.push_back(Job::Compute(t, s, b + n - 1 - s, JobKind::kForward));
   }
   return before;

@@ -29,9 +29,9 @@ absl::StatusOr<Schedule> Ddp(const FamilyParameters& parameters, int stages, int
 
 // Stage by stage: every rank but the owner fetches a stage's weights for its forward and again for its
 // backward, and sends its gradient to the owner, which alone keeps the optimizer's state. With fewer stages
-// than ranks some ranks own nothing. Or the owner is whoever computes: the state of a stage goes along with
-// the micro-batches that visit it, from rank to rank. By width: every rank owns a slice of every stage,
-// gathers the others' for each forward and backward, and scatters its gradient to them.
+// than ranks some ranks own nothing. With migrating states the owner is the rank that computes: the state of
+// a stage goes along with the micro-batches that visit it, from rank to rank. By width: every rank owns a
+// slice of every stage, gathers the others' for each forward and backward, and scatters its gradient to them.
 absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, int microbatches) {
   const auto it = parameters.find("shard");
   const std::string shard = it == parameters.end() ? "stage" : it->second;

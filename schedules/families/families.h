@@ -1,6 +1,6 @@
 // Lists the named schedules: each family is one function from sizes and parameters to a Schedule value.
 //
-// Nothing outside schedules/families tests a family's name; each file there is one group of families and
+// No code outside schedules/families tests a family's name; each file there is one group of families and
 // names its sources. docs/schedules shows them all. Two further names make a schedule from the user's own
 // description: `custom` from formulas (families/custom.h), `file` from the rows of actions in its parameter
 // `actions` (actions.h; the parameter `path` only says where they came from). Pure. Failure: NotFound for an

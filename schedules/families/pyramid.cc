@@ -2,8 +2,8 @@
 // micro-batches rotate (arXiv 2403.08837).
 //
 // Stage s is visited by a micro-batch for 2(N-s) ticks and comes to the next every 2 ticks, so N-s ranks have
-// one each at any time. Which one a micro-batch of step t meets depends on t: the placement repeats when all
-// stages have come round.
+// one each at any time. The rank that a micro-batch of step t meets depends on t: the placement repeats when
+// all stages have come round.
 #include <algorithm>
 #include <cstdint>
 #include <numeric>

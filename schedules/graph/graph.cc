@@ -96,7 +96,7 @@ void Graph::FindRemoteBackwards() {
 }
 
 // The first job of a kind that a rank computes on a stage fetches for the others: in a fixed order the first
-// one there, else the first micro-batch. Those of another version fetch on their own.
+// one there, else the first micro-batch. Jobs that read another version fetch on their own.
 void Graph::FindKeptWeights() {
   fetched_by_.assign(compute_jobs_, -1);
   keeps_fetched_.assign(compute_jobs_, false);

@@ -169,7 +169,7 @@ class Graph {
   const JointOrder* joint_order_ = nullptr;  // the protocols' own
   std::vector<bool> remote_backward_;        // by stage and micro-batch
   bool any_remote_backward_ = false;
-  // Where fetched weights are kept, by index: the micro-batch whose job fetches them for this one, or -1; and
+  // Fetches for kept weights, by job index: the micro-batch whose job fetches them for this one, or -1; and
   // whether the job fetches for others.
   std::vector<int32_t> fetched_by_;
   std::vector<bool> keeps_fetched_;

@@ -61,8 +61,8 @@ StepEdges::StepEdges(const Graph& graph) {
   }
 }
 
-// Sorts what was found for a table by job, and each job's successors. What was found comes in the order of
-// the successors' steps, and of a step by index.
+// Sorts the edges of a table by job, and each job's successors. `found` is in the order of the successors'
+// steps, and within a step by index.
 void StepEdges::Fill(const Graph& graph, const std::vector<Found>& found, Table* table) {
   const int n = graph.jobs_per_step(), compute = graph.compute_jobs();
   table->begin.assign(static_cast<size_t>(n) + 1, 0);

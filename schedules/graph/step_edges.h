@@ -1,8 +1,8 @@
 // Flattens the edges of steps for loops over many steps: the inversion of Graph::Predecessors over a period.
 //
 // A table serves every step of its phase of the period, and gives each job's successors by index and step
-// distance; these may be behind the end of the run. Where the graph depends on the run's steps, the first
-// steps and the last ones have tables of their own.
+// distance; these may be behind the end of the run. If the graph depends on the run's steps, the first steps
+// and the last ones have tables of their own.
 //
 // Invariants:
 //   1. For jobs of steps from 0 on, SuccessorsOf(j) holds an entry exactly for each edge from j that

@@ -2,12 +2,12 @@
 // jobs of a step in order, e.g. `0F0,0F1,0B0,0B1`.
 //
 // An action is a stage, a letter and a micro-batch: F forward, B backward, I and W its halves for the input
-// and for the weights. Those are that format's letters, used nowhere else. A file of it is a whole schedule:
-// the rows place the jobs and fix their order. (DrawActions of drawing.h writes the same form of a run.)
-// Empty cells and spaces are skipped, and so are sends and receives (`0SEND_F1`, `1RECV_B0`) that do not wait
-// for each other in a circle (transfer_order.h): the order of the compute actions alone decides, and what has
-// to be sent follows from it. `(0F3;7B1)OVERLAP_F_B` is an overlapped
-// pair. Where any action is a half, the schedule splits its backwards, and a B is both halves in one piece.
+// and for the weights. Only this format uses these letters. A file of it is a whole schedule: the rows place
+// the jobs and fix their order. (DrawActions of drawing.h writes the same form of a run.) Empty cells and
+// spaces are skipped, and so are sends and receives (`0SEND_F1`, `1RECV_B0`) that do not wait for each other
+// in a circle (transfer_order.h): the order of the compute actions alone decides, and what has to be sent
+// follows from it. `(0F3;7B1)OVERLAP_F_B` is an overlapped pair. If any action is a half, the schedule splits
+// its backwards, and a B is both halves in one piece.
 //
 // Pure. Failure: InvalidArgument naming row and cell for what is no compute action (as those of FSDP), for
 // sends and receives in a circle, for an action that stands twice, and for rows that lack a job of their

@@ -25,8 +25,8 @@ struct CommunicationSteps {
   // Steps where a rank sends at most one message in a step, and receives at most one; those that are needed
   // first go first.
   int most = 0;
-  // Steps where a rank sends any number at a time: the longest chain of messages that depend on one another.
-  // At most `most`.
+  // Steps if a rank can send any number at a time: the longest chain of messages that depend on one another,
+  // at most `most`.
   int chain = 0;
   double messages = 0;  // of a step of training, all ranks together
 };

@@ -27,7 +27,7 @@ class EventQueue {
 
   void AddEnd(double time, JobId job) { heap_.Add({time, job}); }
   void AddArrival(double time, JobId job, double sent);
-  // Takes the next event. Those of one time come in an order that depends on nothing but the events before.
+  // Takes the next event. The order of events of one time depends only on the events before.
   Event Take() {
     const int64_t what = heap_.Take().what;
     return what >= 0 ? Event{what, false, 0} : TakeArrival(~what);

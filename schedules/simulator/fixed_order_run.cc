@@ -55,8 +55,8 @@ bool FixedOrderRun::ActivationsAreWhole() const {
   return whole && sum * options_.steps < kMaxExactInteger;
 }
 
-// Puts the update right behind the last of its step's gradients, at whose end it can start. False if some
-// gradient is another rank's.
+// Puts the update right behind the last of its step's gradients, at whose end it can start. Returns false if
+// another rank makes one of the gradients.
 bool FixedOrderRun::PlaceUpdate(int32_t update, std::vector<std::vector<int32_t>>* lines,
                                 std::vector<int32_t>* place) const {
   int32_t last = -1;

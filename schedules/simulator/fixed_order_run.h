@@ -1,11 +1,10 @@
 // Simulates fixed orders by one pass over their jobs, without events.
 //
-// Where ranks follow fixed orders, nothing but those orders and the inputs decides when a job starts, if
-// links take no time and nothing holds forwards back: at the end of the job before it, or of the last of its
-// inputs from other ranks. So the jobs of a step, put once into an order in which each comes behind those
-// two, are computed by one addition each, step after step. An update stands right behind the last gradient
-// that it sums. It is the longest path through the job graph. Private to the simulator; the result is that of
-// simulation.h, to the last bit. One thread; once.
+// If ranks follow fixed orders, links take no time and nothing holds forwards back, then a job starts at the
+// end of the job before it, or of the last of its inputs from other ranks. So the jobs of a step, put once
+// into an order in which each comes behind those two, are computed by one addition each, step after step. An
+// update stands right behind the last gradient that it sums. It is the longest path through the job graph.
+// Private to the simulator; the result is that of simulation.h, to the last bit. One thread; once.
 #ifndef WEFT_SCHEDULES_SIMULATOR_FIXED_ORDER_RUN_H_
 #define WEFT_SCHEDULES_SIMULATOR_FIXED_ORDER_RUN_H_
 

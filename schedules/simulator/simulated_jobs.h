@@ -48,8 +48,9 @@ class JobCosts {
   const SimulationOptions& options_;
 };
 
-// Tells whether the edge holds nobody back because it joins members of one collective. That ends for all of
-// them at once, also for the one that totals the norm: the squares of the others' slices are a few bytes.
+// Tells whether the edge holds nobody back because it joins members of one collective. A collective ends for
+// all members at once, also for the one that totals the norm: the squares of the others' slices are a few
+// bytes.
 bool EndsTogether(const Graph& graph, const Edge& edge);
 
 class SimulatedJobs {

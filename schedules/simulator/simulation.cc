@@ -171,7 +171,7 @@ void Simulation::BeginJoint(JobId id) {
   if (come.size() < graph_.members(facts.stage).size()) return;
   std::vector<JobId> all = std::move(come);
   joining_.erase(key);
-  // The one that totals the norm is told last, behind those whose squares it takes.
+  // The one that totals the norm ends last, behind those whose squares it takes.
   std::stable_partition(all.begin(), all.end(),
                         [this](JobId member) { return !graph_.TotalsNorm(JobOf(member)); });
   const double duration = facts.duration + links_.RunRing(now_, graph_.members(facts.stage),

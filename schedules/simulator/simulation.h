@@ -1,6 +1,6 @@
 // Carries one simulation from event to event. Private to the simulator. The jobs' facts are tables
 // (simulated_jobs.h, priorities.h), the steps under way a window (progress.h), the links and the ranks' times
-// accounts of their own (links.h, rank_account.h). What the ranks send is added up ahead where that is exact
+// accounts of their own (links.h, rank_account.h). The ranks' sent bytes are added up ahead if that is exact
 // (transfer_totals.h). One thread; once.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
@@ -41,7 +41,7 @@ struct SimulatedAdmission {
 
 class Simulation {
  public:
-  // Refers to graph and options. Where a state migrates, the graph is of as many steps as the options have.
+  // Refers to graph and options. If a state migrates, the graph has as many steps as the options.
   // `tables` are the graph's; null to make them.
   Simulation(const Graph& graph, const SimulationOptions& options, SimulatedAdmission admission,
              std::shared_ptr<const StepTables> tables = nullptr);

@@ -16,7 +16,8 @@ SimulationResult EmptyResult(const Graph& graph, const SimulationOptions& option
 
 // Returns the time per step in steady state, between two steps of the run's second half that end before the
 // final drain: over as many steps as what happens takes to repeat, or, where it does not, over all of them.
-// As many steps as can be under way together are `cycle`. Nothing where too few steps end before the drain.
+// `cycle` is the number of steps that can be under way together. Returns nothing if too few steps end before
+// the drain.
 std::optional<double> SteadyPeriod(const SimulationResult& result, int cycle);
 
 // Derives what the result says of the whole run, but its period, and sorts what was recorded.

@@ -14,9 +14,9 @@
 
 namespace weft {
 
-// SlicedSums(), the protocol of a schedule that names none, is declared beside Schedule (schedule.h). One
-// holder sums and updates. Of several, each sums a slice of all gradients and hands the sum to all, and each
-// updates its copy. (single_holder.cc, sliced_sum.cc)
+// SlicedSums(), the protocol of a schedule that names none, is declared beside Schedule (schedule.h). A
+// single holder sums and updates. With several holders, each sums a slice of all gradients and hands the sum
+// to all, and each updates its copy. (single_holder.cc, sliced_sum.cc)
 
 // Point to point: a running sum goes from each micro-batch's backward to the next one's; one holder, the
 // home, updates; the new version goes from holder to holder in the order in which they read it. (relay.cc)

@@ -2,10 +2,10 @@
 // for all ranks (joint_order.h). The protocol stands on another one, of copies or of slices, whose other
 // edges it keeps.
 //
-// A member starts its reduce when the backwards on its own rank have ended. That it ends after those of the
-// other members, and after the joint operations that stand before it on any member's device, are joined
-// edges: nobody sends anything for them. Where gradients are clipped, the job that totals the norms does so
-// after its joint operation, and devices go on meanwhile; here the next one counts as behind that too.
+// A member starts its reduce when the backwards on its own rank have ended. It ends after the backwards of
+// the other members, and after the joint operations that stand before it on any member's device. Joined edges
+// say so; nothing is sent for them. If gradients are clipped, the job that totals the norms does so after its
+// joint operation, and devices go on meanwhile; here the next one counts as behind that too.
 #include <algorithm>
 #include <utility>
 
@@ -100,8 +100,8 @@ class CollectiveProtocol : public Protocol {
     }
   }
 
-  // Beside the weights themselves: on every member the job before has made room, and the device is past the
-  // reduce that stands before the gather.
+  // A gather waits for more than the weights: on every member the job before has made room, and the device is
+  // past the reduce that stands before the gather.
   void AddGather(const Job& job, Edges* edges) const {
     const std::optional<Job> room = joint_->RoomFrom(job);
     std::optional<Job> reduce = joint_->ReduceBefore(job);

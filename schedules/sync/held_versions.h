@@ -1,15 +1,14 @@
 // Follows which versions of their weights the holders of each stage keep at a time: the newest, and older
 // ones until their last reader has ended. The simulator counts with it, and the workers drop versions by it.
 //
-// The count is exact for jobs on followed ranks. What others compute with a follower's weights is known to
+// The count is exact for jobs on followed ranks. A job of another rank with a follower's weights is known to
 // have ended when the micro-batch's gradient is there, or the sum of the stage's by a collective, or, at the
 // latest, when the step's update begins.
 //
 // A run may make some of its steps only. It then begins with every version that a step from its first on may
-// read. What is saved of a step is saved around the update behind which it is: the version that the update
-// begins with before it, all else behind it. A holder that saves (Holder::saves) keeps until then the older
-// versions that later steps read; at the end of the run for good, so that another run can go on there. Pure;
-// one thread.
+// read. The state of a step is saved around its update: before the update the version that it begins with,
+// behind it all else. A holder that saves (Holder::saves) keeps until then the older versions that later
+// steps read; at the end of the run for good, so that another run can go on there. Pure; one thread.
 #ifndef WEFT_SCHEDULES_SYNC_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_SYNC_HELD_VERSIONS_H_
 
@@ -39,7 +38,7 @@ class HeldVersions {
   };
   // Refers to `graph`. Every member of every stage begins with the version that `first` updates have made
   // (one before it where it installs late), and with those before it that may still be read. `followed`, by
-  // rank, are those whose jobs are told of and whose versions are asked for; empty for all.
+  // rank, are those whose jobs are reported here and whose versions are asked for; empty for all.
   HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed = {});
   HeldVersions(const Graph& graph, int steps) : HeldVersions(graph, Steps{steps}) {}
 
@@ -60,8 +59,8 @@ class HeldVersions {
   int Publish(const Job& update, Versions* dropped);
 
   // Announces a snapshot of what the followed members save, around the updates that make `version`: of that,
-  // and of older ones that later steps read, which are kept for it until those begin. Of these none has been
-  // dropped yet.
+  // and of older ones that later steps read, which are kept for it until those begin. None of these versions
+  // has been dropped yet.
   void AddSnapshot(int version);
   // Notes that it has been taken behind this update, which has ended.
   void TakeSnapshot(const Job& update, Versions* dropped);

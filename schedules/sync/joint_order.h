@@ -60,17 +60,17 @@ class JointOrder {
   int GroupOf(int stage) const { return group_of_stage_[stage]; }
 
   // Return the collective that the same rank starts before that of this job, or after it; of the step before,
-  // or behind, at the ends of a step. None before the first of step 0.
+  // or behind, at the ends of a step. Nothing comes before the first of step 0.
   std::optional<Job> Before(const Job& job) const;
   Job After(const Job& job) const;
-  // Returns the last reduce that the same rank starts before that of this job. None before the first of step
-  // 0.
+  // Returns the last reduce that the same rank starts before that of this job; nothing before the first of
+  // step 0.
   std::optional<Job> ReduceBefore(const Job& job) const;
 
   // Returns the micro-batch that the rank computes, with gathers.
   int MicrobatchOf(Rank rank) const { return orders_.at(rank).computed.front().microbatch; }
   // Return, for a compute job whose weights are gathered, the job of its rank whose end makes room for them,
-  // and the one to which its own end gives room. None at the ends of a step's list.
+  // and the one to which its own end gives room; nothing at the ends of a step's list.
   std::optional<Job> RoomFrom(const Job& job) const;
   std::optional<Job> RoomFor(const Job& job) const;
   // Returns the rank's jobs whose gathers come after this reduce and before the next; of many the first two,

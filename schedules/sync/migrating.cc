@@ -27,7 +27,7 @@ class MigratingProtocol : public Protocol {
     route_ = std::move(route);
   }
 
-  // A micro-batch's backward comes after its forward anyway. Where the state stays on its rank the edge only
+  // A micro-batch's backward comes after its forward anyway. If the state stays on its rank, the edge only
   // orders the two jobs.
   void AddPredecessors(const Graph& graph, const Job& job, Edges* edges) const override {
     const std::optional<Job> before = route_->Before(job);

@@ -4,7 +4,7 @@
 // and updates have, and its compute jobs for the sake of weights and sums; what each holder keeps in memory;
 // and which operations a rank performs for a job, in order. A Sync is the choice of a schedule: it makes the
 // protocols of all stages. Each protocol is one file of this folder, and catalogue.h names them all; nothing
-// else tests which one a stage has. What the rest of Weft asks are the questions below.
+// else tests which one a stage has. The rest of Weft asks only the questions below.
 //
 // Pure; immutable once made. A protocol refers to no graph, so that graphs can be copied and moved.
 #ifndef WEFT_SCHEDULES_SYNC_PROTOCOL_H_
@@ -108,8 +108,8 @@ class Protocol {
 
   // Returns true if some holder has a reduce.
   bool has_reduce() const { return has_reduce_; }
-  // A micro-batch's gradient leaves its job as it is; or it joins a running sum, which leaves the job. Where
-  // neither is so, the rank that computes it adds it to a sum of its own.
+  // A micro-batch's gradient leaves its job as it is; or it joins a running sum, which leaves the job.
+  // Otherwise the rank that computes it adds it to a sum of its own.
   bool gradients_leave() const { return gradients_leave_; }
   bool passes_sums() const { return passes_sums_; }
   // Returns true if the holders' reduces are one operation of their devices.

@@ -2,9 +2,9 @@
 //
 // A running sum goes from each micro-batch's backward to the next one's, in their order, and from the last
 // one to the stage's home, the holder that the last micro-batch of step 0 names. The home alone has the
-// optimizer's state and makes the next version. That goes from holder to holder, in the order in which their
-// micro-batches first read it, so that no version waits for one that is needed later. The order may change
-// from step to step, as the placement does.
+// optimizer's state and makes the next version. The version goes from holder to holder, in the order in which
+// their micro-batches first read it, so that no holder waits for one that needs it later. The order may
+// change from step to step, as the placement does.
 //
 // A holder whose one micro-batch reads every version a step late installs it late (Holder::installs_late):
 // its update of a step follows that step's backward, the last job that reads the version before, and installs

@@ -24,8 +24,8 @@ int SliceSavedBehind(const Graph& graph, const Job& update);
 
 // Returns by how many steps a snapshot has to be announced before the jobs that could drop what it needs: one
 // where each holder reads every version by itself until the last job that needs it; else as many as
-// micro-batches may read old weights. Of a run that goes on, snapshots of so many steps behind its first are
-// left out: older versions that its first steps do not read are not there.
+// micro-batches may read old weights. A run that goes on leaves out snapshots of that many steps behind its
+// first, because it lacks older versions that its first steps do not read.
 int32_t SnapshotLead(const Graph& graph);
 
 }  // namespace weft

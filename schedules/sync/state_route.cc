@@ -91,7 +91,7 @@ Job StateRoute::Anchor(const Job& stop) const {
 }
 
 Job StateRoute::First(int stage) const {
-  // Nothing comes before the first forward of the first step but what is left out.
+  // Only stops that are left out come before the first forward of the first step.
   Job first = Job::Compute(first_step_, stage, 0, JobKind::kForward);
   for (std::optional<Job> before = Before(first); before.has_value(); before = Before(first)) first = *before;
   return first;

@@ -5,7 +5,7 @@
 // gradients in progress, and the optimizer's state. It is at one job at a time, a stop of its route: at the
 // stage's compute jobs of all steps, in the order of their ticks, and at each step's update right after the
 // step's last backward, on the same rank. Between two stops on different ranks it moves from one to the
-// other. Where steps overlap, a stop of a later step may come before one of an earlier step; at both ends of
+// other. If steps overlap, a stop of a later step may come before one of an earlier step; at both ends of
 // the run the stops of steps that do not exist are left out.
 //
 // Invariants, for a schedule and ticks that CheckRoute takes:

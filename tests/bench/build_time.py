@@ -4,7 +4,7 @@
     build_time.py BUILD [--slowest 10]
 
 BUILD is a build folder, as build/release. The seconds are those of its .ninja_log: from the start of each command to its end. On an
-idle machine with as many jobs as cores they are about the CPU seconds. What came from the compiler cache took no time, so build
+idle machine with as many jobs as cores they are about the CPU seconds. Objects from the compiler cache took no time, so build
 with CCACHE_DISABLE=1 into an empty folder first.
 """
 

@@ -95,7 +95,7 @@ void Sync(const std::string& path) {
   close(fd);
 }
 
-// What a rank's thread does behind its update: copies of the stages, in memory that is kept from one to the
+// Does a rank's thread's work behind its update: copies the stages, into memory that is kept from one to the
 // next.
 std::vector<std::shared_ptr<const StageSnapshot>> Copy(const std::vector<State>& states,
                                                        SnapshotMemory& memory) {
@@ -145,7 +145,7 @@ class Process {
   SnapshotWriter writer_;  // last: its threads end first
 };
 
-// By so many processes, which have the stages in equal parts.
+// Writes a checkpoint by `count` processes, which have the stages in equal parts.
 double WriteCheckpoint(const RunSpec& run, const std::vector<std::shared_ptr<const StageSnapshot>>& stages,
                        const std::string& output, size_t count) {
   const CheckpointFolders folders(output, *ScheduledRun::Make(run), "bench", 1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What dropout costs in a step of gpt: two builds in turn, each with dropout 0.1 and without.
+"""Measures the cost of dropout in a step of gpt: two builds in turn, each with dropout 0.1 and without.
 
     dropout_step.py OLD_BIN_DIR NEW_BIN_DIR [--rounds N] [--only float32|bf16]
 

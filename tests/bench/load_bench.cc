@@ -42,8 +42,8 @@ struct Load {
   int ranks() const { return sessions / runs; }
 };
 
-// Latencies in buckets of 50 us, so that their number does not grow with the time. In memory that processes
-// share.
+// Latencies in buckets of 50 us, so that their number does not grow with the time. They lie in memory that
+// processes share.
 class Latencies {
  public:
   static Latencies* MakeShared() {
@@ -267,7 +267,7 @@ void Submit(const CoordinatorProcess& coordinator, const Load& load, const std::
     }
     *ended = submitted - live;
     for (; live < load.runs; ++live, ++submitted) {
-      // Of different lengths, so that they do not end together.
+      // Runs have different lengths, so that they do not end together.
       const int length = steps + static_cast<int>(random() % static_cast<uint32_t>(steps));
       const auto run = client->Submit({"", GptRunJson(load.ranks(), kMicrobatches, length, "load"), 0, ""});
       if (!run.ok()) EndBench(absl::StrCat("not submitted: ", run.status().ToString()));

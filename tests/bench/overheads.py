@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What durability costs a training, as ratios of time per step: with over without, in pairs of runs in turn.
+"""Measures the cost of durability, as ratios of time per step: with over without, in pairs of runs in turn.
 
     overheads.py BIN_DIR [--only store|redundancy|checkpoint|hashes] [--pairs 8] [--steps 250] [--seconds 270] [--folder DIR] [--rows FILE]
 

@@ -1,5 +1,5 @@
-// How long the search for patterns takes: for chains of P ranks with c stages each, the least largest memory
-// at a period 5 % above the bound. Prints operations, memory and whether it is proven.
+// Times the search for patterns: for chains of P ranks with c stages each, the least largest memory at a
+// period 5 % above the bound. Prints operations, memory and whether it is proven.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of a job by the number of ranks that one worker process carries.
+"""Measures the cost of a job by the number of ranks that one worker process carries.
 
     tests/bench/ranks_in_a_process.py BIN [--other BIN] [--sizes 10,50,100,200,400] [--steps N] [--limit SECONDS]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What recording hashes costs whole trainings: with `--record hashes` over without.
+"""Measures the cost of recording hashes in whole trainings: with `--record hashes` over without.
 
     recording.py BIN_DIR [--rounds N] [--steps T] [--only NAME]
 

@@ -125,7 +125,8 @@ class Training:
         return (int(found[-1][0] or found[-1][1]) if found else 0), len(found)
 
     def disturb(self, worker, stop):
-        """What came of one kill or stop: seconds to the next new step, steps that are made again, seconds of each phase, seconds until it is named."""
+        """Returns the figures of one kill or stop: seconds to the next new step, steps that are made again, seconds of
+        each phase, seconds until it is named."""
         done, before, (_, attempts) = self.steps(), self.recovered(), self.attempts()
         silences = self.messages.read_text().count("was silent")
         began = time.monotonic()

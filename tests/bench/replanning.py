@@ -5,8 +5,8 @@
 
 The training is a gpt of 8 stages with 12 micro-batches on 2 ranks, each in a process of its own: `ddp` deals the micro-batches to the ranks,
 `placed` gives each rank half of the stages. Behind step --slow-from the process of rank 1 gets a quota of a control group, --share of one core.
-Of each round, all in one run: the median time of a step before that, between, and behind the last move; how many steps lie between the quota and
-the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
+Each round is one run. It gives the median time of a step before the quota, between, and behind the last move; how many steps lie between the
+quota and the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
 
 `allowed` is what the linear program of the work allows: the best division of whole micro-batches, or whole stages, between both ranks, from the
 mean times that jobs took before the quota, with what each rank does however it is divided (its sums and updates), without fill and drain. Rank 1
@@ -14,8 +14,8 @@ has the speed that its quota leaves it: --share, over the processor time that it
 is that of all threads of the process (`threads` in the table). `reached` is the part of the allowed throughput that the run has behind the
 move, where the schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
 
---favoured lets the training go before all other processes of the machine, where somebody else computes there: by a control group of the greatest
-weight. The quota stays what it is.
+--favoured gives the training precedence over all other processes of a busy machine, by a control group of the greatest weight. The quota stays
+what it is.
 
 Prints a markdown table. It asserts that the bits are equal and that the run moves. Needs root and control groups of the processor.
 """

@@ -2,8 +2,8 @@
 //   - the round trip of one job: completion sent to next job granted, one credit; p50, p99
 //   - completions per second in a closed loop: 4096 credits, every grant completed at once
 // over a unix socket and over TCP loopback. `blocking`: the worker's thread sleeps in poll until something
-// comes; `spinning`: it calls Await again and again, as a rank without a job does for a while. Beside the
-// round trip, in the same rounds, that of bare gRPC (bare_session.h).
+// comes; `spinning`: it calls Await again and again, as a rank without a job does for a while. The same
+// rounds also measure the round trip of bare gRPC (bare_session.h).
 //
 //   session_bench [rounds]     each round runs every cell once, interleaved; the table shows every round
 #include <poll.h>

@@ -2,9 +2,9 @@
 // must not depend on the number of steps, the time of comparing all families at S = 8, B = 32, and that of
 // checking and planning a run of 1000 stages and micro-batches.
 //
-// The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step. Beside it stands what the machine
-// gives for the least that such a simulation has to do: a heap of the ends of 8 jobs at a time, and a
-// worklist over the edges of the same jobs, which knows no time.
+// The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step. For comparison it times the least
+// work of such a simulation: a heap of the ends of 8 jobs at a time, and a worklist over the edges of the
+// same jobs, which knows no time.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -12,7 +12,7 @@
 //
 // With --cuda: tensors of a GPU's memory, on which both processes compute: as they are (`cuda`) and staged
 // through host memory (`cuda_staged`, with the copies that a worker would make), beside ucx_perftest with
-// `-m cuda`. Where there is no driver one line says so and nothing is measured. The same cells over host
+// `-m cuda`. Without a driver one line says so and nothing is measured. The same cells over host
 // memory that is called a device's: --device host.
 //
 // Latency is half a round trip of tensors that are wanted ahead, with the return of their memory; both sides

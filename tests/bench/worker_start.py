@@ -100,7 +100,7 @@ def main():
         measure(folder, device)  # reads the files into the page cache
     samples = {folder: [] for folder in arguments.bin}
     for run in range(arguments.runs):
-        # Whoever goes first meets the other's leavings; so they take turns in that, too.
+        # The order alternates, because each build meets what the one before it left behind.
         order = arguments.bin if run % 2 == 0 else arguments.bin[::-1]
         for folder in order:
             samples[folder].append(measure(folder, device))

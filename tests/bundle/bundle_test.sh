@@ -28,11 +28,11 @@ echo "packing"
 "$source_folder/deploy/bundle.sh" "$build" "$work"
 archive=$(ls "$work"/weft-*.tar.gz)
 
-# What the build's own programs make of it, to compare with.
+# Train with the build's own programs, to compare with.
 "$build/bin/weft" train "$source_folder/docs/runs/tiny.yaml" --processes 2 --out "$work/here" >/dev/null
 
-# What the GPU library needs of CUDA, as `pip install torch` would lay it out: NAME PATH a line. None of it where that library, or
-# something that it needs, is not here.
+# List the libraries of CUDA that the GPU library needs, as `pip install torch` would lay them out: NAME PATH a line. The list is
+# empty if that library, or something that it needs, is not here.
 gpu_libraries=
 if [[ -e "$build/lib/libweft_cuda.so" && -e "$build/tests/devices/libdriver_serves.so" ]]; then
   linked=$(ldd "$build/lib/libweft_cuda.so")

@@ -90,7 +90,7 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
       for (int i = 0; i < 9; ++i) At(weights, kernel, i) = i == 4 ? 1 : 0;
       auto forward = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, weights, t);
       ASSERT_TRUE(forward.ok()) << forward.status();
-      // Whatever gradient comes: what was measured does not depend on it.
+      // Any gradient will do: the statistics do not depend on it.
       const Tensor any = CopyOf(forward->activation);
       auto backward = rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), {any}, weights, t, true);
       ASSERT_TRUE(backward.ok()) << backward.status();

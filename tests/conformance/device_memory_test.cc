@@ -218,7 +218,7 @@ TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
     if (result.ok()) kept.push_back(std::move(result->gradient));
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  // Nothing of the failed backward stays on this thread.
+  // The failed backward leaves nothing on this thread.
   kept.clear();
   rank.reset();
   EXPECT_EQ(memory.taken(), 0u);

@@ -203,7 +203,7 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   ASSERT_TRUE(gathered.ok()) << gathered.status();
   ASSERT_EQ(gathered->bytes, all.bytes);
   EXPECT_EQ(std::memcmp(gathered->data, all.data, all.bytes), 0);
-  // The copy is no weights to keep: a forward uses it up. Of another device it has come to the host here.
+  // The copy is no weights to keep: a forward uses it up. From another device it has come to the host here.
   const bool on_host = device().name() == "cpu";
   EXPECT_EQ(Live(*last, MemoryClass::kBuffers), on_host ? static_cast<int64_t>(all.bytes) : 0);
   ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered), 0).ok());

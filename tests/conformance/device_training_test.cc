@@ -74,7 +74,7 @@ TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(device(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), ReferenceOfRun());
 }
 
-// Whatever a forward leaves for its backward, fused or split, with held and with fetched weights.
+// Covers recomputed and offloaded activations, fused and split backwards, held and fetched weights.
 TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
   const Outcome& reference = ReferenceOfRun();
   for (const char* activations : {"recompute", "offload"}) {
@@ -191,7 +191,7 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
   }
 }
 
-// A checkpoint holds all that the rest of a training needs, whoever made it and whoever goes on.
+// A checkpoint holds all that the rest of a training needs, on whichever device it was made and is read.
 TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
   const int stages = this->stages();
   std::vector<std::pair<std::string, std::string>> schedules = {

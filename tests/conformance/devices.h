@@ -7,8 +7,8 @@
 //
 // None captures passes: the suites walk passes in ways that no schedule does, halves of backwards among them.
 //
-// A process has the CPU and one of the others: WEFT_TEST_DEVICE says which, testgpu if it is not set. Where
-// that one cannot be loaded, the process ends and says why.
+// A process has the CPU and one of the others: WEFT_TEST_DEVICE says which, testgpu if it is not set. If that
+// one cannot be loaded, the process ends and says why.
 #ifndef WEFT_TESTS_CONFORMANCE_DEVICES_H_
 #define WEFT_TESTS_CONFORMANCE_DEVICES_H_
 
@@ -23,7 +23,7 @@ namespace weft::testing {
 // Returns the devices with memory of their own of this process, to be parameters of tests.
 std::vector<std::string> OwnMemoryDevices();
 
-// Returns "cpu", or one of those. One a process each.
+// Returns the device "cpu", or one of those; there is one of each in a process.
 Device& DeviceNamed(const std::string& name);
 // Returns false for a GPU, whose allocator rounds each size up to 512 bytes: what is counted to the byte does
 // not hold there.

@@ -64,7 +64,7 @@ TEST_F(EtcdStores, AFormerLeader_StoresNothing) {
   const EtcdCondition former_token = leadership->token();
   const auto former = Open(std::move(leadership));
   ASSERT_TRUE(former->Commit({Submitted(1)}).ok());
-  // As if its lease had ended.
+  // Removes the leader's key, as the end of its lease would.
   ASSERT_GT(*client_->ChangeIf(former_token, {{"test/leader", "", "test/leader0"}}), 0);
   const auto leader = Open(Try("leader"));
   ASSERT_TRUE(leader->Commit({Stepped(1, 0)}).ok());

@@ -73,7 +73,7 @@ TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
   EXPECT_EQ(result->samples, (3000 - 1) / 10);
   EXPECT_EQ(result->predictions, result->samples * 10);
   EXPECT_GT(result->accuracy(), 0.2);
-  // Nothing is dropped: again the same, and the same as of the model without dropout.
+  // Evaluation drops nothing: a second one gives the same, and so does the model without dropout.
   std::get<GptSpec>(run.model).dropout = 0;
   EXPECT_EQ(Evaluate(run, checkpoint, Always)->losses.sum, result->losses.sum);
 }

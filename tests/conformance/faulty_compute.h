@@ -16,7 +16,7 @@
 
 namespace weft::testing {
 
-// What goes wrong in a job.
+// Faults of a job.
 enum class Wrong : uint8_t {
   kFlipsActivation,     // a bit of a forward's output
   kReadsStaleWeights,   // a forward computes with the weights of the version before

@@ -257,7 +257,7 @@ TEST_F(NcclCommunicatorTest, Operations_OfOneDeviceOnSeveralGroups_AreDoneInTheO
     ASSERT_TRUE(all[m]->AllReduce(c, c).ok());
   }
   // Device 1 has the pair's operation on its stream before that of all: a circle, which the deadlines end.
-  // What the order of the job graph rules out is shown here to be real.
+  // The order of the job graph rules out such a circle; the test shows that the circle is real.
   for (int i = 0; i < 200; ++i) EXPECT_EQ(*first->Reached(), false);
 }
 

@@ -54,7 +54,7 @@ class OutOfMemory : public ::testing::Test {
   std::unique_ptr<RankCompute> rank_;
 };
 
-// LibTorch asks for the memory. What a forward has in hand counts as buffers until it has ended.
+// LibTorch asks for the memory. Memory that a forward uses counts as buffers until it has ended.
 TEST_F(OutOfMemory, InTheMiddleOfAForward_NamesJobClassBytesAndRemedies) {
   Require(Forward(0));
   memory_.EndSupply();

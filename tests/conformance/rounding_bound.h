@@ -2,9 +2,10 @@
 // derives.
 //
 // A correct device computes what an exact one would compute from numbers that are off by rho =
-// RelativeRounding(LongestSum(run)) each time they are used (backward error). How far that moves losses and
-// weights is a property of the run, not of the device, and differs between runs by orders of magnitude; so it
-// is measured: `disturbed` are trainings in float64 with such errors in them, `truth` is the one without.
+// RelativeRounding(LongestSum(run)) each time they are used (backward error). The effect of that on losses
+// and weights is a property of the run, not of the device, and differs between runs by orders of magnitude;
+// so it is measured: `disturbed` are trainings in float64 with such errors in them, `truth` is the one
+// without.
 //
 // loss of step t    kJumps max over disturbed |L' - L|  +  rho |L|
 // weights after t   kJumps max over disturbed mean|w' - w|

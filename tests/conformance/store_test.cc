@@ -337,7 +337,8 @@ TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
   EXPECT_GT(refused, 50) << "most of the file is in use";
 }
 
-// As after a kill: the newest records are in the log alone. SQLite takes a damaged frame for the log's end.
+// The files are as after a kill: the newest records are in the log alone. SQLite takes a damaged frame for
+// the log's end.
 TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
   const TemporaryFolder live("live"), whole("killed"), folder("log");
   auto store = OpenSqliteStore(In(live.path()));
@@ -390,7 +391,7 @@ TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
   EXPECT_THAT(std::string(refused.message()),
               testing::AllOf(HasSubstr("run 2"), HasSubstr("checksum"), HasSubstr("--backup")));
   EXPECT_TRUE(absl::IsDataLoss(BackUpSqliteStore(folder.path(), backup + "2"))) << "it copies no damage";
-  // As the sentence says.
+  // Follows the advice of that message.
   fs::remove_all(folder.path());
   fs::create_directories(folder.path());
   fs::copy_file(backup, folder.path() + "/store.db");
@@ -416,7 +417,7 @@ TEST(SqliteStore, AFileThatMayNotGrow_RefusesTheBatchAndKeepsTheRest) {
   }
   EXPECT_TRUE(absl::IsResourceExhausted(committed)) << committed;
   EXPECT_GT(expected.runs.size(), 2u);
-  // What needs no more room is stored all the same, and is right.
+  // A commit that needs no more room is stored all the same, and is right.
   const Records ended = Ended(1);
   ASSERT_TRUE((*store)->Commit({ended}).ok());
   Apply(ended, &expected);

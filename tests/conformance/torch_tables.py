@@ -17,7 +17,7 @@ THEIRS = [("ScheduleInterleaved1F1B", 2, 2, 8), ("ScheduleInterleaved1F1B", 4, 3
 
 
 class Stage:
-    """As much of a pipeline stage as a schedule's table needs."""
+    """The part of a pipeline stage that a schedule's table needs."""
     has_backward, device, submod = True, "cpu", torch.nn.Linear(1, 1)
 
     def __init__(self, index, stages, ranks):

@@ -252,7 +252,7 @@ TEST_F(ProcessPair, LinkCarriesNothingForTooLong_ThePeerIsLostWithTheTensorsName
   EXPECT_EQ(events_[2].kind, Kind::kWantFailed);
 }
 
-// The receive queue of a process is written by all others. What is behind an entry that is never whole is not
+// The receive queue of a process is written by all others. Entries behind one that is never completed are not
 // read by anybody.
 TEST_F(ProcessPair, KillInTheMiddleOfAMessage_IsNoticedByTheOneThatHearsNobodyAnyMore) {
   Start(Mode{"in_place", true, {}, "", false}, 0, -1);

@@ -73,7 +73,7 @@ def check_flags(container, bin_dir):
 
 
 def check_links(objects):
-    """What pods, services and policies name of each other must be there."""
+    """Checks that pods, services and policies name only each other's existing parts."""
     claims = {o["metadata"]["name"] for o in of_kind(objects, "PersistentVolumeClaim")}
     pods = [o["spec"]["template"] for o in of_kind(objects, "Deployment", "StatefulSet")]
     labels = [pod["metadata"]["labels"] for pod in pods]
@@ -128,7 +128,7 @@ def check_kubeflow(bin_dir):
     for job in jobs.values():
         check_pod(job["spec"]["template"]["spec"], may_lock=False)
         check_schemas([{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": job["spec"]}])
-    # By these names and this label Trainer finds the pods that a TrainJob's `trainer` is about.
+    # Trainer finds the pods of a TrainJob's `trainer` by these names and this label.
     assert jobs["node"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     node = jobs["node"]["spec"]["template"]["spec"]["containers"][0]
     assert node["name"] == "node"

@@ -207,7 +207,7 @@ def compare_evaluations(weft, folder):
 
 
 def check_evaluation_refusals(weft, folder):
-    """What cannot be evaluated is refused in one sentence, before anything starts."""
+    """Checks that a model that cannot be evaluated is refused in one sentence, before anything starts."""
     failures = []
 
     def expect(code, words, *command):

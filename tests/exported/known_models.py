@@ -70,7 +70,7 @@ connections leave no place to cut, and ConvNeXt is exported as one layer
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SCHEDULES = [(text, 2) for text in ("1f1b", "{zb_h1: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
 WHOLE = [(text, 2) for text in ("ddp", "{ddp: , activations: recompute}", "{fsdp: {shard: width}, activations: offload}")]
-# By the name on the page: what stands in the run file, before the activations.
+# Text in the run file, before the activations, by the name on the page.
 WIDE = {"ddp": "ddp: ", "1f1b": "1f1b: ", "lpp": "lpp: {groups: 2, ranks: 2}", "zb_h1": "zb_h1: ", "fsdp": "fsdp: ",
         "fsdp by width": "fsdp: {shard: width}", "dualpipe_v": "dualpipe_v: ", "ddp with cdp_v2": "ddp: , rule: cdp_v2"}
 PROCESSES = (1, 2, 4)
@@ -130,7 +130,7 @@ class UNet(nn.Module):
 
 
 def denoising_loss(model, fields):
-    """Of a diffusion model: the noise is drawn for each sample."""
+    """Returns the loss of a diffusion model: the noise is drawn for each sample."""
     clean = fields["pixel_values"]
     noise = torch.randn_like(clean)
     part = torch.rand(clean.shape[0], 1, 1, 1)

@@ -261,7 +261,7 @@ def _uneven(samples):
     return fields
 
 
-# By name: the module, its loss, and a function that makes samples.
+# Modules by name: the module, its loss, and a function that makes samples.
 MODULES = {
     "mlp": (Mlp, lambda m, f: F.mse_loss(m(f["x"], f["mask"]), f["y"]),
             lambda n: {"x": torch.randn(n, 12), "mask": (torch.rand(n, 12) > 0.2).float(), "y": torch.randn(n, 5)}),
@@ -393,7 +393,7 @@ def _figures(**more):
     return loss
 
 
-# By title: the module, words of the refusal, None for a module that is fine, and a loss of its own.
+# Refusals by title: the module, words of the refusal, None for a module that is fine, and a loss of its own.
 REFUSED = {
     "a custom autograd function": (lambda: Chain(_Doubled.apply), "layer layers.1 is the first, from the loss on"),
     "a hook on a tensor": (lambda: Chain(_hooked), "layer layers.1 is the first, from the loss on"),

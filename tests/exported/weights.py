@@ -106,7 +106,7 @@ def check_exported(weft, folder):
         made = initial(weft, run, folder / f"weights.{number}", "--weights", str(folder / path))
         if not made or any(value != wanted[n][2] for n, value in made.items()):
             failures.append(f"the training does not begin with {path}")
-    # What is frozen comes from the file too: with it changed the loss is another.
+    # Frozen parameters come from the file too: changed ones give another loss.
     plain = exported.train(weft, run, folder / "plain", "--reference")
     frozen = {n: (d, s, b[4:] + b[:4] if n.startswith("layers.2") else b) for n, (d, s, b) in own.items()}
     write(folder / "frozen.safetensors", frozen)

@@ -1,5 +1,5 @@
-// Decodes any bytes as a message, or as the address, of a transport. What is accepted must be what it encodes
-// to.
+// Decodes any bytes as a message, or as the address, of a transport. An accepted message must encode to the
+// same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <string>

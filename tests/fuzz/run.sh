@@ -1,8 +1,9 @@
 #!/bin/bash
 # Runs each fuzzer on its seeds and what it found before: run.sh BUILD_DIR [SECONDS] [FUZZER..]
 #
-# What a fuzzer learns stays in BUILD_DIR/fuzz/corpus and is the beginning of the next run. An input that fails is left
-# in BUILD_DIR/fuzz/found, and the exit code is 1: mend the defect, and add the input, or what it stands for, to a test.
+# The inputs that a fuzzer finds useful stay in BUILD_DIR/fuzz/corpus, and the next run begins with them. An input that
+# fails is left in BUILD_DIR/fuzz/found, and the exit code is 1: mend the defect, and add the input, or what it stands
+# for, to a test.
 set -u
 build=$(realpath "$1") seconds=${2:-60}
 shift; [ $# -gt 0 ] && shift

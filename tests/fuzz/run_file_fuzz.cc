@@ -1,5 +1,5 @@
-// Reads any text as a run file. What it accepts must be a run that the coordinator accepts too: as JSON it is
-// the same run again.
+// Reads any text as a run file. An accepted text must be a run that the coordinator accepts too: as JSON it
+// is the same run again.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Decodes any bytes as a message of the session or of the run API, as they come from the network. What is
-// accepted must be accepted again when it was encoded: the process that hands it on is not refused.
+// Decodes any bytes as a message of the session or of the run API, as they come from the network. An accepted
+// message must be accepted again after it was encoded: the process that hands it on is not refused.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -153,7 +153,7 @@ void TranscriptCores::SendAll(std::vector<OutgoingMessage> messages) {
   }
 }
 
-// What is in flight is lost with the connections.
+// Loses the messages in flight, with the connections.
 void TranscriptCores::RestartCoordinator() {
   for (auto& w : workers_) {
     w->connected = false;

@@ -3,7 +3,7 @@
 //
 // It plays the shells and the network. Messages, tensors and the work of shells (tasks: to prepare, to
 // compute a job, to write a snapshot) lie still until a command moves them; time passes by Advance alone.
-// Nothing is computed: a tensor is its name. A worker by hand has a session and no core.
+// No values are computed: a tensor is its name. A worker by hand has a session and no core.
 //
 // Not thread-safe. Failure: NotFound for a worker, packet or task that is not there.
 #ifndef WEFT_TESTS_GOLDEN_TRANSCRIPT_CORES_H_
@@ -65,7 +65,7 @@ class TranscriptCores {
   // Everything in flight arrives, and what follows from it, until nothing is in flight.
   void Settle();
 
-  // How a task ended.
+  // Result of a task.
   struct End {
     std::optional<double> loss;
     std::string failure;
@@ -141,7 +141,7 @@ class TranscriptCores {
   std::map<TensorKey, int32_t> wanted_;   // process that wants a tensor which is not published
   std::set<TensorKey> published_;         // tensors that nobody has wanted yet
   std::deque<FlyingTensor> tensors_;
-  // How many members have begun a collective, by run, step, stage and kind.
+  // Number of members that have begun a collective, by run, step, stage and kind.
   std::map<std::tuple<uint64_t, int, int, JobKind>, int> begun_;
   static constexpr int64_t kStart = 1'000'000'000;
   int64_t now_ = kStart;

@@ -108,7 +108,7 @@ absl::StatusOr<FromWorker> ReportOf(const TranscriptCommand& c, uint64_t run, Ra
   return report;
 }
 
-// What a worker by hand says that it has of one rank.
+// Returns the report of a worker by hand about one rank.
 Reattach ReattachOf(const TranscriptCommand& c, uint64_t run, Rank rank, const Token& token) {
   Reattach reattach;
   reattach.run = run;

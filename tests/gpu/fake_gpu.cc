@@ -25,8 +25,8 @@ bool Within(const std::map<void*, size_t>& ranges, const void* pointer) {
   return static_cast<const char*>(pointer) < static_cast<const char*>(after->first) + after->second;
 }
 
-// A side of a copy between host and device that is said to be the device's is, and the other is not; a copy
-// with ordinary host memory waits. With the lock.
+// Returns true if exactly the side of a copy that `kind` calls the device's is in device memory. A copy with
+// ordinary host memory waits. Call it with the lock held.
 bool AreSides(Gpu& gpu, const void* to, const void* from, cudaMemcpyKind kind) {
   const bool device_to = Within(gpu.device, to), device_from = Within(gpu.device, from);
   if (kind == cudaMemcpyDeviceToHost) {

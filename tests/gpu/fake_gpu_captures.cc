@@ -9,7 +9,8 @@ namespace {
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
-// Every stream of the capture has come back to the one that it began on. With the lock.
+// Returns true if every stream of the capture has come back to the one that it began on. Call it with the
+// lock held.
 bool AllJoined(Capture& capture) {
   Behind& end = capture.streams[capture.begun_on];
   return std::all_of(capture.streams.begin(), capture.streams.end(),

@@ -44,7 +44,7 @@ TEST_P(GpuTolerance, Jobs_AgreeWithTheCpusPlainLoop) {
   ExpectAgreement("jobs on cuda", TrainByJobs(Run(), DeviceNamed("cuda")), TrainPlainly(Run(), nullptr));
 }
 
-// TensorFloat-32 is trained and printed. Nothing is expected of it here: for products as small as these the
+// TensorFloat-32 is trained and printed. The test expects no effect: for products as small as these the
 // libraries may use kernels without it.
 TEST_P(GpuTolerance, Tf32_EndsAndIsPrinted) {
   RunSpec run = Run();

@@ -11,8 +11,9 @@ ddp,rule=cdp_v2, four ranks on the device). Models: gpt2, resnet50, vit_b16. Pee
 a size for a CPU, to check this script. PyTorch (python3 -c "import torch") is needed for the peers alone; without it their
 rows say so. Rounds are interleaved: ours, peer, ours, peer; figures are medians.
 
-What fails has a row that says so, and the rest goes on. --out is written anew after every measurement, so that what was
-measured is kept however this ends. With --minutes nothing goes on for longer: what is under way then is ended.
+A measurement that fails has a row that says so, and the rest goes on. --out is written anew after every measurement, so
+that what was measured is kept however this ends. With --minutes nothing goes on for longer: what is under way then is
+ended.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SECTIONS = ("training", "transfers", "cyclic")
 MODELS = ("gpt2", "resnet50", "vit_b16")
-# How Weft is run, with the line of the run file, and how the peer is, with its argument.
+# Ways to run Weft, with the line of the run file, and ways to run the peer, with its argument.
 WEFT = {"Weft": "", "Weft, kernels: any": "kernels: any\n"}
 PEERS = {"PyTorch eager": "eager", "torch.compile": "compile"}
 # Dense bf16 products of one GPU, FLOP/s, by name: the makers' data sheets. The first that fits counts.
@@ -42,7 +43,7 @@ FAILURES = (RuntimeError, OSError, subprocess.SubprocessError, ValueError, Looku
 
 
 class Clock:
-    """How long this may still go on."""
+    """Time that is left for this script."""
 
     def __init__(self, minutes):
         self.end = time.monotonic() + 60 * minutes if minutes else float("inf")
@@ -52,7 +53,7 @@ class Clock:
 
 
 class Ended(RuntimeError):
-    """Of a command that did not come to its end; `output` is what it had printed."""
+    """Failure of a command that did not come to its end; `output` is what it had printed."""
 
     def __init__(self, why, output=""):
         super().__init__(why)
@@ -116,7 +117,8 @@ class Case:
 
 
 def gpt_flops(layers, width, context, vocabulary):
-    """Of a token, forward and backward: 6 a weight of the products, and the attention's own, counted without the causal mask."""
+    """Returns the FLOPs of a token, forward and backward: 6 a weight of the products, and the attention's own, counted without
+    the causal mask."""
     return 6 * (12 * layers * width * width + width * vocabulary) + 12 * layers * width * context
 
 
@@ -295,7 +297,7 @@ def main():
         sys.exit("measure.py: nvidia-smi finds no GPU here; use --device cpu --small to check the script")
     head = f"# Measured on {where}\n\n`python3 tests/gpu/measure.py {shlex.join(sys.argv[1:])}`\n"
     pages = {}
-    # What ends this from outside is no reason to leave what was started.
+    # If this script is ended from outside, it still ends what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as scratch:
         for section in (training, transfers, cyclic):

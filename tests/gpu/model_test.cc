@@ -231,7 +231,7 @@ TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
   EXPECT_GT(FakeGpu::graphs() - graphs, 3 * 2 * 2 * microbatches);
 }
 
-// The plain loop, which waits for each job; somebody lets the device work meanwhile.
+// The plain loop waits for each job; a thread lets the device work meanwhile.
 TEST(CudaReferenceTest, PlainLoop_NeedsNoOperationThatIsRefused) {
   const TemporaryFolder folder;
   RunSpec run = GptOn(folder, 2);

@@ -39,7 +39,7 @@ shard() {
 }
 export -f shard
 
-# Seconds of a shard, name, shards, filter: those of most worth first, for whoever has little time.
+# Seconds of a shard, name, shards, filter: those of most worth first, in case time is short.
 tests="
 90 gpu_device_test 2 *
 120 exported 1 *

@@ -29,7 +29,7 @@ mv "$scratch"/weft-* "$scratch/weft-gpu"
 folder=$scratch/weft-gpu
 mkdir -p "$folder/tests" "$folder/bench"
 
-# As in the bundle: what is CUDA's or LibTorch's is there already, and glibc's is the machine's.
+# Adds libraries as the bundle does: CUDA's and LibTorch's are there already, and glibc's are the machine's.
 add_linked() {
   local library path
   while read -r library path; do

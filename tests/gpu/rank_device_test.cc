@@ -1,5 +1,5 @@
-// CudaRankDevice over a GPU of the tests: order, lifetimes, bytes, figures, failures. What LibTorch's caching
-// allocator does there is real; what a GPU computes is not.
+// CudaRankDevice over a GPU of the tests: order, lifetimes, bytes, figures, failures. LibTorch's caching
+// allocator is the real one there; a GPU's results are not.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 

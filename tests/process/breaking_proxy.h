@@ -1,5 +1,5 @@
-// Runs a TCP proxy on loopback that forwards to an address and breaks all its connections when told to. One
-// thread; bounded buffers by the kernel's.
+// Runs a TCP proxy on loopback that forwards to an address and breaks all its connections when told to. It
+// has one thread; the kernel bounds its buffers.
 #ifndef WEFT_TESTS_PROCESS_BREAKING_PROXY_H_
 #define WEFT_TESTS_PROCESS_BREAKING_PROXY_H_
 

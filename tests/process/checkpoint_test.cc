@@ -130,7 +130,7 @@ TEST_F(Checkpoints, Verify_OfDamagedOnes_NamesEachFileAndTheOneToGoOnFrom) {
                                 HasSubstr("checkpoint-6/stage00.safetensors is missing")));
   EXPECT_THAT(result.err, AllOf(HasSubstr("2 of 4 checkpoints are damaged"),
                                 HasSubstr(absl::StrCat("--resume ", In("checkpoint-4")))));
-  // One alone, for a script.
+  // A script verifies one checkpoint alone.
   result = Weft({"checkpoint", "verify", In("checkpoint"), "-o", "json"});
   EXPECT_EQ(result.code, 78);
   const Json json = Json::parse(result.out);

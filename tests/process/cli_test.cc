@@ -297,7 +297,7 @@ TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
   const Json json = Json::parse(r.out);
   EXPECT_EQ(json["stages"], 8);
   EXPECT_EQ(json["microbatches"], 32);
-  // Those that read old weights stand behind the others.
+  // Schedules that read old weights stand behind the others.
   std::pair<bool, double> before;
   std::map<std::string, Json> entries;
   for (const Json& entry : json["schedules"]) {

@@ -195,7 +195,7 @@ class SilentCrowd {
   }
 
  private:
-  // What the server has said is of no interest.
+  // The answer of the server is of no interest.
   static bool EndedByPeer(int socket) {
     char answer[4096];
     ssize_t n = 0;

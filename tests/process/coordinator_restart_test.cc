@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, CoordinatorRestartOf,
                                            Restarted{"{ddp: {}, rule: cdp_v2}"},
                                            Restarted{"{1f1b: {}}", {{"redundancy", "{peers: 1}"}}}));
 
-// What was acknowledged is there: a run that waits, one that has ended, and their order.
+// All that was acknowledged is there: a run that waits, one that has ended, and their order.
 TEST_F(CoordinatorRestart, KilledBehindAcknowledgedSubmissions_KnowsThemAndEndsThem) {
   const std::string file = WriteRun("{1f1b: {}}", 3);
   StartCoordinator();
@@ -244,7 +244,7 @@ TEST_F(CoordinatorRestart, ADamagedStore_IsRefusedAndItsBackupIsNot) {
   ASSERT_EQ(copied.code, 0) << copied.err;
   KillCoordinator();
   {
-    // Of a store that was closed, all is in the file.
+    // A store that was closed has everything in its file.
     StartCoordinator();
     coordinator_->Signal(SIGTERM);
     coordinator_->Wait(kSeconds);

@@ -1,4 +1,4 @@
-// Two coordinators on one etcd, with the real programs: one leads, the other stands by. Whatever happens to
+// Two coordinators on one etcd, with the real programs: one leads, the other stands by. After any failure of
 // the leader, the other one goes on with its runs, and they end with the bits of an undisturbed one.
 #include <signal.h>
 

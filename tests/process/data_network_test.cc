@@ -281,7 +281,7 @@ TEST_F(DataNetwork, MessageOfAStrangerThatEndsUcx_DoesNotReachAWorker) {
   EXPECT_EQ(end.signal, SIGSEGV) << "else the message of this test ends no worker: " << end.err;
 }
 
-// What ends a worker whose port is UCX's (above) is, over TLS, a handshake that fails.
+// The message that ends a worker whose port is UCX's (above) is, over TLS, only a handshake that fails.
 TEST_F(DataNetwork, MessageOfAStrangerToAPortOfTls_HarmsNobodyFromAnyAddress) {
   ASSERT_EQ(Command::Run({"weft", "certs", "init", folder_ / "certs"}).code, 0);
   StartTlsWorker();

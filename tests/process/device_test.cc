@@ -334,7 +334,8 @@ TEST_F(DeviceProcess, JobInWhichTheDeviceHangs_IsNamedAndTheRunGoesOnInAnotherPr
                  HasSubstr(absl::StrCat("and may take ", limit, ".0 s")), HasSubstr("before it started)")));
 }
 
-// One job takes much longer than its like. Nothing fails: the job is told of, with the times that say why.
+// One job takes much longer than its like. No job fails: a message names the job, with the times that say
+// why.
 TEST_F(DeviceProcess, JobThatTakesLongOnce_IsToldOfAndFailsNothing) {
   if (!IsTestGpu()) GTEST_SKIP() << "delays a job on purpose";
   const std::string run = Gpt(4).Under("1f1b") + "restarts: 0\n";

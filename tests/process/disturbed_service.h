@@ -1,5 +1,5 @@
-// A disturbed training that daemons carry out: the fixture of tests that disturb the coordinator or workers
-// that somebody else started.
+// A disturbed training that daemons carry out: the fixture of tests that disturb a coordinator or workers
+// that were started before.
 #ifndef WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
 #define WEFT_TESTS_PROCESS_DISTURBED_SERVICE_H_
 

@@ -1,6 +1,6 @@
 // Ends the coordinator, then a worker, at each of its durable steps, by kill -9 and by a power cut that loses
-// what was not synced (power_cut.cc), and starts it again, as systemd would. Whatever was acknowledged is
-// there, once; no checkpoint that can be seen is damaged; and every run ends with the bits of the plain loop.
+// what was not synced (power_cut.cc), and starts it again, as systemd would. All that was acknowledged is
+// there, once; no visible checkpoint is damaged; and every run ends with the bits of the plain loop.
 //
 // WEFT_SEEDS=N takes every step N times with each fault, WEFT_SEEDS=A-B those times from the A-th to the
 // B-th; otherwise some steps get one of them.

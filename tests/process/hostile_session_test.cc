@@ -151,7 +151,7 @@ TEST_F(HostileSession, MessageLargerThanAllowed_IsNamedAsTheCause) {
   EXPECT_THAT(lost(), HasSubstr("it broke the protocol: a message has"));
 }
 
-// gRPC ends such a stream by itself, unread: whoever sent it hears the size and the limit. The coordinator
+// gRPC ends such a stream by itself, unread, and the sender gets the size and the limit. The coordinator
 // sees only that the stream broke; no worker of Weft sends such a message
 // (SessionStream.MessageLargerThanAllowed).
 TEST_F(HostileSession, MessageLargerThanGrpcTakes_WorkerHearsWhy) {

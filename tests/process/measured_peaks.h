@@ -38,7 +38,7 @@ using ComparedByClass = std::array<ComparedRanks, kComparedClasses.size()>;
 // run's.
 inline void ExpectCountedBytes(const nlohmann::json& summary, const RunSpec& run,
                                const RunSchedule& schedule) {
-  // What a first half of a backward leaves is counted with the forward's activations, and measured as
+  // Memory that a first half of a backward leaves is counted with the forward's activations, and measured as
   // buffers.
   if (schedule.scheme.split_backward) return;
   const RunMemory counted = CountRun(run, schedule);

@@ -140,7 +140,8 @@ Job JobOf(const Json& event) {
 }
 
 // A rank has a stage's state from the begin of a job on its route to the end of the last such job before it
-// leaves. By the clock that all processes share, no two of these overlap, and they follow the state's way.
+// leaves. No two of these spans overlap on the clock that all processes share, and they follow the state's
+// route.
 TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
   for (const int n : {2, 4}) {
     Case c;
@@ -181,8 +182,7 @@ TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
   }
 }
 
-// Nothing is gathered, reduced or scattered: each job gets the state from one rank, and that is all that
-// moves.
+// No stage is gathered, reduced or scattered: each job gets the state from one rank, and only states move.
 TEST_F(Migrating, Summary_ShowsStatesAlone) {
   Case c;
   Train(RunFile(c), {"--processes", "2"}, "out");

@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Black images but for number kBright. A first step with a huge weight decay makes all weights large; the
-// training that is tested goes on from there. What the bright image makes of them overflows, and the black
-// ones do not notice.
+// training that is tested goes on from there. Products of these with the bright image overflow; those with
+// black ones do not.
 constexpr int kSide = 4, kCount = 64, kBright = 46, kBrightStep = 5;
 
 class NonFinite : public ::testing::Test {

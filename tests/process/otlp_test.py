@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Exports the trace of a real training as OpenTelemetry spans and checks them: otlp_test.py BIN_DIR
 
-By structure, always: the spans are the trace's jobs, transfers and steps; ids are unique, each parent and link is there, and
-times lie within those of the parent. By the official protobuf, where python3 has the package opentelemetry-proto."""
+It always checks the structure: the spans are the trace's jobs, transfers and steps; ids are unique, each parent and link is
+there, and times lie within those of the parent. It also parses them with the official protobuf, if python3 has the package
+opentelemetry-proto."""
 import base64
 import json
 import pathlib

@@ -207,7 +207,7 @@ TEST_F(Output, ResumedInPlace_OneCurveOfAllSteps) {
   EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
 }
 
-// What runs of another width have left, whole or killed, must not be taken for files of this run, neither
+// Files that whole or killed runs of another width left must not be taken for files of this run, neither
 // while its processes save nor after its last step.
 TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
   const std::map<std::string, std::string> wide = {
@@ -253,12 +253,12 @@ TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("the folder " + out_ + " was removed while the run went on"));
   EXPECT_THAT(result.out, Not(HasSubstr("Look at")));
-  // What was in memory or in an open file is there again.
+  // Records that were in memory or in an open file are there again.
   EXPECT_EQ(Steps(out_).size(), 500u);
   EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 500);
 }
 
-// What the data hold is looked at before the folder is.
+// The data are checked before the folder is.
 TEST_F(Output, BadDataUnderTheSameName_ExitSeventyEightBeforeAnythingIsTouched) {
   const std::string head =
       "name: small\nmodel: {gpt: {layers: 4, width: 32, heads: 2, context: 32, vocabulary: 4000}}\n";

@@ -10,7 +10,7 @@
 // then; and of the names made, moved or removed since the last sync of their folder, all behind a random one
 // are as they were, because file systems keep the order of names. New folders stay.
 //
-// What the C library writes by itself (stdio) is not seen before the stream is opened again; the programs of
+// Writes of the C library itself (stdio) are not seen before the stream is opened again; the programs of
 // this project write with descriptors and C++ streams, whose calls are seen.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -41,7 +41,7 @@ Files ReadFiles(const std::string& folder) {
     if (entry.is_regular_file())
       files[fs::relative(entry.path(), folder).string()] = ReadWholeFile(entry.path());
   }
-  // Which run made it, and when, is no part of what it is.
+  // The run that made it, and the time, are not compared.
   for (auto& [name, content] : files) {
     if (name != "model.safetensors.index.json") continue;
     Json index = Json::parse(content);
@@ -339,7 +339,7 @@ class Stopped : public Resume {
     }
     return newest;
   }
-  // From the newest one on, by the plain loop, two steps.
+  // Makes two steps from the newest checkpoint on, by the plain loop.
   void ExpectGoesOn(int step) {
     const std::string until = absl::StrCat(step + 2);
     const CommandResult resumed = Command::Run(

@@ -110,7 +110,7 @@ TEST_F(Runs, LogsOfARun_HaveWorkersAndCoordinatorInOneOrderAndInItsFolder) {
   EXPECT_GE(of_worker, 2) << followed.out;
   EXPECT_EQ(ended, 1) << "following ends behind the run's end\n" << followed.out;
 
-  // Of one rank: the coordinator's lines, and those of that rank's process.
+  // The log of one rank has the coordinator's lines, and those of that rank's process.
   const CommandResult of_rank = Weft({"logs", "1", "--rank", "0", "-o", "json"});
   ASSERT_EQ(of_rank.code, 0) << of_rank.err;
   for (const Json& line : JsonLines(of_rank.out)) {
@@ -338,7 +338,7 @@ TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {
   EXPECT_EQ(run["state"], "stopped");
   EXPECT_THAT(run["reason"].get<std::string>(), HasSubstr("wrong rate"));
   EXPECT_FALSE(ReadWholeFile(out + "/steps.jsonl").empty());
-  // What its last steps looked like is there too.
+  // The trace of its last steps is there too.
   for (const std::string& place : {std::string("1"), out}) {
     EXPECT_THAT(Weft({"explain", place}).out, HasSubstr("measured less planned")) << place;
     EXPECT_EQ(Json::parse(Weft({"trace", place, "-o", "json"}).out)["ranks"], 4) << place;

@@ -635,7 +635,7 @@ TEST_P(SecureHosts, TrainingWithTheCableOutForAMoment_EndsWithTheBitsOfThePlainL
   ExpectTimesOfOneClock();
 }
 
-// What has no TLS refuses to leave the machine, and says what to do.
+// A program without TLS refuses to leave the machine, and says what to do.
 TEST(SecurityFlags, AddressOfOtherMachinesWithoutTls_IsRefusedByEveryProgram) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"weft-coordinator", "--listen", "10.77.0.9:7070"},

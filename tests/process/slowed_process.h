@@ -6,7 +6,7 @@
 // before those without a group, so that on a busy machine the quota decides who is slow, and not the
 // neighbours; without control groups they cannot.
 //
-// The period of the quota is a few milliseconds. What it stops is the process, and not a job: the kernel
+// The period of the quota is a few milliseconds. It stops the process, and not a job: the kernel
 // looks at the quota on its ticks and when a thread begins to wait, so short jobs are mostly stopped between
 // each other.
 #ifndef WEFT_TESTS_PROCESS_SLOWED_PROCESS_H_

@@ -101,7 +101,7 @@ TEST_F(Validated, SchedulesOnTwoProcesses_HaveTheReferencesFiguresAndTheBitsOfAT
   }
 }
 
-// With a checkpoint on the same step, and without.
+// Validates with a checkpoint on the same step, and without.
 TEST_F(Validated, Figures_AreThoseOfEvalOnACheckpointOfTheStep) {
   const TrainedRun run =
       Train(Sections("1f1b", absl::StrCat("{data: ", kHeldOut, ", every: 1}"), "{every: 2, keep: 2}"),
@@ -134,7 +134,7 @@ TEST_F(Validated, MoreSamplesThanThereAre_AreAllTakenWithAWarning) {
   EXPECT_EQ(more.validations, all.validations);
 }
 
-// What is validated behind the last step before the stop is no multiple, or is made again.
+// The validation behind the last step before the stop is of no multiple, or is made again.
 TEST_F(Validated, StoppedAndResumedInItsFolder_HasTheUndisturbedCurve) {
   const TrainedRun reference = Train(Sections("1f1b", every_two_), {"--reference"});
   ASSERT_EQ(reference.result.code, 0) << reference.result.err;

@@ -167,8 +167,8 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
   return {std::move(s), std::move(terms)};
 }
 
-// What is accepted runs in every order of starts in which the dispatch may start it; what is refused stops in
-// one.
+// An accepted schedule ends in every order of starts that the dispatch allows; a refused one stops in at
+// least one.
 TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
   const Seeds seeds(1500);
   int proved = 0, saved = 0, refused = 0;

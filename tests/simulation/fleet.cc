@@ -191,7 +191,7 @@ void Fleet::Pump(Worker& w) {
   At(w.timer, [this, &w] { Pump(w); });
 }
 
-// Tells the coordinator of an event. As in its shell, what comes while it works is taken in one Step.
+// Gives the coordinator an event. As in its shell, one Step takes all events that come while it works.
 void Fleet::Tell(Event event) {
   if (told_.empty()) At(now_ + kStepNs, [this] { StepCoordinator(); });
   told_.push_back(std::move(event));

@@ -15,7 +15,7 @@ namespace {
 
 std::string Text(const WorldOptions& o) { return Describe("a world of this test,", o); }
 
-// What befell the worlds of all seeds together.
+// Sums over the worlds of all seeds.
 struct Befallen {
   uint64_t events = 0, lost = 0, doubled = 0, behind = 0, overlapped = 0;
   int64_t virtual_ns = 0;
@@ -97,7 +97,7 @@ TEST(SimulatedWorld, MessagesBetweenWorkersLost_EveryRunGoesOnWithoutARestart) {
   }
 }
 
-// Each job takes between a quarter and half an hour. Nothing else has a deadline while one runs.
+// Each job takes between a quarter and half an hour. No other wait has a deadline while one runs.
 TEST(SimulatedWorld, JobsOfAQuarterOfAnHour_NeverFail) {
   constexpr int64_t kQuarterHour = 900'000'000'000;
   const uint64_t only = FromEnvironment("WEFT_SEED", 0);
@@ -270,7 +270,7 @@ TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
   EXPECT_GT(all.dropped, 10);
 }
 
-// Beside checkpoints or without: every multiple and the end, one at a time, however slow or full.
+// Validates with and without checkpoints: every multiple and the end, one at a time, however slow or full.
 TEST(SimulatedWorld, Validations_AreOfEveryMultiple) {
   const Befallen all = PlayAll("validated", 200);
   if (!all.all_seeds) return;
@@ -342,7 +342,7 @@ TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
 }
 
 // The same where each process keeps what another one's ranks save, with checkpoints on the way and without.
-// What is in no living process any more comes from the newest checkpoint.
+// State that no living process has comes from the newest checkpoint.
 TEST(SimulatedWorld, ProcessesKilledWithRedundancy_EveryRunEndsWithThePlainLoopsWeights) {
   const Befallen all = PlayAll("killed_with_redundancy", 400);
   if (!all.all_seeds) return;
@@ -360,8 +360,8 @@ TEST(SimulatedWorld, OneProcessKilledWithRedundancy_MakesTheStepUnderWayAgain) {
 // A job ends each process that takes it. The run fails, names the job, and spends three processes on it.
 TEST(SimulatedWorld, PoisonJob_IsQuarantinedBehindThreeProcesses) { PlayAll("poison_job", 150); }
 
-// A number is not finite, once: the step is made again, and the run ends as the undisturbed one. Where it
-// comes again, the run fails with the words of the job.
+// A number is not finite, once: the step is made again, and the run ends as the undisturbed one. If it comes
+// again, the run fails with the words of the job.
 TEST(SimulatedWorld, NumberThatIsNotFinite_GivesTheStepUpOnAllStagesAndMakesItOnceMore) {
   PlayAll("non_finite", 200);
 }
@@ -390,7 +390,7 @@ TEST(SimulatedWorld, RanksMove_EveryRunEndsWithThePlainLoopsWeightsAndNoStepIsMa
   EXPECT_GT(all.from_copies, 20);
 }
 
-// Where states migrate, the last jobs of a step wait for the first of the next one: a move behind copies that
+// If states migrate, the last jobs of a step wait for the first of the next one: a move behind copies that
 // held these back never ended.
 TEST(SimulatedWorld, RanksMoveBehindCopiesWhereStatesMigrate_EveryRunEnds) {
   int moved = 0;

@@ -33,8 +33,8 @@ Schedule MakeBackwardsRemote(Schedule s) {
   return s;
 }
 
-// Room on each rank for what one micro-batch leaves there, and on some for more. What a stage leaves is
-// counted larger than it is.
+// Gives each rank room for the activations of one micro-batch, and some ranks more. Counted activations are
+// larger than real ones.
 void AddBudget(Random& random, RunSchedule* schedule) {
   const Schedule* s = &schedule->scheme;
   ActivationMemory memory;
@@ -266,8 +266,8 @@ void World::CheckRestart(const RunInfo& run) {
   }
 }
 
-// Begins an attempt with the first of its processes. What is asked of a process for an attempt before may
-// still be on its way.
+// Begins an attempt with the first of its processes. Requests to a process for an earlier attempt may still
+// be on their way.
 void World::BeginAttempt(const Assign& assign) {
   epoch_ = assign.epoch;
   CheckPlacement(assign);

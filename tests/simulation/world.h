@@ -11,7 +11,7 @@
 // nothing or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights
 // is held as long as a job that reads it has not ended, and dropped before more than the schedule needs are
 // there. At the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones
-// where the schedule reads them; who saves a stage holds all versions that steps behind the last would read.
+// where the schedule reads them; a rank that saves a stage holds all versions that later steps would read.
 // A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
 // later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one.
 // With `redundancy`, copies are taken behind each step and sent to another process's memory; an attempt that

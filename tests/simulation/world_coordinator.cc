@@ -86,7 +86,7 @@ void World::RestartCoordinator() {
   StartCore(++stored_.epoch);
   std::vector<Event> events;
   for (const auto& [id, run] : stored_.runs) {
-    // Whoever reads the store has them, also where nobody was told.
+    // A reader of the store sees these steps, even if no watcher was told.
     steps_done_ = static_cast<int>(run.steps.size());
     const int end = options_.first_step + steps_done_;
     for (const Job& job : ended_) {

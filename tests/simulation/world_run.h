@@ -128,8 +128,8 @@ class World {
     });
   }
   // Returns true while the process is in an attempt though others have begun the next one: where there are
-  // spare processes, an attempt begins without those that have not ended the one before. What such a process
-  // makes is of no use to anybody.
+  // spare processes, an attempt begins without those that have not ended the one before. Results of such a
+  // process are not used.
   bool Lags(const Process& p) const { return p.core.has_run() && p.core.epoch() < epoch_; }
   void Note(Value what) { trace_ = Mix(trace_, Mix(static_cast<Value>(now_), what)); }
   void Problem(const std::string& what) {

@@ -112,7 +112,8 @@ void World::SendValidation(Process& p, const Validation& validation) {
   Pump(p);
 }
 
-// Every multiple, and the end, before the run has finished. One that is stopped leaves some out.
+// Checks that every multiple, and the end, is validated before the run has finished. A run that is stopped
+// leaves some out.
 void World::CheckValidations() {
   result_.validations = static_cast<int>(validated_.size());
   if (options_.validate_every == 0 || result_.stopped) return;

@@ -11,7 +11,7 @@
 //      that point, and by another stream than its own only when that of its own rank has.
 //   3. A class's live bytes are the sum of the requested bytes, rounded up to 64, over its live blocks.
 //
-// Thread-safe. One a process; it lives as long as that.
+// Thread-safe. A process has one, which lives as long as the process.
 #ifndef WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
 #define WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
 

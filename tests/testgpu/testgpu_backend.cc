@@ -42,7 +42,7 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   return value;
 }
 
-// The device's memory in segments, for whoever can use it.
+// The device's memory in segments, for callers that can use it.
 class SegmentsOfDevice final : public MemorySource {
  public:
   absl::StatusOr<void*> Allocate(size_t bytes) override {

@@ -1,4 +1,5 @@
-// Who may call what. Every method of every service is in the table: a new one without a line fails here.
+// Tests who may call what. Every method of every service is in the table: a new one without a line fails
+// here.
 #include "proto/session/access.h"
 
 #include <google/protobuf/descriptor.h>
@@ -24,7 +25,7 @@ using ::testing::Not;
 
 // The methods of all files of proto/weft/v1, as gRPC names them.
 std::set<std::string> AllMethods() {
-  // Whoever uses a message of a file has it in the pool of descriptors.
+  // A use of one message of a file loads the file into the pool of descriptors.
   v1::SubmitRequest::descriptor();
   v1::WorkerMessage::descriptor();
   v1::StoredSubmission::descriptor();

@@ -1,4 +1,4 @@
-// Who may connect to the UCX transport, and by which paths tensors go to a peer.
+// Tests who may connect to the UCX transport, and by which paths tensors go to a peer.
 #include "worker/shell/transport/admitted_peers.h"
 
 #include <string>

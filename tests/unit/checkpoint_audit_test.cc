@@ -226,7 +226,8 @@ TEST_F(Audit, EachDamagedFile_IsNamed) {
   EXPECT_THAT(files, ElementsAre(StageFileName(1), StateFileName(0)));
 }
 
-// What an index without a checksum of its own leaves out is found by what belongs together.
+// If an index without a checksum leaves out an entry, the audit finds that from the entries that belong
+// together.
 TEST_F(Audit, IndexThatLeavesSomethingOut_IsFound) {
   const std::string folder = Save(40), path = absl::StrCat(folder, "/", std::string(kCheckpointIndex));
   Json index = Json::parse(BytesOf(path));

@@ -109,7 +109,7 @@ TEST(Checkpoints, ValidatedBesideTimedCheckpoints_EachHasItsOwnTime) {
   EXPECT_FALSE(checkpoints.Passes(7) || checkpoints.Validates(7));
 }
 
-// The run ends with the snapshot that would have passed; whoever goes on there validates it.
+// The run ends with the snapshot that would have passed; the run that goes on there validates it.
 TEST(Checkpoints, StopAtASnapshotThatPasses_MakesItACheckpoint) {
   const auto plan = Plan("gpipe", 2, 2, 100, {0, 0, 2, /*validate_every=*/10});
   Checkpoints checkpoints(*plan, 1);

@@ -33,7 +33,7 @@ std::vector<float> Random(int n, uint32_t seed) {
   return values;
 }
 
-// The host's, which counts for whom it was to wait.
+// Memory of the host that records for which tensors it was to wait.
 class Host final : public FlatMemory {
  public:
   const FlatMath& math() const override { return HostMath(); }

@@ -67,7 +67,7 @@ TEST(Parameters, Layout_PutsStatisticsLast) {
   EXPECT_EQ(LayOutStage(SmallRun(), 0).statistics_begin, LayOutStage(SmallRun(), 0).elements);
 }
 
-// What does not decay lies behind what does; slots stay in the order of layers.
+// Parameters without decay lie behind those with decay; slots stay in the order of layers.
 TEST(Parameters, Layout_PutsWhatDoesNotDecayBehindWhatDoes) {
   RunSpec run = SmallRun();
   const int64_t elements = LayOutStage(run, 1).elements;

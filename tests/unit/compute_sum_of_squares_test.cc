@@ -107,7 +107,7 @@ TEST(SumOfSquares_NotFinite, AnywhereAmongValues_IsSaid) {
       EXPECT_FALSE(sum.Add(values.data(), 10)) << bad << " at " << at;
       EXPECT_FALSE(sum.has_norm());
       EXPECT_TRUE(std::isnan(sum.Norm()));
-      // Whatever is added, on either side, and as limbs.
+      // Values added later, on either side or as limbs, leave the sum not finite.
       const float one = 1;
       EXPECT_FALSE(sum.Add(&one, 1));
       other.Add(sum);

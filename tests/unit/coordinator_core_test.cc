@@ -1042,7 +1042,7 @@ TEST_F(MoveTest, AllRanksOfAProcessMove_ItIsFreeAndStaysSo) {
   EXPECT_EQ(core->GetWorker(now, "worker-1")->state, "free");
 }
 
-// What two processes keep for each other would leave with them.
+// Copies that the two processes keep for each other would leave with them.
 TEST_F(MoveTest, TwoProcessesLeaveWithTheirRanks_StopsBehindACheckpoint) {
   const uint64_t run = RunningOfFour("out", 1);
   Say(1, CheckpointSealed{run, 0, ""});

@@ -321,8 +321,8 @@ TEST_F(RestoredCore, RunThatCannotGoOn_FailsAndSaysWhy) {
   EXPECT_EQ(disk.runs.at(run).figures.info.state, RunState::kFailed) << "and stays so";
 }
 
-// What its processes say counts: grants that they have not heard are made again, jobs that they have done are
-// not, and no step is reported twice.
+// The processes' reports count: grants that they have not received are made again, jobs that they have done
+// are not, and no step is reported twice.
 TEST_F(RestoredCore, AllProcessesComeBack_TheAttemptGoesOnUnderItsTokens) {
   const uint64_t run = RunUntil(3);
   const std::vector<uint64_t> before = epochs;

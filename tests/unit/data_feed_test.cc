@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// Samples of three features: the sample's number and two fractions. Those from `end` on cannot be read.
+// Samples of three features: the sample's number and two fractions. Samples from `end` on cannot be read.
 class Numbers final : public Dataset {
  public:
   explicit Numbers(int64_t end) : end_(end) {}

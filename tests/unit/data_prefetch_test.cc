@@ -100,7 +100,7 @@ TEST(DataPrefetch, AnyOrderAndAskedTwice_GivesWhatWasAskedFor) {
         if (random() % 10 != 0) order.push_back(piece);  // some jobs run elsewhere
       }
     }
-    // Within some steps of each other.
+    // The order changes only within some steps.
     for (size_t i = 0; i < order.size(); ++i) {
       std::swap(order[i], order[std::min(order.size() - 1, i + random() % 15)]);
     }

@@ -1,4 +1,4 @@
-// What weft doctor finds of a machine and a coordinator, and how it judges.
+// Tests what weft doctor finds about a machine and a coordinator, and how it judges.
 #include <stdlib.h>
 
 #include <algorithm>

@@ -113,7 +113,7 @@ TEST(Explanation, JobsOfAnotherRun_AreRefusedWithTheJob) {
   EXPECT_NE(other.status().message().find("micro-batch 8"), std::string::npos) << other.status();
 }
 
-// Of every family, with durations and transfers that have nothing to do with those of the plan.
+// Explains runs of every family, with durations and transfers that are independent of the plan's.
 TEST(Explanation, AnyRun_DifferencesAddUp) {
   std::mt19937 random(11);
   const auto between = [&](double least, double most) {

@@ -15,7 +15,7 @@ using ::testing::UnorderedElementsAre;
 using Version = HeldVersions::Version;
 using Versions = HeldVersions::Versions;
 
-// Both passes of the micro-batch read.
+// Lets both passes of the micro-batch read.
 Versions ReadBoth(HeldVersions& held, int step, int stage) {
   Versions dropped;
   held.Read(Job::Compute(step, stage, 0, JobKind::kForward), &dropped);

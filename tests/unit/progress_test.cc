@@ -136,7 +136,7 @@ TEST(StepProgress, ByRank_CountsDownJobsAndThoseOfMicrobatches) {
   EXPECT_EQ(progress.RemainingOf(1, 1).jobs, 7) << "of a step that is not open";
 }
 
-// The rule of those to whom the initial weights come.
+// Applies the rule of ranks that receive the initial weights.
 TEST(StepProgress, Rule_CountsWhatItSays) {
   const Graph graph = GraphOf("fslpp", 4, 4, {{"groups", "2"}, {"ranks", "2"}});
   const auto rule = [](const Job&, const std::vector<Edge>& before) {

@@ -49,7 +49,7 @@ TEST(RankSpeeds, TimesWithErrors_WeighByTheTimeSpent) {
   EXPECT_NEAR(fit.speeds[1], 0.5, 0.01);
 }
 
-// Ranks 2 and 3 are ranks 0 and 1 as they were before: alike. What they did tells what became of them.
+// Ranks 2 and 3 are ranks 0 and 1 as they were before: equally fast. Their work shows how the speeds changed.
 TEST(RankSpeeds, KnownSpeeds_CompareRanksWithNothingElseInCommon) {
   const std::vector<TimedWork> times = TimesOf({1, 0.5, 1, 1}, {4, 5}, {{0}, {1}, {0}, {1}});
   const RankSpeeds fit = FitRankSpeeds(times, 4, 2, {0, 0, 1, 1});

@@ -37,7 +37,7 @@ struct Fault {
   int step = 0, stage = 0, microbatch = -1;  // -1: of no micro-batch
 };
 
-// How a run computes: the same values by other jobs.
+// Way in which a run computes: the same values by other jobs.
 struct Way {
   bool split_backward = false;
   enum class Holders { kOne, kReplicas, kSlices, kRelay } holders = Holders::kOne;

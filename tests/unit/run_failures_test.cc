@@ -1,4 +1,4 @@
-// What failures do to a run, and its deadlines: the machines that Run steps, without sessions or jobs.
+// Tests the failures and deadlines of a run: the machines that Run steps, without sessions or jobs.
 #include "coordinator/core/run_failures.h"
 
 #include <gmock/gmock.h>

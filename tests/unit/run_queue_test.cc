@@ -218,7 +218,8 @@ TEST_F(RunQueueTest, ManyRunsThatNeedMoreThanAreConnected_AreToldWhatStaysTrue) 
   EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("behind at least"));
 }
 
-// Whatever comes and goes, the run that starts is the first by priority, owner and number of those that fit.
+// Runs and workers come and go at random; each run that starts is the first by priority, owner and number of
+// those that fit.
 TEST_F(RunQueueTest, AnyRuns_StartInTheOrderThatTheRuleSays) {
   std::mt19937 random(5);
   const auto draw = [&](int most) { return static_cast<int>(random() % most); };

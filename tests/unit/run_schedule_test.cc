@@ -85,7 +85,7 @@ TEST(RunSpec_Activations, OneAStage_AreKeptAndCounted) {
                  "schedule.activations", "did you mean \"recompute\"?"});
 }
 
-// What a stage leaves and needs follows its own policy, and bfloat16 halves what layers compute.
+// The bytes that a stage leaves and needs follow its own policy, and bfloat16 halves what layers compute.
 TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
   const auto schedule = ParseScheduleText("lpp,groups=2,ranks=4,rule=sync,reduction=ordered");
   ASSERT_TRUE(schedule.ok()) << schedule.status();

@@ -110,7 +110,7 @@ TEST(Custom, StepInAFormula_RepeatsAfterItsPeriod) {
   for (const RankStats& r : run.ranks) EXPECT_EQ(r.weight_fetches, 6 * 8 * 2);
 }
 
-// Where an update's reader is on another rank in some steps only, the edges still match in every step.
+// If an update's reader is on another rank in some steps only, the edges still match in every step.
 TEST(Custom, StepInAFormula_GraphIsConsistent) {
   for (const char* weights : {"s", "(s + b + t) % W", "(s + t) % W", "(s + 2*t) % W"}) {
     const Graph graph(WithoutTerms(*MakeSchedule(

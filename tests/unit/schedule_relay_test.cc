@@ -261,7 +261,7 @@ TEST(Pyramid, SteadyState_LeavesNoRankWithoutItsActivation) {
   }
 }
 
-// Whatever the times, a forward waits for the backward of the visit before.
+// A forward waits for the backward of the visit before, whatever the durations.
 TEST(Pyramid, UnequalDurations_StillOneActivationARank) {
   for (int seed = 0; seed < 20; ++seed) {
     SimulationOptions options;

@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// What is parsed.
+// Parsed settings.
 struct Parsed {
   // Returns "" or what the settings say of the error; "usage: .." if they blame no file.
   std::string Parse(std::vector<std::string> arguments) {

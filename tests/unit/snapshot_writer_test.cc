@@ -74,7 +74,7 @@ TEST(SnapshotWriter, TwoPieces_AreWrittenAtTheSameTimeAndReportedOnce) {
   reported.Wait();
 }
 
-// Who is told of a failure removes the folder. A piece that is still written would come into it again.
+// The receiver of a failure removes the folder. A piece that is still being written would come into it again.
 TEST(SnapshotWriter, OneOfTwoPiecesFails_IsReportedWhenTheOtherHasEnded) {
   Notification failed, may_end, reported;
   bool ended = false;  // before the report, which the other thread sees

@@ -88,7 +88,7 @@ TEST(StateRoute, BackwardsOfAStep_FollowForwardsOfTheNext) {
             Job::Compute(2, 0, 1, JobKind::kBackward));
 }
 
-// What is counted on the way is what a walk along it finds.
+// A route's counts equal those of a walk along it.
 TEST(StateRoute, Versions_AreThoseThatLaterStopsRead) {
   for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
     for (const int n : {1, 2, 3, 5}) {

@@ -335,7 +335,7 @@ TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
   EXPECT_EQ(log.seconds().size(), 2u);
 }
 
-// What is validated again where the run goes on is told again; the steps are counted without validations.
+// A validation that is made again after a resume is written again; the steps are counted without validations.
 TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
   {
     StepLog log(folder_, 0);

@@ -1,4 +1,5 @@
-// What a worker keeps until the coordinator has stored it (worker/core/unsettled_work.h, held_copies.h).
+// Tests the work that a worker keeps until the coordinator has stored it (worker/core/unsettled_work.h,
+// held_copies.h).
 #include "worker/core/unsettled_work.h"
 
 #include <gtest/gtest.h>

@@ -89,7 +89,7 @@ class LaunchingLoopTest : public ::testing::Test {
     graph_ = std::make_unique<Graph>(shape->schedule, kSteps);
     processes_ = c.processes;
     for (int p = 0; p < processes_; ++p) {
-      // Nobody comes by chance: whoever waits is woken for what the device is given.
+      // No thread wakes by chance: a thread that waits is woken for what the device is given.
       constexpr int64_t kHour = 3'600'000'000'000;
       WorkerLoopOptions options = {/*spin_microseconds=*/20, /*report_interval_ns=*/kHour,
                                    /*look_interval_ns=*/kHour};
@@ -358,7 +358,7 @@ TEST_F(HangingDeviceTest, Abort_ReturnsAfterItsDeadlineWithTheNameOfTheJob) {
   ExpectReturn();
 }
 
-// The driver may hold whoever gives it more work.
+// The driver may block a thread that gives it more work.
 TEST_F(LaunchingLoopTest, StopWhileAThreadIsHeldInTheDevice_ReturnsAfterItsDeadline) {
   grace_ns_ = 50'000'000;
   ASSERT_NO_FATAL_FAILURE(Plan({"One", R"({"1f1b": {}})", 2, 4, 1, false}, 2));

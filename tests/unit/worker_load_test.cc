@@ -1,4 +1,4 @@
-// What each worker does, from what a coordinator says of workers and runs.
+// Tests the load of each worker, derived from a coordinator's answers about workers and runs.
 #include "client/runs/worker_load.h"
 
 #include "absl/strings/str_cat.h"

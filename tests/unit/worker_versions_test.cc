@@ -48,7 +48,7 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
           held[place] = {0};
           const Holder& holder = graph.protocol(s).holder(static_cast<int>(m));
           last[place].insert(kSteps - holder.installs_late);
-          // What the last update begins with is put aside before it.
+          // The versions that the last update begins with are put aside before it.
           for (int v = kSteps - schedule.MaxStaleness(s); holder.saves && v < kSteps - 1; ++v) {
             last[place].insert(v);
             ++readers[place][v];

@@ -1,5 +1,5 @@
-// Keeps which copies of which runs' states are in this process's memory, as it has told the coordinator, so
-// that it can tell another one (docs/design/recovery.md).
+// Records which copies of which runs' states are in this process's memory and reported to the coordinator, so
+// that it can report them to another one (docs/design/recovery.md).
 //
 // Copies outlive the attempt that made them, and the process's part in it. Invariant: what DropCopies names
 // is dropped here when it is dropped in memory. Pure; one thread.

@@ -12,7 +12,7 @@
 //
 // Invariants:
 //   1. An operation begins once, after the operation before it on its rank has begun.
-//   2. Of a job that begins with none nothing is kept.
+//   2. A job that begins with no operation has no entry.
 // Pure; one thread.
 #ifndef WEFT_WORKER_CORE_JOINT_OPERATIONS_H_
 #define WEFT_WORKER_CORE_JOINT_OPERATIONS_H_

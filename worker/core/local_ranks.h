@@ -1,7 +1,7 @@
 // Holds the ranks of one process during a run, and knows which of them to look at again.
 //
-// Whatever may change a rank's next start, or the cause of its idleness, touches the rank. The owner looks at
-// touched ranks only, so that a job costs the same however many ranks the process has.
+// Every change that may affect a rank's next start, or the cause of its idleness, touches the rank. The owner
+// looks at touched ranks only, so that a job costs the same however many ranks the process has.
 //
 // Invariants: ranks keep their place, the one of their lease in the assignment; a rank is in the list of
 // touched ones once. Refers to the run. Not movable; pure; one thread.
@@ -43,7 +43,7 @@ class LocalRanks {
   void TouchAll() {
     for (const auto& rank : ranks_) Touch(*rank);
   }
-  // Calls `look(rank)` for each touched rank, by place. None is touched meanwhile that was not.
+  // Calls `look(rank)` for each touched rank, by place. The call may touch no further rank.
   template <typename Look>
   void ForTouched(Look look) {
     std::sort(touched_.begin(), touched_.end());

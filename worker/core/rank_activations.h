@@ -1,10 +1,10 @@
 // Counts the activations of micro-batches that are alive on one rank, and gives their room back to the rank's
 // admission of forwards.
 //
-// An activation lives from the start of its forward to the end of its last backward. Where those are on
-// different ranks, each of the two jobs has it for itself. Under a byte budget the tickets of a stage cost
-// the counted bytes first, and the measured ones once its first forward has ended: every micro-batch has the
-// same sizes, so that one measures for all.
+// An activation lives from the start of its forward to the end of its last backward. If the two are on
+// different ranks, each of them has its own copy. Under a byte budget the tickets of a stage cost the counted
+// bytes first, and the measured ones once its first forward has ended: every micro-batch has the same sizes,
+// so that one measures for all.
 //
 // Failure: a forward that keeps more than was counted, which ends the run. Pure; one thread.
 #ifndef WEFT_WORKER_CORE_RANK_ACTIVATIONS_H_

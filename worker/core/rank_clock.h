@@ -8,8 +8,8 @@
 //
 // A device computes jobs later than they are given to it, and the times are known only afterwards. From
 // Launched on until nothing of the rank is in flight, the clock is therefore behind: it notes the causes as
-// they change, and each job that has ended settles the time up to its end. Where the device computed nothing,
-// the cause is the one that was noted for that time, up to when the rank gave it the next job; from then on
+// they change, and each job that has ended settles the time up to its end. While the device computed nothing,
+// the cause is the one noted for that time, until the rank gave it the next job. From then on the cause is
 // that job's inputs, as long as they were not made, else dispatch. The notes are as many as there were
 // changes since the last job that has ended.
 //

@@ -2,7 +2,7 @@
 // more.
 //
 // A holder keeps a version of its weights as long as a job that reads it is pending, and the newest
-// (schedules/sync/held_versions.h). Where states migrate, the versions are in the stage's state, which goes
+// (schedules/sync/held_versions.h). If states migrate, the versions are in the stage's state, which goes
 // from rank to rank and drops them itself; here they are only counted.
 //
 // Invariants: a version is dropped once, when its last reader has ended and it has been handed to all that

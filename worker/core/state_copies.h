@@ -4,9 +4,10 @@
 // The processes of a run are a ring in the order of its assignment. Behind each step the ranks of a process
 // take snapshots, as for a checkpoint; the process keeps them in its memory and offers them to the process
 // behind it, its peer. When its own jobs of a step have ended, it wants the copies of the process before it.
-// What is here in full is reported (CopiesHeld). The coordinator decides what may be dropped, and from which
-// step the next attempt goes on. There each process wants what its ranks begin with from those that keep it,
-// and keeps that too. It does so when all have begun the attempt, because a transport knows no other one.
+// The process reports copies that it has in full (CopiesHeld). The coordinator decides what may be dropped,
+// and from which step the next attempt goes on. There each process wants what its ranks begin with from those
+// that keep it, and keeps that too. It does so when all have begun the attempt, because a transport knows no
+// other one.
 //
 // Invariants: a part of a step's state is taken, sent and wanted once. Copies are of the present epoch; of
 // another one are only those with which the attempt begins. Pure; one thread.

@@ -2,10 +2,11 @@
 // not have stored it: with that it goes on under a coordinator that was started again
 // (docs/design/recovery.md).
 //
-// What the process says is settled when the coordinator says so (Settled), which it does when it is stored. A
-// coordinator that is started again knows nothing of the rest. So the process tells it how many jobs each
-// rank has been granted, which snapshots and validations it was asked for, and then repeats its unsettled
-// messages. Whatever the former coordinator granted or heard, the process's word counts.
+// A message of the process is settled when the coordinator says so (Settled), which it does once it has
+// stored the message. A coordinator that is started again knows nothing of the rest. So the process tells it
+// how many jobs each rank has been granted, which snapshots and validations it was asked for, and then
+// repeats its unsettled messages. The process's messages count, whatever the former coordinator granted or
+// received.
 //
 // Invariants: completions of unsettled steps are here, or too many were (then the attempt cannot go on under
 // another coordinator before they are settled); a request that comes twice is answered again, and not carried

@@ -10,8 +10,8 @@
 // Invariants:
 //   1. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   2. A grant under another token than the lease's changes nothing.
-//   3. What the process has of a run, and cannot know to be stored, is told again to a coordinator that was
-//      started again (unsettled_work.h, held_copies.h).
+//   3. The process reports again, to a restarted coordinator, all of a run that it cannot know to be stored
+//      (unsettled_work.h, held_copies.h).
 //   4. A message of another run than the present one, or of one that has failed, changes nothing; an Abort is
 //      answered in any case.
 //

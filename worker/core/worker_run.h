@@ -1,19 +1,19 @@
 // Decides, for one run and the ranks of one process, which job each rank starts, and what it publishes and
 // reports.
 //
-// How a job comes to run: the coordinator grants it (claimed, ahead of time); the tensors that come from
-// other processes are wanted; as inputs arrive and earlier jobs end, its count of missing inputs falls to
-// zero; then it is ready, and starts when its rank is idle and it has the smallest priority among the
-// admissible ready jobs (the greedy rule of schedules/dispatch/dispatch.h). Where the schedule has overlapped
-// pairs, the second of a pair also starts while its rank computes the forward alone.
+// A job comes to run in four steps. The coordinator grants it (claimed, ahead of time). The worker wants its
+// tensors that come from other processes. As inputs arrive and earlier jobs end, its count of missing inputs
+// falls to zero. Then it is ready, and starts when its rank is idle and it has the smallest priority among
+// the admissible ready jobs (the greedy rule of schedules/dispatch/dispatch.h). If the schedule has
+// overlapped pairs, the second of a pair also starts while its rank computes the forward alone.
 //
 // A device is given jobs and does them later, in order. There a job is first launched: its rank's thread is
 // free, and the job has ended as far as ranks of this process are concerned, whose jobs the device does
 // behind it, on its outputs and in the memory that it gives up. So the rank starts the next, until as many as
 // the device takes have not been done. The rest of the world learns of a job (completions, notices of order
 // to other ranks, the end of the run) only when it is done. Tensors for other processes are published when
-// the job is launched; their sender waits for their bytes. Where jobs are done when their calls return
-// nothing is launched.
+// the job is launched; their sender waits for their bytes. On a device whose jobs are done when their calls
+// return, no job is launched.
 //
 // Each part of this that has a state of its own is a machine of its own, which this class steps: granted jobs
 // until they can start (pending_jobs.h), the inputs that are wanted (tensor_wants.h), versions of weights

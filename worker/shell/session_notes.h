@@ -1,4 +1,4 @@
-// Writes a worker's log of its session. It is told each message that comes and goes, knows the run that the
+// Writes a worker's log of its session. It sees each message that comes and goes, knows the run that the
 // process serves, and has a line for events that an operator wants to see. Pure but for that; not
 // thread-safe.
 #ifndef WEFT_WORKER_SHELL_SESSION_NOTES_H_
@@ -20,7 +20,8 @@ class SessionNotes {
 
   uint64_t run() const { return run_; }         // run that the process serves; 0 for none
   int32_t process() const { return process_; }  // number of the process; -1 before Welcome
-  // Returns why the coordinator asked the process to end: "" if only this one is to leave. None until then.
+  // Returns why the coordinator asked the process to end: "" if only this one is to leave, nothing before it
+  // asked.
   const std::optional<std::string>& shutdown() const { return shutdown_; }
 
  private:

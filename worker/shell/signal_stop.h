@@ -51,7 +51,7 @@ class SignalStop {
       const std::string name =
           taken_ == 0 ? "the end of its process" : absl::StrCat("SIG", sigabbrev_np(signal));
       const timespec patience{patience_s_, 0};
-      // Where one has to wait for its run, the others are given no other one meanwhile.
+      // All slots ask to leave, so that none is given another run while one still waits for its own.
       const bool any = std::any_of(slots.begin(), slots.end(), [](RunSlot* slot) { return slot->serves(); });
       if (any && patience.tv_sec > 0) {
         for (RunSlot* slot : slots) {

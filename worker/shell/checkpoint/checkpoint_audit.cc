@@ -138,7 +138,7 @@ class Examination {
   std::map<std::string, SafetensorsHeader> headers_;  // of the files that are whole so far
 };
 
-// Reads the index, without which nothing else can be told.
+// Reads the index, without which nothing else can be judged.
 CheckpointAudit BeginAudit(const NamedCheckpoint& named) {
   CheckpointAudit audit;
   audit.named = named;

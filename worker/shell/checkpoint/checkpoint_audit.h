@@ -49,8 +49,8 @@ enum class AuditDepth {
 
 CheckpointAudit AuditCheckpoint(const NamedCheckpoint& named, AuditDepth depth);
 
-// Audits the checkpoints of a path: `folder` itself where it is one, else those in it. Those without an index
-// come first, then in the order in which they were sealed.
+// Audits the checkpoints of a path: `folder` itself if it is one, else those in it. Checkpoints without an
+// index come first, then the others in the order in which they were sealed.
 std::vector<CheckpointAudit> AuditCheckpoints(const std::string& folder, AuditDepth depth);
 
 // The newest checkpoint that a run can go on from.

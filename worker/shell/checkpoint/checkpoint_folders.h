@@ -9,9 +9,9 @@
 // All files of a checkpoint are written aside, by all processes of the run, which may be on several machines
 // that share the file system, into a folder whose name has the attempt in it. When every process has told the
 // coordinator that its files are on the disk, one process alone seals it: it joins slices, writes the index,
-// syncs the folder and renames it. Where a folder of that name is there already, the two change names in one
-// step (renameat2), and the old one is removed then. So nobody has to find out whether others are ready, a
-// folder with the final name is whole, and the old one is never gone before the new one is there.
+// syncs the folder and renames it. If a folder of that name exists, the two change names in one step
+// (renameat2), and the old one is removed then. So nobody has to find out whether others are ready, a folder
+// with the final name is whole, and the old one is never gone before the new one is there.
 //
 // The next run that begins in the folder removes partial folders of killed attempts; a partial folder that is
 // whole but for its name gets that name. A folder that is a symbolic link is not followed. Only files that a

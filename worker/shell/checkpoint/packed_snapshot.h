@@ -2,8 +2,8 @@
 // send it to each other, and reads stages from such tensors.
 //
 // A head of 64 bytes says what follows: the version, the optimizer's steps, the part and the size of the
-// buffers. Behind it lie the flat buffers in the order of StageSnapshot. What a reader takes is checked
-// against the run and the head: DataLoss for bytes that are no snapshot of this stage and step.
+// buffers. Behind it lie the flat buffers in the order of StageSnapshot. A reader checks the bytes against
+// the run and the head: DataLoss for bytes that are no snapshot of this stage and step.
 #ifndef WEFT_WORKER_SHELL_CHECKPOINT_PACKED_SNAPSHOT_H_
 #define WEFT_WORKER_SHELL_CHECKPOINT_PACKED_SNAPSHOT_H_
 

@@ -5,8 +5,8 @@
 // taken. A process takes the same sizes at each snapshot, so it keeps as many bytes as its snapshots had at
 // once.
 //
-// A block is a piece of a MemorySource. From a transport's, other processes of the machine read snapshots in
-// place, and keep what they read after this process has gone.
+// A block is a piece of a MemorySource. If the source is a transport's, other processes of the machine read
+// snapshots in place, and keep what they read after this process has gone.
 //
 // Invariants: blocks are aligned to 4096 bytes; the bytes that are reported are those of all blocks, in use
 // or kept. Threads: any. Ownership: a block lives as long as its tensor, which may outlive this, but not the

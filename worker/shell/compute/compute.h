@@ -60,8 +60,8 @@ using BytesByClass = std::array<int64_t, kMemoryClasses>;
 // Returns a slice of a flat float32 tensor that shares its bytes.
 Tensor Slice(const Tensor& flat, int part, int parts);
 
-// A job whose work the device has been given and may not have done yet. As a fence it is reached when the job
-// has ended.
+// A job whose work the device has been given and may not have done yet. The fence is reached when the job has
+// ended.
 class LaunchedJob : public Fence {
  public:
   struct Figures {
@@ -80,7 +80,7 @@ class RankCompute : public RankPasses, public RankUpdates, public RankWeights, p
   // CPU, where the job has been done when its calls return. Later jobs of the rank may begin at once, and use
   // this one's results: the device keeps the order. The results of the job's calls (tensors, loss) are there
   // once the launched job has been reached. Their arguments may lie in host memory, too: a device with memory
-  // of its own copies them. Whatever a job reads stays until the device has done with it.
+  // of its own copies them. The arguments of a job stay until the device has done with them.
   virtual void BeginJob(const Job& job, bool overlapped) {}
   virtual std::shared_ptr<LaunchedJob> EndJob() { return nullptr; }
 

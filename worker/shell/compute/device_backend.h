@@ -6,8 +6,8 @@
 // `weft_device_backend` (DeviceBackendEntry), and nothing else; both sides are built together, and the
 // version that they exchange says so.
 //
-// Nothing that crosses may depend on hidden state of a library that both have a copy of: only standard types,
-// Status, Tensor and these interfaces do. The backend lives as long as the process.
+// No value that crosses may depend on hidden state of a library of which both have a copy, so only standard
+// types, Status, Tensor and these interfaces cross. The backend lives as long as the process.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_DEVICE_BACKEND_H_
 #define WEFT_WORKER_SHELL_COMPUTE_DEVICE_BACKEND_H_
 
@@ -38,7 +38,7 @@ class DeviceBackend {
 
   virtual const std::string& name() const = 0;  // "cuda:0"
   // Returns the id that tells one piece of hardware from every other one, on any machine, for processes that
-  // share it. As NVML has it.
+  // share it. It is NVML's id.
   virtual const std::string& uuid() const = 0;
 
   // Prepares the calling thread. Call it on every thread that enqueues or moves the device's memory, before

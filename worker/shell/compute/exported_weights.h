@@ -1,8 +1,8 @@
 // Reads the weights of an exported model: parameters and constants by their names in the model's state_dict.
 //
-// The folder's weights.safetensors holds parameters as float32. Of constants, whole numbers are there as
-// int64 and truth values as bytes. Threads: any. Failure: NotFound, InvalidArgument or DataLoss that names
-// the file and the tensor.
+// The folder's weights.safetensors holds parameters as float32. Constants that are whole numbers are int64,
+// and truth values are bytes. Threads: any. Failure: NotFound, InvalidArgument or DataLoss that names the
+// file and the tensor.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_EXPORTED_WEIGHTS_H_
 

@@ -75,7 +75,7 @@ std::string Some(const std::vector<std::string>& names) {
   return names.size() > shown ? absl::StrCat(some, " and ", names.size() - shown, " more") : some;
 }
 
-// What a model wants of a file: tensors with their sizes; frozen parameters, all or none of them; and names
+// Tensors that a model wants from a file, with their sizes; frozen parameters, all or none of them; and names
 // that may be there too.
 struct Wanted {
   std::map<std::string, std::vector<int64_t>> tensors, frozen;

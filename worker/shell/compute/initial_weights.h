@@ -3,7 +3,7 @@
 //
 // The path is one file, or a folder: a checkpoint of Weft, whose names lose the stage in front; files with a
 // `model.safetensors.index.json`, as transformers writes them; or one `model.safetensors`. bfloat16 and
-// float16 are widened to float32, which is exact. Nothing is held but headers. Threads: any. Failure:
+// float16 are widened to float32, which is exact. Only headers are kept in memory. Threads: any. Failure:
 // NotFound, InvalidArgument or DataLoss that names the file and the tensor.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_INITIAL_WEIGHTS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_INITIAL_WEIGHTS_H_

@@ -1,5 +1,5 @@
 // Places the parameters of a model's layers (run/layer_spec.h) in the flat buffer of a stage, with their
-// names in a checkpoint and the seeds of their initial values. No tensor, no LibTorch.
+// names in a checkpoint and the seeds of their initial values. It needs no tensor and no LibTorch.
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
 // `stage01.block0.attention.qkv.weight`, or `stage<ss>.<name in the state_dict>` for an exported model. In a

@@ -17,7 +17,7 @@ struct PluginPermission {
   std::string python = "python3";  // program whose interpreter runs those that are Python
 };
 
-// Before it is called, no library is allowed.
+// Sets what may be loaded. Before it is called, no library is allowed.
 void AllowPlugins(PluginPermission permission);
 bool MayLoadPlugin(const std::string& sha256);
 std::string PythonOfPlugins();

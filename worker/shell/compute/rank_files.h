@@ -23,8 +23,8 @@ class RankFiles {
 
   // Writes the held stage into `folder`: `stage<ss>.safetensors`, and, unless it is of version 0, first
   // `state/stage<ss>.safetensors` (training_state.h), each complete or not at all. Requires the versions that
-  // later steps read. Of a sliced stage each holder writes its slice there, and a holder that finds all of
-  // them joins them into those files. Every holder knows version 0, and the holder of part 0 writes it.
+  // later steps read. If a stage is sliced, each holder writes its slice there, and a holder that finds all
+  // of them joins them into those files. Every holder knows version 0, and the holder of part 0 writes it.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
   // Take what the update that follows in the job writes over and later steps read, for the Snapshot behind

@@ -26,8 +26,8 @@ class RankUpdates {
   // Returns the sum of the gradients of the micro-batches before the job's and of its own, whose memory it
   // takes.
   virtual absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) = 0;
-  // Returns the finished sum of that part; the rank gives it up. Where the rank sums only its own gradients
-  // (StageRole::sums_own), returns what there is, as part 0 of 1.
+  // Returns the finished sum of that part; the rank gives it up. If the rank sums only its own gradients
+  // (StageRole::sums_own), returns its sum, as part 0 of 1.
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
   // Returns the exact sum of squares (sum_of_squares.h) of TakeSum's `sum` for that part, together with

@@ -8,9 +8,9 @@
 // Invariants:
 //   1. Blocks are aligned to 64 bytes, never overlap, and lie in segments of the source.
 //   2. live_bytes()[c] is the sum over live blocks of class c of their size rounded up to 64; peak_bytes()[c]
-//      is the largest value it had. What is tallied as buffers is in no peak until its tally is charged: then
-//      what stays is in the peak of its class, and what went in that of buffers. So the peaks add up to no
-//      more than was alive at a time for the sake of that tally.
+//      is the largest value it had. Blocks that are tallied as buffers are in no peak until their tally is
+//      charged. Then blocks that stay are in the peak of their class, and freed ones in that of buffers. So
+//      the peaks add up to no more than was alive at a time for the sake of that tally.
 //   3. Neighbouring free blocks do not exist: they are one.
 //
 // Threads: every method may be called from any thread. Ownership: shared; each live block holds a share, so

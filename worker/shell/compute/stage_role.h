@@ -13,11 +13,12 @@ struct StageRole {
     kInstalled,  // the rank holds the weights alone; its updates install versions that another rank made
   };
   Holding holding = Holding::kNothing;
-  // The part that the rank holds: the whole, or slice `part` of `parts` (SliceOf). Where it holds a slice,
-  // jobs gather the weights and hand their gradients out, and an update takes the sum of the slice.
+  // The part that the rank holds: the whole, or slice `part` of `parts` (SliceOf). If it holds a slice, jobs
+  // gather the weights and hand their gradients out, and an update takes the sum of the slice.
   int part = 0, parts = 1;
   // True if the rank sums only its own gradients: those of the micro-batches whose backwards run here, in the
-  // order in which these end. Collectives make the sum over the ranks of it. Only where it holds something.
+  // order in which these end. Collectives make the sum over the ranks from it. It is false for a rank that
+  // holds nothing.
   bool sums_own = false;
   // True for a rank that installs versions a step late: it begins with the version before the run's first.
   bool installs_late = false;

@@ -2,8 +2,8 @@
 //
 // A hash is the sum, modulo 2^64, of the hashes (XXH3, 64 bits) of the blocks of 64 bytes, each with its
 // number in the whole as the seed. So the hash of a slice (SliceOf, which cuts between blocks) is a summand
-// of that of the whole, whoever holds it; one bit that differs changes the sum. It finds faults, and is no
-// protection against forgery. Reads at about the speed of memory. Pure; any thread. Host memory only.
+// of that of the whole, whichever rank holds it; one bit that differs changes the sum. It finds faults, and
+// is no protection against forgery. Reads at about the speed of memory. Pure; any thread. Host memory only.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_VALUE_HASH_H_
 #define WEFT_WORKER_SHELL_COMPUTE_VALUE_HASH_H_
 
@@ -24,8 +24,8 @@ inline constexpr size_t kHashBlockBytes = 64;
 uint64_t HashBytes(const void* data, size_t bytes, uint64_t first = 0);
 
 // Returns the hash of a tensor, or of part `part` of `parts` of a flat buffer of `elements` float32
-// (SliceOf), as a summand of the whole's. Nothing for an empty tensor, and for one that is not in host memory
-// or may not be there yet.
+// (SliceOf), as a summand of the whole's. Returns nothing for an empty tensor, and for one that is not in
+// host memory or may not be there yet.
 std::optional<uint64_t> HashTensor(const Tensor& tensor);
 std::optional<uint64_t> HashSlice(const Tensor& slice, int64_t elements, int part, int parts);
 

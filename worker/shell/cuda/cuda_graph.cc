@@ -130,7 +130,7 @@ void ReleaseUnusedMemory(const std::function<void()>& let_go) {
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) return;
   {
     MutexLock lock(OneAtATime());
-    // The device has failed: the next call is told.
+    // The device has failed: the next call reports it.
     if (cudaDeviceSynchronize() != cudaSuccess) return;
   }
   let_go();

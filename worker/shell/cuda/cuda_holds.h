@@ -1,4 +1,4 @@
-// Keeps memory that a GPU was told to use until it has used it.
+// Keeps memory that enqueued work of a GPU uses until the work is done.
 //
 // A tensor's last owner may go while the job or copy that reads it is in flight. Memory that is read on
 // another stream than the one in whose order it is freed (blocks of LibTorch's allocator, host memory, memory
@@ -26,7 +26,7 @@ class CudaHolds {
   using Owners = std::vector<std::shared_ptr<void>>;
 
   void Add(std::shared_ptr<CudaFence> until, Owners owners);
-  // Releases owners whose fences have been reached. Not while the calling thread captures.
+  // Releases owners whose fences have been reached. Do not call it while the calling thread captures.
   void Trim();
 
  private:

@@ -107,7 +107,7 @@ absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass mem
   };
   absl::Status made = Guarded("making a flat tensor", make);
   if (absl::IsResourceExhausted(made)) {
-    // Memory that other streams read is kept until somebody looks.
+    // Memory that other streams read is kept until the next look.
     ReleaseUnused();
     made = Guarded("making a flat tensor", make);
   }

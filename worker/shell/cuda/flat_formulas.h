@@ -3,7 +3,7 @@
 //
 // The formulas are elementwise.cc's and sum_of_squares.cc's, operation by operation. A test compares them on
 // the host, bit by bit, so that only one question remains for a GPU: whether it rounds as IEEE 754 says. It
-// does where the compiler was told so (weft_exact_arithmetic): no contraction to fused multiply-adds
+// does if the compiler has these flags (weft_exact_arithmetic): no contraction to fused multiply-adds
 // (-fmad=false), division and square root correctly rounded (-prec-div, -prec-sqrt), denormals kept
 // (-ftz=false). Only the bits of a NaN that comes of a NaN may differ. C++17, since nvcc compiles it;
 // includes nothing that needs more. Pure.

@@ -21,7 +21,8 @@ namespace weft {
 
 class LateRelease {
  public:
-  // Returns the same tensor, whose owner comes to TakeDropped when its last copy is gone. Once is enough.
+  // Returns the same tensor, whose owner comes to TakeDropped when its last copy is gone. Guarding a tensor
+  // once is enough.
   Tensor Guard(Tensor tensor);
   // Returns the owners that have been dropped since the last call.
   std::vector<std::shared_ptr<void>> TakeDropped();

@@ -1,10 +1,10 @@
 // Implements communicators of one GPU over NCCL (communicator.h).
 //
-// A group is one communicator, made and used without blocking: every call of NCCL returns at once, and
-// whoever asks a fence, or whether a group has joined, moves things on. All operations of the device go
-// through one line, in the order in which they were given, on one stream of their own: with operations of
-// several groups on one GPU, that order, the same on all of them, is what keeps them from waiting for each
-// other in a circle (schedules/sync/joint_order.h says where it comes from).
+// A group is one communicator, made and used without blocking: every call of NCCL returns at once, and a call
+// that asks a fence, or whether a group has joined, makes progress. All operations of the device go through
+// one line, in the order in which they were given, on one stream of their own: with operations of several
+// groups on one GPU, that order, the same on all of them, is what keeps them from waiting for each other in a
+// circle (schedules/sync/joint_order.h says where it comes from).
 //
 // An operation has until its deadline from the moment when it is given. An operation that is late, an
 // asynchronous error of NCCL, or Abort ends the group: its communicator is aborted, which ends its kernels on

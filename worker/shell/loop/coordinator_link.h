@@ -16,7 +16,7 @@ class CoordinatorLink {
   virtual void Send(FromWorker message) = 0;
   // Appends the messages that have arrived. Returns false when the link is lost for good: status() says why.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
-  // As Drain, for a caller that has nothing to do until a message comes, and asks again and again.
+  // Does what Drain does, for a caller that polls again and again because it has nothing else to do.
   virtual bool Await(std::vector<FromCoordinator>* messages) { return Drain(messages); }
   virtual absl::Status status() const = 0;
   // Registers anew, with a session of its own and without the messages of the one before, with a coordinator

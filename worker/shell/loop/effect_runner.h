@@ -4,9 +4,9 @@
 // It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h), what
 // all ranks do together (rank_rounds.h), jobs from their start to their end (started_jobs.h), tensors
 // (tensor_exchange.h), what a device has been given (device_work.h), its communicators (communicators.h), the
-// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). What remains here is the
-// life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
-// jobs, and is forgotten when nothing of it is in progress any more.
+// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). This class itself leads
+// the life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
+// jobs, and is forgotten when none of its work is in progress any more.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).
@@ -92,7 +92,7 @@ class EffectRunner {
 
   // Ends the writer of snapshots (SnapshotWriter::End). Call without the lock.
   bool EndSnapshots(int64_t until) { return saver_.End(until); }
-  // Starts the time in which the device has to come to an end. False once that is over.
+  // Starts the time in which the device has to come to an end. Returns false once that time is over.
   bool AwaitsDevice(int64_t now);
   // Says which work the device has not done. Requires that there is some.
   absl::Status DeviceNotDone(int64_t now) const;

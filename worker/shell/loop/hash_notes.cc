@@ -149,7 +149,7 @@ void NoteResults(const JobTask& task, RankCompute& compute, JobOutcome* outcome)
   const int version = task.start.version + 1;
   const absl::StatusOr<Tensor> made = compute.Weights(job.stage, version);
   if (!made.ok()) return;
-  // What is installed late was made with the version of an earlier step: it counts as received.
+  // Weights that are installed late were made with the version of an earlier step: they count as received.
   ValueHash value{HashedValue::kWeights, /*received=*/version <= job.step};
   if (value.received) value.source = version;
   value.part = job.member;

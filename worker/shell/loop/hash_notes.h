@@ -1,7 +1,7 @@
 // Takes the hashes of a job's values, in a run that records them (`record: hashes`).
 //
-// Hashed are a job's results, and its inputs that came from other processes, as they arrived, so that a
-// transfer that changed a bit is told from a computation that did. Values in a device's memory are left out.
+// It hashes a job's results, and its inputs that came from other processes, as they arrived. So a transfer
+// that changed a bit is distinguished from a computation that did. Values in a device's memory are left out.
 // Called within the job, on its thread. The functions append to the job's outcome; all but HashTaskFor
 // require that the task has hashes to take.
 #ifndef WEFT_WORKER_SHELL_LOOP_HASH_NOTES_H_

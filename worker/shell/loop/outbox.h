@@ -23,7 +23,7 @@ class Outbox {
  public:
   explicit Outbox(CoordinatorLink& link) : link_(link) {}
 
-  // Queues a message. Returns true if it is the first completion that waits: somebody has to send it soon.
+  // Queues a message. Returns true if it is the first completion that waits: a thread has to send it soon.
   bool Send(FromWorker message);
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.

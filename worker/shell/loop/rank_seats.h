@@ -1,7 +1,7 @@
 // Seats the ranks of a run: each has a seat, which does one task at a time, with the rank's compute and the
 // figures of what it sent and kept.
 //
-// Where the schedule has overlapped pairs a rank has a second seat, for the jobs that start beside a forward.
+// If the schedule has overlapped pairs, a rank has a second seat, for the jobs that start beside a forward.
 // The device orders the second of a pair by what the first waits for, so it must hear of the first first: a
 // job beside a forward is held until that has begun.
 //

@@ -112,7 +112,7 @@ class SessionLink final : public CoordinatorLink {
     }
     Send(Leaving{reason});
   }
-  // As SessionNotes::shutdown.
+  // Returns SessionNotes::shutdown.
   std::optional<std::string> shutdown() const {
     MutexLock lock(mu_);
     return notes_.shutdown();

@@ -38,7 +38,7 @@ class SnapshotWriter {
   ~SnapshotWriter();
 
   // Forgets what waits, and waits until `until` for what is being written. False if a file system holds a
-  // thread for longer, which is then left to itself. Nothing may be written afterwards.
+  // thread for longer, which is then left to itself. No snapshot may be added afterwards.
   bool End(int64_t until);
 
   // Writes a piece to its place. Its bytes are there. Called on two threads at a time.
@@ -48,7 +48,7 @@ class SnapshotWriter {
   // Writes a piece of a step that was announced and has not failed; drops any other.
   void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
   void Seal(uint64_t run, int step, std::function<absl::Status()> work);
-  // Does what snapshots need later. Nothing is reported of it.
+  // Does work that later snapshots need, and reports nothing.
   void Prepare(std::function<void()> work);
 
   // Forgets waiting pieces, and reports nothing about writes in progress.

@@ -2,11 +2,10 @@
 // this process. It completes checkpoints and validates weights that were kept aside, too.
 //
 // Behind an update that the core marked, the job's thread hands over what it took. Threads of their own write
-// it (snapshot_writer.h, validator.h) and report when a step is complete, or why it is not. What was taken
-// lies in memory that stays for the next snapshot of the attempt (snapshot_memory.h). Copies outlive the
-// attempt (kept_copies.h): the next one may begin with them. So what a run with redundancy takes lies in
-// memory that the process's peer maps: on one machine both keep the same bytes, and neither copies them
-// again.
+// it (snapshot_writer.h, validator.h) and report when a step is complete, or why it is not. Snapshots lie in
+// memory that stays for the next one of the attempt (snapshot_memory.h). Copies outlive the attempt
+// (kept_copies.h): the next one may begin with them. So the snapshots of a run with redundancy lie in memory
+// that the process's peer maps: on one machine both keep the same bytes, and neither copies them again.
 //
 // Invariants: what is written belongs to the run and the attempt that BeginRun named. Nothing is reported of
 // what Cancel forgot.

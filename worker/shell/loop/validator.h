@@ -2,7 +2,8 @@
 // the process's work.
 //
 // The coordinator gives one at a time (coordinator/core/checkpoints.h). The validator reports about once a
-// second how far it has come, so that a long one can be told from one that hangs; then its end, once.
+// second how far it has come, so that a long one can be distinguished from one that hangs; then its end,
+// once.
 //
 // Threads: any may call; `report` is called on the validator's thread without a lock, and may call back. The
 // thread starts with the first work. Failure: is reported; nothing else stops.

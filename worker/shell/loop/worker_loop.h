@@ -1,10 +1,10 @@
 // Runs the worker process: takes messages and events, has them handled, and ends when told to.
 //
-// It is the host of the threads that compute and drive (work_threads.h). Whoever drives polls the session,
-// the device and the transport in turn; the effect runner steps the core with what they bring
+// It is the host of the threads that compute and drive (work_threads.h). The driving thread polls the
+// session, the device and the transport in turn; the effect runner steps the core with what they bring
 // (effect_runner.h). Messages to the coordinator leave by the outbox (outbox.h).
 //
-// Where a device is given jobs ahead, a driver does not block for longer than it takes to notice that one is
+// If a device is given jobs ahead, a driver does not block for longer than it takes to notice that one is
 // done, and each seat has a thread of its own, because a device's libraries keep memory for each thread.
 //
 // Everything but computing happens under one lock; ranks begin and end outside it, on the threads. The time

@@ -25,7 +25,7 @@ class MemorySource {
 
 // Takes memory from the system, of a multiple of `alignment` bytes; std::free gives it back. A large block
 // lies on large pages where there are any: filling it for the first time, as the copy of a snapshot does,
-// takes several times as long on small ones. Null when there is none.
+// takes several times as long on small ones. Returns null if there is no memory.
 void* AllocatePages(size_t alignment, size_t bytes);
 
 // Ordinary page-aligned memory (AllocatePages).

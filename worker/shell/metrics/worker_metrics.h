@@ -1,7 +1,7 @@
 // Serves the /metrics of a worker process: memory by class, busy time by kind, idle time by cause, transfers,
 // and the state of the GPU where there is one.
 //
-// Figures are read when somebody asks, so that serving costs nothing in between.
+// Figures are read at each request, so that serving costs nothing in between.
 #ifndef WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 #define WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 
@@ -20,7 +20,7 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // What is asked for the figures, and for why the process is of no use, from any thread.
+  // Functions that return the figures, and the reason why the process is of no use; called from any thread.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;

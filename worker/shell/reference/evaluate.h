@@ -2,8 +2,8 @@
 // of a data set, each once.
 //
 // All layers in one process, without a graph: batch norms by their running averages, nothing dropped; an
-// exported model as its module in evaluation mode, in batches of the size of a micro-batch. Which cut into
-// stages wrote the checkpoint does not matter, nor do the run's schedule and training.
+// exported model as its module in evaluation mode, in batches of the size of a micro-batch. The cut into
+// stages of the checkpoint does not matter, nor do the run's schedule and training.
 #ifndef WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 #define WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 

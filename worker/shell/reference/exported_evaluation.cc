@@ -28,7 +28,7 @@ absl::Status ExportedEvaluation::Load(const Checkpoint& checkpoint) {
     const at::Tensor host = at::empty(tensor.sizes, c10::kFloat);
     std::memcpy(host.mutable_data_ptr<float>(), values.data(), values.size() * sizeof(float));
     absl::StatusOr<at::Tensor> there = device_.ToDevice(host.to(TorchTypeOf(tensor.type)));
-    // As in PyTorch's module: operations may take another way for what is trained.
+    // Parameters require gradients as in PyTorch's module: operations may take another way for trained ones.
     if (there.ok()) parameters_.push_back(there->detach().set_requires_grad(trained));
     return there.status();
   };

@@ -1,9 +1,9 @@
 // Computes the figures of an exported model, batch by batch, by the graph of its evaluation.
 //
 // The graph is that of the module in evaluation mode, and has no cuts: dropout is off where the module turns
-// it off, and batch norms read the running averages. What it draws itself depends on the run's seed, the
-// number of the batch and the place in the graph. A figure that is a mean counts once for each sample of its
-// batch; one with a count is summed, and its count too (run/exported_model.h).
+// it off, and batch norms read the running averages. Random numbers that it draws depend on the run's seed,
+// the number of the batch and the place in the graph. A figure that is a mean counts once for each sample of
+// its batch; one with a count is summed, and its count too (run/exported_model.h).
 //
 // Private to the adapter of LibTorch. One thread, under a NoGradGuard. Failure: of the device, with its
 // words; LibTorch's exceptions pass.

@@ -7,13 +7,13 @@
 // theta_{t+1} = theta_t - lr/B * sum over b of grad f_b(theta_hat_{t,b})
 //
 // (or the optimizer's step in place of lr), with theta_hat made stage by stage of theta_t and its forebears.
-// Which of them is written down here once more, not taken from the schedules. What the loop shares with the
-// runtime are the layers, their initial values and the places of parameters in flat buffers (kernels of GPUs
+// The choice of version is written down here once more, not taken from the schedules. The loop shares with
+// the runtime the layers, their initial values and the places of parameters in flat buffers (kernels of GPUs
 // may depend on alignment), the optimizer's arithmetic and the data readers. In bfloat16 each step's weights
-// are narrowed for the layers, and gradients are widened before they are summed. Writes
-// `checkpoint-0/`, what the run file's `checkpoint` asks for on the way, and `checkpoint/` into `out_dir`
-// (none if it is empty), with the names of the run's stages. Validates as the run file's `validate` says. A
-// run that goes on reads its checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
+// are narrowed for the layers, and gradients are widened before they are summed. Writes `checkpoint-0/`, what
+// the run file's `checkpoint` asks for on the way, and `checkpoint/` into `out_dir` (none if it is empty),
+// with the names of the run's stages. Validates as the run file's `validate` says. A run that goes on reads
+// its checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
 #ifndef WEFT_WORKER_SHELL_REFERENCE_REFERENCE_H_
 #define WEFT_WORKER_SHELL_REFERENCE_REFERENCE_H_
 
@@ -54,8 +54,8 @@ struct ReferenceCheckpoints {
   std::function<void(const JobHashes& job)> hashed;
 };
 
-// Checks that LibTorch takes the graphs of the run's model; OK for built-in ones. InvalidArgument names layer,
-// operation and line.
+// Checks that LibTorch takes the graphs of the run's model; OK for built-in ones. InvalidArgument names
+// layer, operation and line.
 absl::Status CheckExportedModel(const RunSpec& run);
 
 // Trains on the backend's device or, without one, on the CPU. `on_step` is called after each step; false ends

@@ -79,8 +79,8 @@ absl::StatusOr<std::vector<float>> TrainedModel::ScoresAfter(const std::vector<i
   return std::vector<float>(scores, scores + made->numel());
 }
 
-// One row of scores a prediction. A gpt may be given fewer tokens than its context has: the first positions
-// are theirs.
+// Returns one row of scores for each prediction. A gpt may be given fewer tokens than its context has: the
+// first positions are theirs.
 at::Tensor TrainedModel::Scores(const at::Tensor& inputs) const {
   MaskKey key;
   key.training = false;

@@ -1,7 +1,7 @@
 // Loads the model of a checkpoint, all of its layers in one process, without a graph: batch norms by their
 // running averages, nothing dropped.
 //
-// Which cut into stages wrote the checkpoint does not matter, nor do the run's schedule and training. Private
+// The cut into stages of the checkpoint does not matter, nor do the run's schedule and training. Private
 // to the adapter of LibTorch. One thread, under a NoGradGuard. Failure: of the device, with its words;
 // LibTorch's exceptions pass.
 #ifndef WEFT_WORKER_SHELL_REFERENCE_TRAINED_MODEL_H_

@@ -181,7 +181,7 @@ absl::Status CheckGraphs(const RunSpec& run) {
     fits = CheckLayer(*exported, exported->model->count, 0, samples, {c10::kLong, c10::kFloat}, &counts);
   if (fits.ok() && exported->model->evaluation != nullptr)
     fits = CheckLayer(*exported, exported->model->evaluation, 0, samples, {c10::kDouble}, &figures);
-  // Where an operation has no form without bytes, the first forward will tell.
+  // If an operation cannot run without data, the first forward checks the sizes.
   return absl::IsUnimplemented(fits) ? absl::OkStatus() : fits;
 }
 

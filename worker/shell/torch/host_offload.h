@@ -37,7 +37,7 @@ class OffloadedTensor {
  public:
   OffloadedTensor(RankDevice& device, Tensor host);
 
-  // Begins to bring them back. Only where the device has memory of its own.
+  // Begins to bring them back. Call it only if the device has memory of its own.
   void Begin();
   // Gives up a copy that was begun and not taken.
   void Forget() { arriving_ = {}; }

@@ -2,7 +2,7 @@
 //
 // A loss may be a sum with a count, as of the labels that are no filling (run/exported_model.h). The mean
 // over a whole step is the sum over all micro-batches, divided by the count over all of them; a mean of the
-// micro-batches' means would weigh them alike. The count depends on the data alone. So whoever runs the last
+// micro-batches' means would weigh them alike. The count depends on the data alone. So the rank with the last
 // layer counts all micro-batches of the step first, and divides each sum by `count / B`: the mean over the B
 // micro-batches, by which losses and gradients are put together everywhere, is then the mean of the step.
 //

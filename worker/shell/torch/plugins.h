@@ -23,8 +23,8 @@ namespace weft {
 
 // Loads those libraries that this process does not have yet. PermissionDenied for one that it may not load;
 // InvalidArgument for a file that cannot be read, has another hash, is no library or is Python that fails;
-// FailedPrecondition where the process has another version of it, or no fitting Python. Nothing is loaded
-// where the first of them fails.
+// FailedPrecondition where the process has another version of it, or no fitting Python. If the first of them
+// fails, none is loaded.
 absl::Status LoadPlugins(const std::vector<PluginSpec>& plugins);
 
 // Returns true for an operation that a loaded library has registered.

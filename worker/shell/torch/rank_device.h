@@ -81,8 +81,8 @@ class RankDevice : public FlatMemory {
   // ---- Copies.
 
   // Copy on the copy streams, behind `tensor.ready` and the work that the calling thread has enqueued. The
-  // result's `ready` says when it is there; the source stays until then. Where is_host(), ToHost for
-  // kTransfer and ToDevice return the tensor itself.
+  // result's `ready` says when it is there; the source stays until then. If is_host(), ToHost for kTransfer
+  // and ToDevice return the tensor itself.
   virtual absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) = 0;
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) = 0;
   // Makes host memory that the device copies from fast; for data. Undefined content.
@@ -97,7 +97,7 @@ class RankDevice : public FlatMemory {
   virtual void BeginJob(const Job& job, bool overlapped) = 0;
   virtual std::shared_ptr<LaunchedJob> EndJob() = 0;
   // Report figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and
-  // the norm of a sum of squares, `limbs`, not a number where that has none. Only where !is_host().
+  // the norm of a sum of squares, `limbs`, not a number if that has none. Call them only if !is_host().
   virtual void ReportLoss(const at::Tensor& loss) = 0;
   virtual void ReportSquares(const Tensor& limbs) = 0;
 
@@ -117,7 +117,7 @@ class RankDevice : public FlatMemory {
   // stays its own as long as the result lives. Returns null where the device cannot capture beside its
   // present work; then `work` has not run. After a failure, of memory or of something that cannot be
   // captured, it has run in part, and the job goes on. Work that was captured together shares memory: `with`,
-  // or null. To be replayed on this lane.
+  // or null. The result is replayed on this lane.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& /*work*/,
                                                                 CapturedWork* /*with*/) {
     return nullptr;

@@ -14,8 +14,8 @@
 //      them: those that are held, and the one that the last update wrote over, which BeginSnapshot or
 //      BeginSave took before it.
 //
-// Private to the adapter of LibTorch. One a rank. Threads: one call at a time, and no update of the stage
-// beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
+// Private to the adapter of LibTorch. Each rank has one. Threads: one call at a time, and no update of the
+// stage beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
 // FailedPrecondition where the rank does not hold what the files need; of writing, naming the file.
 #ifndef WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
 #define WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
@@ -46,7 +46,7 @@ class StageFiles {
       : run_(run), device_(device), rules_(StateRulesOf(run)) {}
 
   // Makes the state that the rank holds of the stage when the run begins: weights, and, unless another rank
-  // updates them, the optimizer's state. Nothing yet where it is to come from memory.
+  // updates them, the optimizer's state. Makes nothing yet if the state is to come from memory.
   absl::Status Begin(HeldStage* stage);
   // Keeps the state that was in memory for the stage's Begin.
   void Keep(int stage, std::shared_ptr<const KeptStage> kept) { kept_[stage] = std::move(kept); }

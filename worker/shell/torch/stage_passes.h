@@ -13,7 +13,7 @@
 //   2. Masks and data depend on the job alone, so a forward that runs again has the bits of the first time,
 //      and so have a captured pass (torch_graphs.h) and one whose activations waited on the host
 //      (host_offload.h).
-//   3. What a forward keeps is charged to activations; a backward's own memory to buffers.
+//   3. Memory that a forward keeps is charged to activations; a backward's own memory to buffers.
 //   4. A pass is kept only if its forward succeeded.
 //
 // Private to the adapter of LibTorch. Ownership: passes are the stage's; all that the constructor is given

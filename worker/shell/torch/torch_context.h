@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// What a run holds while its ranks compute.
+// Settings that a run holds while its ranks compute.
 using PreparedRun = std::shared_ptr<const ProcessSettings>;
 
 // Prepares LibTorch for the run's precision, kernels and model. Call it when a run begins, before its ranks

@@ -48,7 +48,7 @@ struct PassShape {
 class CapturedPass {
  public:
   // Captures a pass with these weights, over inputs and targets of these sizes, having run it without if
-  // `warm`. Null where the device does not capture now. Failure: of RankDevice::Capture.
+  // `warm`. Returns null if the device does not capture now. Failure: of RankDevice::Capture.
   static absl::StatusOr<std::shared_ptr<CapturedPass>> Capture(RankDevice& device, const PassShape& shape,
                                                                std::shared_ptr<StageWeights> weights,
                                                                const std::vector<at::Tensor>& inputs,

@@ -58,7 +58,7 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
     while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
   }
   read.clear();
-  // What leaves the stage is contiguous.
+  // Tensors that leave the stage are contiguous.
   return targets.defined() ? Loss(values.back(), targets, key.math) : values.back().contiguous();
 }
 

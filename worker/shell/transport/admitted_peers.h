@@ -4,9 +4,9 @@
 // has not come by the next attempt. Setting the filter takes time in proportion to all who are admitted, so
 // it is set once for many.
 //
-// Invariant: every process that was added and not removed may connect. Where the filter cannot be set anew
-// for one that is removed, too many may connect, never too few.
-// Not thread-safe. Failure: of the filter, where a process is added.
+// Invariant: every process that was added and not removed may connect. If the filter cannot be set anew after
+// a removal, too many processes may connect, never too few. Not thread-safe. Failure: of the filter, where a
+// process is added.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_ADMITTED_PEERS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_ADMITTED_PEERS_H_
 

@@ -77,7 +77,7 @@ class HeldOffers {
   void ReleaseAllOf(uint64_t consumer) {
     ReleaseIf([consumer](const HeldOffer& o) { return o.consumer == consumer; });
   }
-  // Releases the copies of other epochs, which nobody asks for again. What is read in place stays.
+  // Releases the copies of other epochs, which nobody asks for again. Offers that are read in place stay.
   void BeginEpoch(uint64_t run, uint64_t epoch) {
     ReleaseIf([run, epoch](const HeldOffer& o) {
       return !o.in_place && (o.key.run != run || o.key.epoch != epoch);

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Returns the message, without its sender. What is read in place lies in the memory.
+// Returns the message, without its sender. A tensor that is read in place lies in `memory`.
 inline TransportMessage OfferMessage(const HeldOffer& held, uint64_t offer, int64_t now,
                                      MappedMemory& memory) {
   TransportMessage message;

@@ -6,7 +6,7 @@
 // it accepts keeps the program of that moment. A dropped attempt to connect is repeated by the kernel of the
 // sender after a second, so a peer that is admitted a little late still connects.
 //
-// An address is 4 bytes (IPv4) or 16 (IPv6) in network order. Not kept away: whoever sends from an admitted
+// An address is 4 bytes (IPv4) or 16 (IPv6) in network order. It does not keep away senders from an admitted
 // address, as other users of a peer's machine.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_PEER_FILTER_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_PEER_FILTER_H_

@@ -28,8 +28,8 @@ class ReceiveWatch {
   // The least number of looks in vain, since this process may have been stopped itself.
   static constexpr int kLooks = 100;
 
-  // Notes that a message arrived, or that there is nothing to be read. That UCX did something is no sign of
-  // it: it also looks after its connections now and then.
+  // Notes that a message arrived, or that there is nothing to be read. Progress of UCX is no sign of a
+  // message: it also looks after its connections now and then.
   void Moves() { looks_ = 0; }
   // Notes a look that found nothing although there is something.
   void LookedInVain(int64_t now) {

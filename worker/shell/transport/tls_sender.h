@@ -1,8 +1,8 @@
 // Sends messages to one peer over a TLS connection that this side opens: connects, makes the handshake,
 // checks who the peer is, then writes frames (message_frame.h) as fast as the socket takes them.
 //
-// Small messages are gathered into one record of TLS; a large payload is written from where it lies. Nothing
-// comes back on the connection but its end, by which a lost peer is noticed.
+// Small messages are gathered into one record of TLS; a large payload is written from where it lies. Only the
+// end of the connection comes back on it; it shows that a peer is lost.
 //
 // Not thread-safe. It owns the socket. Payloads stay the caller's until they are in `sent`. Failure: once
 // failure() is not OK, every message that was or will be given to it is in `sent` with that cause.

@@ -263,7 +263,7 @@ std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, 
   return std::nullopt;
 }
 
-// A want that comes again is kept once, and is no fault. One that is early will come once more.
+// A want that comes again is kept once, and is no fault. An early want will come once more.
 std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok,
                                               bool again) {
   const std::optional<PeerId> peer = PeerOf(sender);
@@ -314,7 +314,7 @@ void TransferTable::AdmitEarlyWants() {
   waiting.swap(early_wants_);
   for (EarlyWant& want : waiting) {
     if (OnWant(want.sender, want.key, want.in_place_ok)) {
-      // Nothing can be offered yet to a peer, or in an epoch, that is new.
+      // A new peer, or a new epoch, has no offers yet.
       std::fprintf(stderr, "weft: transfer table: an early want met an offer: %s\n",
                    Describe(want.key).c_str());
       std::abort();

@@ -9,11 +9,10 @@
 //
 // Invariants:
 //   1. A want ends once: Take, Cancel, FailPeer, LandingFailed, or silently by BeginEpoch. It has no
-//   deadline:
-//      its tensor may be long in the making. It is asked for again now and then (AskAgain), in case that a
-//      message was lost.
+//      deadline: its tensor may be long in the making. It is asked for again now and then (AskAgain), in case
+//      that a message was lost.
 //   2. An offer is handed out for delivery at most once.
-//   3. Nothing of an epoch other than the current one is matched.
+//   3. Wants and offers of an epoch other than the current one are not matched.
 //
 // Not thread-safe. Results are ordered by key, never by hash.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_

@@ -6,8 +6,8 @@
 // the producer's memory) where the two processes share memory and the bytes lie in memory of this transport's
 // MemorySource, else by a copy into memory of the consumer's MemorySource.
 //
-// UcxTransport (ucx_transport.h) serves worker processes, which make it in worker/shell/main.cc. The
-// loopback transport (loopback_transport.h) serves tests. Both match wants and offers by transfer_table.h.
+// UcxTransport (ucx_transport.h) serves worker processes; worker/shell/run_slot.cc makes it. The loopback
+// transport (loopback_transport.h) serves tests. Both match wants and offers by transfer_table.h.
 //
 // Invariants:
 //   1. A key arrives at most once, with the length, shape and place that the producer offered, checked before

@@ -3,8 +3,8 @@
 // A payload of device memory always goes by rendezvous, so that its destination is known before a byte comes,
 // and this side never reads or writes it on the host. UCX finds out the kind of memory by asking the driver.
 //
-// UCX trusts whoever can connect to it; peer_filter.h says who can. It installs no signal handlers. A broken
-// link also completes its landings with the cause.
+// UCX trusts every process that can connect to it; peer_filter.h says which can. It installs no signal
+// handlers. A broken link also completes its landings with the cause.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_
 

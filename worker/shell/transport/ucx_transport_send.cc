@@ -76,7 +76,7 @@ void UcxTransport::SendOffer(uint64_t offer) {
                    {held.tensor.data, held.tensor.bytes, held.tensor.place, offer});
 }
 
-// A send that failed while the link lives did not arrive: the consumer asks again. Where the link has failed
+// A send that failed while the link lives did not arrive: the consumer asks again. If the link has failed
 // too, it reports that itself.
 void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) { held_.EndSending(token); }
 
