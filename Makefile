@@ -17,7 +17,7 @@ new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
 configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
-.PHONY: help setup build run test nightly fuzz bench bundle install deb wheel checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test nightly fuzz bench bundle install deb image wheel checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -62,6 +62,9 @@ install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: pr
 
 deb: build ## Pack a Debian package into build/weft_VERSION_amd64.deb
 	@deploy/deb.sh $(BUILD)
+
+image: build ## Build a container image with LibTorch by podman, buildah or docker (DEVICE=cuda: with LibTorch's CUDA half)
+	@deploy/image.sh $(BUILD) $(DEVICE)
 
 wheel: bundle ## Pack the same and the Python package as a wheel, build/weft-VERSION-py3-none-manylinux_.._x86_64.whl
 	@python3 deploy/wheel.py $$(ls -d build/weft-*-linux-x86_64) build

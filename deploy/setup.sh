@@ -18,7 +18,7 @@ packages=(
 needs=${1:-test}
 case $needs in
   run) ;;
-  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc) ;;&
+  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc buildah mmdebstrap) ;;&
   all) packages+=(clang clang-tidy clang-format libclang-rt-14-dev) ;;
   test) ;;
   *) echo "usage: deploy/setup.sh [run|test|all]" >&2 && exit 64 ;;
