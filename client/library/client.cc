@@ -104,10 +104,15 @@ class Client::Connection {
 
   RunsClient& runs() const { return *runs_; }
 
+  // Notes that the coordinator has answered, and returns what it says.
+  template <typename T>
+  absl::StatusOr<T> Heard(absl::StatusOr<T> answer) {
+    if (answer.ok()) known_ = true;
+    return answer;
+  }
+
   absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) {
-    absl::StatusOr<uint64_t> run = SubmitPatiently(*runs_, request, patience_ns_);
-    if (run.ok()) known_ = true;
-    return run;
+    return Heard(SubmitPatiently(*runs_, request, patience_ns_));
   }
 
   absl::StatusOr<Run> Follow(uint64_t id, const std::function<bool(const Run&)>& hear, int64_t until_ns) {
@@ -163,28 +168,28 @@ absl::StatusOr<uint64_t> Client::Submit(const Submission& submission) {
 }
 
 absl::StatusOr<Client::Run> Client::Get(uint64_t run) {
-  const absl::StatusOr<RunInfo> info = connection_->runs().Get(run);
+  const absl::StatusOr<RunInfo> info = connection_->Heard(connection_->runs().Get(run));
   if (!info.ok()) return info.status();
   return PublicRun(*info);
 }
 
 absl::StatusOr<std::vector<Client::Run>> Client::List() {
-  return EachOf(connection_->runs().List(), PublicRun);
+  return EachOf(connection_->Heard(connection_->runs().List()), PublicRun);
 }
 
 absl::StatusOr<std::vector<Client::Worker>> Client::ListWorkers() {
-  return EachOf(connection_->runs().ListWorkers(), PublicWorker);
+  return EachOf(connection_->Heard(connection_->runs().ListWorkers()), PublicWorker);
 }
 
 absl::StatusOr<Client::Run> Client::Cancel(uint64_t run, const std::string& reason, bool save) {
-  const absl::StatusOr<RunInfo> info = connection_->runs().Cancel(run, reason, save);
+  const absl::StatusOr<RunInfo> info = connection_->Heard(connection_->runs().Cancel(run, reason, save));
   if (!info.ok()) return info.status();
   return PublicRun(*info);
 }
 
 absl::StatusOr<Client::LogPart> Client::Logs(uint64_t run, LogPlace* place, std::optional<int> rank) {
   RunsClient::LogPlace at{place->log, place->after};
-  absl::StatusOr<RunLogPart> part = connection_->runs().Logs(run, rank.value_or(-1), &at);
+  absl::StatusOr<RunLogPart> part = connection_->Heard(connection_->runs().Logs(run, rank.value_or(-1), &at));
   if (!part.ok()) return part.status();
   *place = {at.log, at.after};
   return PublicLog(*std::move(part));
