@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "schedules/families/families.h"
+#include "tests/process/breaking_proxy.h"
 #include "tests/process/command.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
@@ -162,6 +163,29 @@ TEST_F(ClientLibrary, Logs_ContinueBehindThePlace) {
   EXPECT_EQ(part->lines[0].writer, "coordinator");
   EXPECT_EQ(place.after, part->lines.back().number);
   EXPECT_TRUE(client->Logs(run, &place)->lines.empty());
+}
+
+TEST(ClientLibraryWatch, ConnectionBreaks_GoesOn) {
+  CoordinatorServerOptions options;
+  options.listen = {"127.0.0.1:0"};
+  options.planner = QuickPlanner(Plan);
+  const auto server = *CoordinatorServer::Start(options);
+  const std::string address = server->addresses()[0];
+  BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));
+  Client client = *Client::Make({proxy.address()});
+  const absl::StatusOr<uint64_t> run = client.Submit({"1f1b", 1});
+  ASSERT_TRUE(run.ok()) << run.status();
+  int heard = 0;
+  const absl::StatusOr<Client::Run> ended = client.Watch(*run, [&](const Client::Run&) {
+    if (++heard == 1) proxy.Break();
+    if (heard == 2) {
+      EXPECT_TRUE(server->Cancel(*run, "enough").ok());
+    }
+    return true;
+  });
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(ended->state, Client::State::kCancelled);
+  EXPECT_GE(heard, 3);
 }
 
 TEST(ClientLibraryMake, AddressesThatCannotBe_AreRefusedWithTheReason) {
