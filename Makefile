@@ -57,10 +57,12 @@ bench: build ## Run the benchmarks and print their figures
 bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.gz
 	@deploy/bundle.sh $(BUILD)
 
-install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: programs, units of systemd, completion, manual pages, documents
+install: build ## Install into PREFIX (default /usr/local), or below DESTDIR: programs, units of systemd, completion, manual pages, documents, client library
 	@deploy/install.sh $(BUILD) $(PREFIX) $(DESTDIR)
+	@DESTDIR=$(DESTDIR) cmake --install $(BUILD) --component development --prefix $(PREFIX) --strip >build/install.log || \
+	  { cat build/install.log; exit 1; }
 
-deb: build ## Pack a Debian package into build/weft_VERSION_amd64.deb
+deb: build ## Pack Debian packages into build: weft_VERSION_amd64.deb, and weft-dev_VERSION_amd64.deb for clients
 	@deploy/deb.sh $(BUILD)
 
 image: build ## Build a container image with LibTorch by podman, buildah or docker (DEVICE=cuda: with LibTorch's CUDA half)

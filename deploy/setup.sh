@@ -18,7 +18,7 @@ packages=(
 needs=${1:-test}
 case $needs in
   run) ;;
-  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc buildah mmdebstrap) ;;&
+  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc buildah mmdebstrap dpkg-dev) ;;&
   all) packages+=(clang clang-tidy clang-format libclang-rt-14-dev) ;;
   test) ;;
   *) echo "usage: deploy/setup.sh [run|test|all]" >&2 && exit 64 ;;
@@ -40,9 +40,11 @@ gpu_stamp="$deps/.installed-cuda"
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
+installed() { dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
 missing=()
 for p in "${packages[@]}"; do
-  dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")
+  installed "$p" || missing+=("$p")
 done
 if ((${#missing[@]})); then
   say "installing Debian packages: ${missing[*]}"
@@ -56,13 +58,13 @@ if ((${#missing[@]})); then
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
     fail "apt-get could not install: ${missing[*]}"
 fi
-# A test each needs a solver and a browser, and says loudly that it is skipped without.
+# A test each needs a solver, a browser and gRPC in Python, and says loudly that it is skipped without. (The last is no program.)
 if [[ $needs != run ]] && command -v apt-get >/dev/null; then
   root=()
   ((EUID == 0)) || root=(sudo -n)
-  for tool in "cbc coinor-cbc" "chromium chromium"; do
+  for tool in "cbc coinor-cbc" "chromium chromium" "grpc python3-grpcio"; do
     read -r program package <<<"$tool"
-    command -v "$program" >/dev/null && continue
+    if command -v "$program" >/dev/null || installed "$package"; then continue; fi
     say "installing the Debian package $package, for one test"
     { "${root[@]}" apt-get update -qq &&
       "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"; } \

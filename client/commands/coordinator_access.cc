@@ -2,11 +2,9 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <random>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/threads.h"
+#include "base/monotonic_clock.h"
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 
@@ -25,27 +23,16 @@ ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run) {
   return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
 }
 
-std::string RequestName() {
-  std::random_device random;
-  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
-}
-
 int64_t WallNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-WatchTimeout::WatchTimeout(RunsClient& client, double seconds) {
-  if (seconds <= 0) return;
-  thread_ = StartThread([this, &client, seconds] {
-    if (!over_.WaitWithTimeout(absl::ToInt64Nanoseconds(absl::Seconds(seconds)))) client.Stop();
-  });
-}
-
-WatchTimeout::~WatchTimeout() {
-  over_.Notify();
-  if (thread_.joinable()) thread_.join();
+int64_t WatchUntil(double seconds) {
+  if (seconds <= 0) return INT64_MAX;
+  const int64_t now = MonotonicNow(), wait = absl::ToInt64Nanoseconds(absl::Seconds(seconds));
+  return wait < INT64_MAX - now ? now + wait : INT64_MAX;
 }
 
 }  // namespace weft

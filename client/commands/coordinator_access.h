@@ -6,10 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
 #include "base/net/address.h"
 #include "client/console/console.h"
 #include "client/runs/runs_client.h"
@@ -34,21 +32,10 @@ ExitCode FailToConnect(const absl::Status& status);
 
 // Prints the present state of the run, in the form of the options.
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run);
-// Makes a name for a request, so that a submission whose answer was lost can be sent again and is one run.
-std::string RequestName();
 // Returns the time of the wall clock, by which runs tell their times.
 int64_t WallNanos();
-
-// Ends a Watch of the client after some time, unless it ended before; never for 0 seconds.
-class WatchTimeout {
- public:
-  WatchTimeout(RunsClient& client, double seconds);
-  ~WatchTimeout();
-
- private:
-  Notification over_;
-  std::thread thread_;
-};
+// Returns the time of MonotonicNow at which a watch is to end that begins now; 0 seconds: never.
+int64_t WatchUntil(double seconds);
 
 }  // namespace weft
 

@@ -77,15 +77,13 @@ ExitCode RunMove(const MoveOptions& options) {
   if (options.detach) return PrintRun(options.coordinator, ordered->first);
   MoveWatch watch(options.ranks, WorkerLabel(ordered->second), ordered->first);
   if (watch.Hear(ordered->first)) {
-    const WatchTimeout stop(**client, options.timeout);
-    bool decided = false;
     const auto hear = [&](const RunEvent& event) {
       const auto* run = std::get_if<RunInfo>(&event);
-      decided = run != nullptr && !watch.Hear(*run);
-      return !decided;
+      return run == nullptr || watch.Hear(*run);
     };
-    const absl::Status status = FollowRun(**client, options.run, /*known=*/true, kPatienceNs, hear, [] {});
-    if (status.code() == absl::StatusCode::kCancelled && !decided)
+    const absl::Status status = FollowRun(
+        **client, options.run, /*known=*/true, kPatienceNs, hear, [] {}, WatchUntil(options.timeout));
+    if (status.code() == absl::StatusCode::kDeadlineExceeded)
       return weft::Fail(kExitTimeout, absl::StrCat(watch.Ranks(), " have not moved after ", options.timeout,
                                                    " s; the order stands"));
     if (!status.ok() && status.code() != absl::StatusCode::kCancelled) return Fail(status);

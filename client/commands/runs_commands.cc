@@ -74,7 +74,6 @@ class Watcher {
   ExitCode Watch(RunsClient& client, const CoordinatorOptions& options, double timeout) {
     absl::Status status;
     {
-      const WatchTimeout stop(client, timeout);
       std::optional<RankReports> ranks;
       if (ProgressWanted()) ranks.emplace(client, id_, [this](const RunInfo& run) { HearRanks(run); });
       status = FollowRun(
@@ -83,11 +82,12 @@ class Watcher {
             MutexLock lock(mu_);
             run_.reason = "the coordinator does not answer; trying again";
             Show();
-          });
+          },
+          WatchUntil(timeout));
     }
     MutexLock lock(mu_);
     progress_.Clear();
-    if (status.code() == absl::StatusCode::kCancelled) {
+    if (status.code() == absl::StatusCode::kDeadlineExceeded) {
       return weft::Fail(kExitTimeout, absl::StrCat("run ", id_, " has not ended after ", timeout,
                                                    " s; it is ", RunStateName(run_.state), " and goes on"));
     }

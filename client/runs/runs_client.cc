@@ -1,6 +1,7 @@
 #include "client/runs/runs_client.h"
 
 #include <chrono>
+#include <random>
 #include <set>
 #include <thread>
 #include <utility>
@@ -142,8 +143,10 @@ class GrpcRunsClient final : public RunsClient {
     return trace;
   }
 
-  absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) override {
+  absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear,
+                     int64_t until_ns) override {
     grpc::ClientContext context;
+    context.set_deadline(DeadlineAt(until_ns));
     if (!Begin(&context)) return absl::CancelledError("the client was stopped");
     v1::WatchRequest in;
     in.set_run(run);
@@ -160,7 +163,10 @@ class GrpcRunsClient final : public RunsClient {
     const grpc::Status end = reader->Finish();
     const bool stopped = !End(&context);
     if (!fault.ok()) return fault;
-    return stopped ? absl::CancelledError("the client was stopped") : Describe(end);
+    if (stopped) return absl::CancelledError("the client was stopped");
+    if (end.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)
+      return absl::DeadlineExceededError(absl::StrCat("run ", run, " has not ended in the time given"));
+    return Describe(end);
   }
 
   void AwaitConnection(int64_t ns) override {
@@ -248,15 +254,17 @@ bool WasConnected(const absl::Status& status) {
 }  // namespace
 
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
-                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost) {
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost,
+                       int64_t until_ns) {
   int64_t broken = 0;  // time since when nothing was heard
   bool seen = false;
   while (true) {
     bool heard = false;
-    absl::Status status = client.Watch(run, [&](const RunEvent& event) {
+    const auto note = [&](const RunEvent& event) {
       heard = seen = known = true;
       return hear(event);
-    });
+    };
+    absl::Status status = client.Watch(run, note, until_ns);
     if (status.code() == absl::StatusCode::kNotFound && seen) {
       return absl::NotFoundError(
           absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
@@ -270,6 +278,11 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
     lost();
     Pause(client);
   }
+}
+
+std::string RequestName() {
+  std::random_device random;
+  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
 }
 
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,

@@ -30,7 +30,7 @@ class RunsClient {
   virtual ~RunsClient() = default;
 
   // Makes a client for `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns` is the longest time
-  // of one call; Submit and Trace have 12 times as long, and Watch has no limit. InvalidArgument for a
+  // of one call; Submit and Trace have 12 times as long, and Watch has its own. InvalidArgument for a
   // malformed address; FailedPrecondition for one that needs TLS where there is none, or for wrong
   // certificates.
   static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
@@ -67,8 +67,10 @@ class RunsClient {
   virtual absl::StatusOr<RunTrace> Trace(uint64_t run) = 0;
 
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
-  // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).
-  virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) = 0;
+  // or `hear` returns false (Cancelled), the connection is lost (Unavailable), or MonotonicNow() has come to
+  // `until_ns` (DeadlineExceeded).
+  virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear,
+                             int64_t until_ns = INT64_MAX) = 0;
 
   // Waits until there is a connection, at most so long.
   virtual void AwaitConnection(int64_t ns) = 0;
@@ -82,7 +84,12 @@ class RunsClient {
 // is. `lost` is called before each attempt. `known` says that it has answered before. NotFound
 // if it does not know the run any more.
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
-                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost,
+                       int64_t until_ns = INT64_MAX);
+
+// Makes a random name for a request, so that a submission whose answer was lost can be sent again and is one
+// run.
+std::string RequestName();
 
 // Submits as Submit does, and sends the request again if no answer comes although a server listens, or if the
 // connection broke before the answer.

@@ -1,4 +1,4 @@
-# Makes the Debian package of an installed tree (deploy/deb.sh calls cpack with it). The environment says what differs from package to
+# Makes the Debian package weft of an installed tree (deploy/deb.sh calls cpack with it). The environment says what differs from package to
 # package, because cpack sets its -D variables behind this file: STAGE, the tree; VERSION; GLIBC, the least version; OUT, the folder.
 # The tree brings the libraries that it needs but glibc's, so the package depends on little.
 set(CPACK_PACKAGE_NAME weft)

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "schedules/job.h"
-#include "weft/v1/session.pb.h"
+#include "weft/v1/report.pb.h"
 
 namespace weft::wire {
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "proto/session/link.h"
 #include "proto/session/messages.h"
+#include "weft/v1/report.pb.h"
 #include "weft/v1/session.pb.h"
 
 namespace weft::wire {

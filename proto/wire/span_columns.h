@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "proto/session/messages.h"
-#include "weft/v1/session.pb.h"
+#include "weft/v1/report.pb.h"
 
 namespace weft::wire {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Debian package, and installs, uses, upgrades, removes and purges it on a copy of this machine that is thrown away.
+# Makes the Debian packages, and installs, uses, upgrades, removes and purges them on a copy of this machine that is thrown away.
 #
 #   tests/deploy/package_test.sh BUILD
 #
@@ -16,7 +16,7 @@ unshare -m true 2>/dev/null || skip "this machine lets us make no mount namespac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$source_folder/deploy/deb.sh" "$build" "$work"
-export package=$(ls "$work"/weft_*.deb) work
+export package=$(ls "$work"/weft_*.deb) development=$(ls "$work"/weft-dev_*.deb) work
 size=$(stat -c %s "$package")
 ((size < 64 * 1024 * 1024)) || { echo "FAILED: $package has $size bytes"; exit 1; }
 fail() { echo "FAILED: $*"; exit 1; }
@@ -52,6 +52,7 @@ mount --rbind /dev "$work/root/dev"
 mount -t tmpfs none "$work/root/tmp"
 mount -t tmpfs none "$work/root/run"
 cp "$package" "$work/root/tmp/weft.deb"
+cp "$development" "$work/root/tmp/weft-dev.deb"
 exec chroot "$work/root" /bin/bash -eu <<'INSIDE'
 fail() { echo "FAILED: $*"; exit 1; }
 export LC_ALL=C
@@ -71,6 +72,15 @@ if command -v systemd-analyze >/dev/null; then
   said=$(systemd-analyze verify --man=no /usr/lib/systemd/system/weft-{coordinator.service,worker@.service} 2>&1 | grep weft || true)
   [[ -z "$said" ]] || fail "systemd-analyze verify: $said"
 fi
+echo "- builds clients with weft-dev, beside it"
+dpkg -i /tmp/weft-dev.deb >/tmp/log 2>&1 || { cat /tmp/log; fail "dpkg -i weft-dev"; }
+[[ -s /usr/include/weft/v1/runs.proto ]] || fail "there are no protos"
+g++ -std=c++17 /usr/share/doc/weft-dev/examples/cpp_client/main.cc -o /tmp/submit_run $(pkg-config --cflags --libs weft-client) ||
+  fail "the example does not compile"
+said=$(/tmp/submit_run 1 unix:/tmp/nobody 2>&1) && fail "the example finds a coordinator where there is none"
+[[ "$said" == *"coordinator at unix:/tmp/nobody unreachable"* ]] || fail "the example says $said"
+dpkg -r weft-dev >/tmp/log 2>&1 || { cat /tmp/log; fail "dpkg -r weft-dev"; }
+[[ ! -e /usr/include/weft && ! -e /usr/lib/libweft_client.so ]] || fail "weft-dev leaves files behind"
 echo "- keeps settings when it is installed again"
 echo "WEFT_DEVICE=auto" >>/etc/weft/worker.conf
 dpkg -i --force-confdef --force-confold /tmp/weft.deb >/tmp/log 2>&1 || { cat /tmp/log; fail "dpkg -i, again"; }

@@ -1,5 +1,5 @@
-// Tests what the programs and the device libraries need and offer to the dynamic linker: no program needs
-// CUDA, and a device library offers its entry alone.
+// Tests what the programs, the client library and the device libraries need and offer to the dynamic linker:
+// no program needs CUDA, and a device library offers its entry alone.
 #include <cstdlib>
 #include <set>
 #include <sstream>
@@ -12,7 +12,9 @@
 namespace weft {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -69,6 +71,16 @@ TEST(Linkage, ClientAndCoordinator_NeedNeitherCudaNorLibTorch) {
     EXPECT_THAT(needed, Not(Contains(StartsWith("libtorch")))) << program;
     EXPECT_THAT(needed, Contains("libc.so.6")) << program;
   }
+}
+
+TEST(Linkage, ClientLibrary_OffersItsClassAloneAndNeedsNoOtherRoom) {
+  const std::string library = Built("../lib/libweft_client.so");
+  EXPECT_THAT(Exported(library), Each(AnyOf(StartsWith("_ZN4weft6Client"), StartsWith("_ZNK4weft6Client"))));
+  const std::set<std::string> needed = Needed(library);
+  EXPECT_THAT(OfCuda(needed), IsEmpty());
+  for (const char* begin : {"libtorch", "libuc", "libsqlite", "libprometheus", "libweft"})
+    EXPECT_THAT(needed, Not(Contains(StartsWith(begin)))) << begin;
+  EXPECT_THAT(needed, Contains(StartsWith("libgrpc++")));
 }
 
 TEST(Linkage, DeviceLibrary_OffersItsEntryAlone) {
