@@ -242,7 +242,12 @@ class Stranger:
 
 
 def break_the_protocol(cluster):
-    """A worker says that a run is finished before it has begun."""
+    """A worker sends bytes that are no message; another one says that a run is finished before it has begun."""
+    stranger = Stranger(cluster)
+    stranger.hello("stranger", "strange")
+    stranger.write(b"no message")
+    cluster.fires("WeftProtocolViolation")
+    eventually("its end", lambda: not cluster.is_firing("WeftProtocolViolation"))
     stranger = Stranger(cluster)
     stranger.hello("stranger", "strange")
     eventually("the stranger", lambda: any(worker["name"] == "stranger" for worker in cluster.ask("workers")))
