@@ -30,8 +30,13 @@ RunQueue::State RunQueue::Now() const {
   for (const Worker* w : survey_.free) free.push_back(w->session);
   size_t connected = 0;
   for (const auto& [pool, count] : survey_.connected) connected += count;
-  return {std::move(free),     connected, survey_.ending.size(),
-          runs_.live().size(), gathering, runs_.next_run()};
+  return {std::move(free),
+          connected,
+          survey_.ending.size(),
+          runs_.live().size(),
+          runs_.waiting().begun().size(),
+          gathering,
+          runs_.next_run()};
 }
 
 RunQueue::Pass RunQueue::Begin() {

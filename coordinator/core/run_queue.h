@@ -54,7 +54,7 @@ class RunQueue {
   // The state on which the queue depends.
   struct State {
     std::vector<SessionId> free;
-    size_t connected = 0, ending = 0, live = 0, gathering = 0;
+    size_t connected = 0, ending = 0, live = 0, begun = 0, gathering = 0;
     uint64_t next_run = 0;
     friend bool operator==(const State&, const State&) = default;
   };

@@ -41,8 +41,10 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
           "sessions that came back after that; they changed nothing.")),
       duplicates_(m->AddCounter("weft_duplicate_completions_total",
                                 "Completions of jobs that were done before; they changed nothing.")),
-      violations_(m->AddCounter("weft_protocol_violations_total",
-                                "Messages that a correct worker never sends; each failed its run.")),
+      violations_(
+          m->AddCounter("weft_protocol_violations_total",
+                        "Messages that a correct worker never sends; each failed its run, or ended its "
+                        "session.")),
       grants_(m->AddCounter("weft_grants_total", "Jobs granted to ranks.")),
       received_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
                               {{"direction", "received"}})),
@@ -84,8 +86,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                            {"free", "busy", "ending", "broken"});
 }
 
-void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed,
-                                uint64_t sessions_refused) {
+void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, const SessionCounts& sessions) {
   if (now - exported_ < kInterval) {
     due_ = exported_ + kInterval;
     return;
@@ -93,18 +94,18 @@ void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64
   exported_ = now;
   due_ = INT64_MAX;
   const Probe probe = core.probe();
-  Export(probe, sessions_resumed);
-  fenced_.RaiseTo(static_cast<double>(probe.fenced + sessions_refused));
+  Export(probe, sessions);
   if (probe.last_step_ns != 0) last_step_.Set(UnixSeconds(now, probe.last_step_ns));
 }
 
-void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
+void CoordinatorMetrics::Export(const Probe& probe, const SessionCounts& sessions) {
   epoch_.Set(static_cast<double>(probe.epoch));
   if (probe.has_loss) loss_.Set(probe.loss);
   if (probe.gradient_norm.has_value()) gradient_norm_.Set(*probe.gradient_norm);
   steps_.RaiseTo(static_cast<double>(probe.steps));
   duplicates_.RaiseTo(static_cast<double>(probe.duplicate_completions));
-  violations_.RaiseTo(static_cast<double>(probe.violations));
+  fenced_.RaiseTo(static_cast<double>(probe.fenced + sessions.refused));
+  violations_.RaiseTo(static_cast<double>(probe.violations + sessions.violations));
   grants_.RaiseTo(static_cast<double>(probe.grants));
   received_.RaiseTo(static_cast<double>(probe.messages_received));
   sent_.RaiseTo(static_cast<double>(probe.messages_sent));
@@ -113,7 +114,7 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   non_finite_.RaiseTo(static_cast<double>(probe.non_finite_steps));
   for (int p = 0; p < kRecoveryPhases; ++p)
     recovery_[p].RaiseTo(static_cast<double>(probe.recovery_ns[p]) * 1e-9);
-  resumed_.RaiseTo(static_cast<double>(sessions_resumed));
+  resumed_.RaiseTo(static_cast<double>(sessions.resumed));
   const int64_t jobs[] = {probe.jobs.blocked, probe.jobs.ready, probe.jobs.claimed, probe.jobs.done};
   for (int i = 0; i < 4; ++i) jobs_[i].Set(static_cast<double>(jobs[i]));
   for (int k = 0; k < kJobKinds; ++k) completed_[k].RaiseTo(static_cast<double>(probe.completions[k]));

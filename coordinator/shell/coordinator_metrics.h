@@ -10,6 +10,7 @@
 
 #include "base/metrics/metrics.h"
 #include "coordinator/core/coordinator_core.h"
+#include "coordinator/shell/session_table.h"
 
 namespace weft {
 
@@ -19,11 +20,11 @@ class CoordinatorMetrics {
   explicit CoordinatorMetrics(Metrics* metrics);
 
   // Exports the probe, at most every 50 ms: between two, next_deadline says when the last one is due.
-  void Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed, uint64_t sessions_refused);
+  void Update(int64_t now, const CoordinatorCore& core, const SessionCounts& sessions);
   int64_t next_deadline() const { return due_; }
 
  private:
-  void Export(const Probe& probe, uint64_t sessions_resumed);
+  void Export(const Probe& probe, const SessionCounts& sessions);
 
   Gauge epoch_, loss_, gradient_norm_, last_step_;
   Counter steps_, fenced_, duplicates_, violations_, grants_, received_, sent_, lost_, restarts_, non_finite_,

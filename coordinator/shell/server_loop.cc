@@ -153,7 +153,7 @@ int64_t ServerLoop::NextDeadline() const {
 }
 
 void ServerLoop::Run() {
-  if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0, 0);
+  if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, SessionCounts());
   // Restored runs are there before anybody asks for them.
   if (!events_.empty()) Apply(core_.Step(MonotonicNow(), std::exchange(events_, {})));
   bool alive = true;
@@ -165,7 +165,7 @@ void ServerLoop::Run() {
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
     if (alive) sessions_.Flush(now);
-    if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed(), sessions_.refused());
+    if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.counts());
     EndQueue(now);
   }
   // No operation may begin from here on, so calls do not hear of those that end; they are destroyed with the

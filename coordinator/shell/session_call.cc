@@ -69,10 +69,7 @@ void SessionCall::ReadAgain() {
 void SessionCall::OnBytes() {
   const bool greeted = session_ != nullptr && session_->end.received() > 0;
   const absl::Status s = ReadWorkerMessage(&bytes_, greeted, &in_);
-  if (!s.ok()) {
-    Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));
-    return Finish(s);
-  }
+  if (!s.ok()) return EndForViolation(s);
   session_ == nullptr ? OnFirst() : OnPacket();
 }
 
@@ -121,9 +118,13 @@ void SessionCall::OnPacket() {
   session_->clock.Observe(in_.sent_ns(), now);
   const absl::Status s = session_->end.Receive(now, in_, &messages);
   host_->Arrived(session_, std::move(messages));
-  if (s.ok()) return;
-  Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));
-  Finish(s);
+  if (!s.ok()) EndForViolation(s);
+}
+
+void SessionCall::EndForViolation(const absl::Status& violation) {
+  if (session_ != nullptr) host_->CountViolation();
+  Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", violation.message()));
+  Finish(violation);
 }
 
 void SessionCall::Leave(bool over, const std::string& reason) {

@@ -58,6 +58,8 @@ class SessionHost {
   // Takes leave of a stream that is gone. `over`: for good, by goodbye or a fault; else the session may be
   // resumed.
   virtual void Detached(Session* session, bool over, const std::string& reason) = 0;
+  // Counts a message of a session that no worker sends, which ends the session.
+  virtual void CountViolation() = 0;
 };
 
 class SessionCall final : public Call {
@@ -87,6 +89,8 @@ class SessionCall final : public Call {
   void ReadAgain();
   void OnPacket();
   void Leave(bool over, const std::string& reason);
+  // Ends the session and its stream, because of a message that no worker sends.
+  void EndForViolation(const absl::Status& violation);
   void Finish(const absl::Status& status);
   void FinishNow();
   void* Begin(Kind kind);

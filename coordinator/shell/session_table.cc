@@ -30,14 +30,14 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
   if (open.session() != 0) {
     Session* session = Find(open.session());
     if (session == nullptr || session->closing.has_value()) {
-      ++refused_;
+      ++counts_.refused;
       return absl::AbortedError(
           "this session is not known: the coordinator was restarted, or gave the worker up as lost");
     }
     if (session->call != nullptr) session->call->Abandon();
     session->call = call;
     Queue(session);
-    ++resumed_;
+    ++counts_.resumed;
     events_->push_back(SessionResumed{session->id});
     return session;
   }

@@ -19,6 +19,13 @@
 
 namespace weft {
 
+// What the table has counted since it began.
+struct SessionCounts {
+  uint64_t resumed = 0;     // connections that took up a session
+  uint64_t refused = 0;     // connections of workers that came back to a session that had ended without them
+  uint64_t violations = 0;  // sessions that a message ended which no worker sends
+};
+
 class SessionTable final : public SessionHost {
  public:
   // Called with the session of a process of this machine, once it has greeted.
@@ -29,6 +36,7 @@ class SessionTable final : public SessionHost {
   absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) override;
   void Arrived(Session* session, std::vector<FromWorker> messages) override;
   void Detached(Session* session, bool over, const std::string& reason) override;
+  void CountViolation() override { ++counts_.violations; }
 
   // Takes the end of the session's process: the session does not come back. Messages that it has sent still
   // count.
@@ -43,9 +51,7 @@ class SessionTable final : public SessionHost {
 
   // Returns true if nothing waits to be written or acknowledged on a living stream.
   bool settled() const;
-  uint64_t resumed() const { return resumed_; }
-  // Returns how often a worker came back to a session that had ended without it.
-  uint64_t refused() const { return refused_; }
+  const SessionCounts& counts() const { return counts_; }
 
  private:
   Session* Find(SessionId id);
@@ -58,7 +64,7 @@ class SessionTable final : public SessionHost {
   std::vector<SessionId> to_write_;
   std::vector<SessionId> to_ack_;
   int64_t ack_at_ = INT64_MAX;
-  uint64_t resumed_ = 0, refused_ = 0;
+  SessionCounts counts_;
   std::random_device random_;  // makes numbers of sessions, so that they are not guessed from one another
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/metrics/metrics.h"
 #include "base/mutex.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "proto/wire/channel.h"
@@ -45,6 +46,7 @@ class HostileSession : public ::testing::Test {
     CoordinatorServerOptions options;
     options.listen = {"127.0.0.1:0"};
     options.planner = QuickPlanner(Plan);
+    options.metrics = &metrics_;
     options.observer.worker = [this](const WorkerChange& w) {
       if (w.kind == WorkerChange::Kind::kJoined) return;
       MutexLock lock(mu_);
@@ -92,6 +94,15 @@ class HostileSession : public ::testing::Test {
     return "";
   }
 
+  // Returns true once the metrics have the line.
+  bool Shows(const std::string& line) {
+    for (int i = 0; i < 3000; ++i, usleep(10'000)) {
+      if (metrics_.Text().find(line + "\n") != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  Metrics metrics_;
   Mutex mu_;
   CondVar mu_wait_;
   std::string lost_ ABSL_GUARDED_BY(mu_);
@@ -138,6 +149,7 @@ TEST_F(HostileSession, MessageOutOfOrder_IsRefusedAndNotHeld) {
   stream_->Write(early);
   EXPECT_EQ(End(), "message 3 came, but number 2 is the next");
   EXPECT_THAT(lost(), HasSubstr("message 3 came"));
+  EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
 }
 
 TEST_F(HostileSession, MessageLargerThanAllowed_IsNamedAsTheCause) {
@@ -149,6 +161,7 @@ TEST_F(HostileSession, MessageLargerThanAllowed_IsNamedAsTheCause) {
   stream_->Write(large);
   EXPECT_THAT(End(), HasSubstr("but at most 4194304 are allowed"));
   EXPECT_THAT(lost(), HasSubstr("it broke the protocol: a message has"));
+  EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
 }
 
 // gRPC ends such a stream by itself, unread, and the sender gets the size and the limit. The coordinator

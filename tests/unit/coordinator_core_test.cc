@@ -911,6 +911,18 @@ TEST_F(CoreTest, LostProcess_AFreeWorkerTakesItsRanks) {
   EXPECT_EQ(Heard<Assign>(3)->spec, "{}") << "without a checkpoint it begins at the first step";
 }
 
+// The free workers are the same before and after the process is given up.
+TEST_F(CoreTest, OnlyProcessBreaksBeforeItsEndIsTold_AFreeWorkerTakesItsRanks) {
+  restarts = 1;
+  for (const SessionId s : {1, 2}) Join(s);
+  const uint64_t run = Submit(/*processes=*/1);
+  ASSERT_TRUE(Heard<Assign>(1).has_value());
+  Say(1, Prepared{run});
+  Do(SessionBroken{1, "its connection broke"});
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_TRUE(Heard<Assign>(2).has_value()) << core->GetRun(run)->reason;
+}
+
 // Before the first step there is nothing to save.
 TEST_F(CoreTest, WorkerLeavesBeforeTheFirstStep_RunBeginsAgainOnTheOthers) {
   const uint64_t run = Running(4, "out");
