@@ -236,9 +236,9 @@ void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<Run
   if (!running.empty()) deadlines_.Run(out.now);
   JobWatch::Verdict verdict = job_watch_.Judge(out.now, running, attempt()->times());
   if (verdict.stuck.has_value()) {
-    member.stuck = true;
     const std::string stuck = absl::StrCat("it is stuck: ", verdict.reason);
-    out.effects.stalls.push_back({info_.id, absl::StrCat(member.label, ": ", stuck)});
+    if (!std::exchange(member.stuck, true))
+      out.effects.stalls.push_back({info_.id, absl::StrCat(member.label, ": ", stuck)});
     if (!ending_.has_value()) End(failures_.Lose(member, stuck, "", {*verdict.stuck}, ends()));
     return;
   }

@@ -148,8 +148,7 @@ void EffectRunner::Send(FromWorker message) {
 
 void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to,
                         const Job* job) {
-  failed_ = true;
-  log_.RunFails(now, core_.run_id(), status);
+  if (!std::exchange(failed_, true)) log_.RunFails(now, core_.run_id(), status);
   communicators_.Clear(status);  // the other members notice
   Failed failure = FailureOf(status, link_to, job, run_ == nullptr ? nullptr : &run_->spec);
   failure.device_lost = !link_to.has_value() && !device_.Health().ok();
