@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 
 namespace weft {
 namespace {
@@ -42,6 +43,10 @@ void DaemonLog::SetListener(const void* source, Listener listener) {
 }
 
 void DaemonLog::Write(LogSeverity severity, absl::string_view text, const void* source) const {
+  if (ring_ != nullptr) {
+    ring_->Note(MonotonicNow(),
+                EventText("log").AddWord("level", LogSeverityName(severity)).AddText("msg", text));
+  }
   {
     MutexLock lock(mu_);
     for (const auto& [heard, listener] : listeners_) {

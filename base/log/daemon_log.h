@@ -7,6 +7,8 @@
 // needs. Lines for which a full pipe has no room are lost, and the next one that is written says how many.
 // Only a line of more than PIPE_BUF bytes may wait, for 100 ms, and is cut then.
 //
+// Every event, whatever its severity, is noted in a flight ring too, if there is one.
+//
 // Thread-safe.
 #ifndef WEFT_BASE_LOG_DAEMON_LOG_H_
 #define WEFT_BASE_LOG_DAEMON_LOG_H_
@@ -21,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "base/event_line.h"
+#include "base/log/flight_ring.h"
 #include "base/log/log_format.h"
 #include "base/mutex.h"
 
@@ -28,9 +31,10 @@ namespace weft {
 
 class DaemonLog {
  public:
-  // Writes events that are at least as grave as `least`.
-  DaemonLog(std::string program, LogSeverity least, LogFormat format = LogFormat::kText)
-      : program_(std::move(program)), format_(format), least_(least) {}
+  // Writes events that are at least as grave as `least`. `ring`, which may be null, outlives the log.
+  DaemonLog(std::string program, LogSeverity least, LogFormat format = LogFormat::kText,
+            FlightRing* ring = nullptr)
+      : program_(std::move(program)), format_(format), ring_(ring), least_(least) {}
 
   // Writes events that are at least as grave as `least` from now on.
   void SetLevel(LogSeverity least) { least_ = least; }
@@ -54,6 +58,7 @@ class DaemonLog {
 
   const std::string program_;
   const LogFormat format_;
+  FlightRing* const ring_;
   std::atomic<LogSeverity> least_;
   mutable Mutex mu_;
   std::map<const void*, Listener> listeners_ ABSL_GUARDED_BY(mu_);  // by source

@@ -14,6 +14,12 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
                  "standard error is the journal, else text")
       ->check(CLI::IsMember(LogFormatNames()))
       ->type_name("FORMAT");
+  app.add_option(
+         "--flight-recorder", flags.flight_recorder,
+         "Folder, which must be there, for files with the last events of the process, written when it "
+         "stalls, at SIGUSR1 and when a fatal signal ends it; default: $LOGS_DIRECTORY of systemd, "
+         "else $TMPDIR or /tmp")
+      ->type_name("DIR");
 }
 
 }  // namespace weft

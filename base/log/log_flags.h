@@ -1,4 +1,4 @@
-// Adds the flags of a daemon's log to its command line.
+// Adds the flags of a daemon's log, and of its flight recorder, to its command line.
 #ifndef WEFT_BASE_LOG_LOG_FLAGS_H_
 #define WEFT_BASE_LOG_LOG_FLAGS_H_
 
@@ -15,6 +15,7 @@ namespace weft {
 struct LogFlags {
   std::string level = "info";
   std::string format = "auto";
+  std::string flight_recorder;  // folder for dumps (flight_recorder.h)
 
   // Return what the flags name, once they have been checked.
   LogSeverity least() const { return LogSeverityNamed(level).value(); }

@@ -188,8 +188,10 @@ absl::Status LocalTraining::Start() {
   run_ = *run;
   // Without this note nobody can ask about the run; it goes on all the same.
   options_.output->TellCoordinator(server_->addresses()[0]).IgnoreError();
-  return workers_.Start(options_.processes + options_.spares, server_->addresses()[0],
-                        options_.device.Arguments(), worker_metrics_);
+  std::vector<std::string> arguments = options_.device.Arguments();
+  arguments.insert(arguments.end(), {"--flight-recorder", options_.output->path()});
+  return workers_.Start(options_.processes + options_.spares, server_->addresses()[0], arguments,
+                        worker_metrics_);
 }
 
 void LocalTraining::Wait() {

@@ -29,6 +29,18 @@ std::vector<absl::string_view> Words(absl::string_view text) {
   return lines;
 }
 
+// Returns "; the last events are in FILE" where the process has left a dump of its flight recorder as it
+// ended (base/log/flight_recorder.h); else "".
+std::string WhereEventsAre(absl::string_view text) {
+  constexpr absl::string_view kWhere = ": the last events are in ";
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const size_t at = line.find(kWhere);
+    if (absl::StartsWith(line, "weft-worker: note: SIG") && at != absl::string_view::npos)
+      return absl::StrCat(";", line.substr(at + 1));
+  }
+  return "";
+}
+
 // Returns up to five of the lines before the last, "a | b".
 std::string EarlierWords(const std::vector<absl::string_view>& lines) {
   constexpr size_t kLines = 5, kBytes = 400;
@@ -101,7 +113,7 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     const std::string last = words.empty() ? "" : std::string(words.back().substr(0, 2000));
     ended.push_back({numbers_[i], process.pid(), process.code(), last,
                      absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
-                                  last.empty() ? "" : ": ", last),
+                                  last.empty() ? "" : ": ", last, WhereEventsAre(process.last_words())),
                      EarlierWords(words)});
   }
   return ended;

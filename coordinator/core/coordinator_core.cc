@@ -483,7 +483,7 @@ void CoordinatorCore::CheckDeadlines() {
     if (out_.now >= run->first_failure().due) {
       EndBlame(*run);
     } else {
-      run->CheckDeadline(out_.now);
+      run->CheckDeadline(out_);
     }
     if (run->ending().has_value()) {
       EndRun(*run);

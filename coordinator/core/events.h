@@ -153,6 +153,11 @@ struct SlowJob {
   uint64_t run = 0;
   std::string sentence;
 };
+// A run does not get on: why, told once when that begins, and where it ends the attempt.
+struct RunStall {
+  uint64_t run = 0;
+  std::string sentence;
+};
 // A run goes on under another schedule from the step on.
 struct Replanned {
   uint64_t run = 0;
@@ -185,6 +190,7 @@ struct Effects {
   std::vector<Validation> validations;  // that are done and have figures
   std::vector<JobsEnded> jobs;
   std::vector<SlowJob> slow_jobs;
+  std::vector<RunStall> stalls;
   std::vector<Replanned> replanned;
   std::vector<Report> reports;
   std::vector<Spans> spans;

@@ -222,7 +222,10 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
   if (info_.state != RunState::kRunning || blaming()) return;
   const std::string hangs =
       attempt()->TakeJointOperations(member, m.joint_operations, plan().job_timeout.at_least_ns);
-  if (!hangs.empty()) return EndAttempt(hangs);
+  if (!hangs.empty()) {
+    out.effects.stalls.push_back({info_.id, hangs});
+    return EndAttempt(hangs);
+  }
   TakeRunning(out, member, m.running);
 }
 
@@ -233,14 +236,13 @@ void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<Run
   if (!running.empty()) deadlines_.Run(out.now);
   JobWatch::Verdict verdict = job_watch_.Judge(out.now, running, attempt()->times());
   if (verdict.stuck.has_value()) {
-    member.stuck = true;
-    if (!ending_.has_value())
-      End(failures_.Lose(member, absl::StrCat("it is stuck: ", verdict.reason), "", {*verdict.stuck},
-                         ends()));
+    const std::string stuck = absl::StrCat("it is stuck: ", verdict.reason);
+    if (!std::exchange(member.stuck, true))
+      out.effects.stalls.push_back({info_.id, absl::StrCat(member.label, ": ", stuck)});
+    if (!ending_.has_value()) End(failures_.Lose(member, stuck, "", {*verdict.stuck}, ends()));
     return;
   }
-  member.slow = std::move(verdict.slow);
-  TellStalls(out);
+  SetStall(out, std::move(verdict.slow), &member.slow);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
@@ -260,12 +262,15 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
 }
 
 void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
-  present_.members().Find(from)->stalled = std::move(m.reason);
-  TellStalls(out);
+  SetStall(out, std::move(m.reason), &present_.members().Find(from)->stalled);
 }
 
-// Puts the stalls into the reason of a run that runs: the first few processes that report one.
-void Run::TellStalls(StepEffects& out) {
+// Sets what one process waits for, and puts the stalls into the reason of a run that runs: the first few
+// processes that report one.
+void Run::SetStall(StepEffects& out, std::string sentence, std::string* of_member) {
+  const bool begins = !sentence.empty() && members().Stalls().empty();
+  *of_member = std::move(sentence);
+  if (begins) out.effects.stalls.push_back({info_.id, members().Stalls()});
   if (info_.state != RunState::kRunning && info_.state != RunState::kFinishing) return;
   std::string reason = members().Stalls();
   if (attempt()->stops()) reason = absl::StrCat(attempt()->stop_reason(), reason.empty() ? "" : "; ", reason);
@@ -436,13 +441,14 @@ int64_t Run::next_due() const {
   return next;
 }
 
-void Run::CheckDeadline(int64_t now) {
-  if (returning() && now >= present_.awaited()->until()) {
+void Run::CheckDeadline(StepEffects& out) {
+  if (returning() && out.now >= present_.awaited()->until()) {
     return GiveUpReturn(absl::StrCat(members().Missing(&RunMember::alive), " did not come back within ",
                                      Seconds(options_.lease_ns)));
   }
-  if (!deadlines_.Pass(now)) return;
-  const std::string reason = deadlines_.Describe(now, info_, members(), attempt());
+  if (!deadlines_.Pass(out.now)) return;
+  const std::string reason = deadlines_.Describe(out.now, info_, members(), attempt());
+  if (info_.state > RunState::kWaiting) out.effects.stalls.push_back({info_.id, reason});
   // No job runs, for an unknown reason: something was lost that another attempt makes anew.
   info_.state == RunState::kRunning ? EndAttempt(reason) : Fail(reason);
 }

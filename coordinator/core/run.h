@@ -174,7 +174,7 @@ class Run {
   bool blaming() const { return failures_.any(); }
   const FirstFailure& first_failure() const { return failures_.first(); }
   // Fails the run, or ends its attempt, if the deadline of its state has passed.
-  void CheckDeadline(int64_t now);
+  void CheckDeadline(StepEffects& out);
 
  private:
   // Goes on with a run that had not ended.
@@ -205,7 +205,7 @@ class Run {
   // Ends a run that was told to stop, once its attempt has.
   void EndStopped() { EndIf(relocation_.Stopped()); }
   void TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported);
-  void TellStalls(StepEffects& out);
+  void SetStall(StepEffects& out, std::string sentence, std::string* of_member);
 
   const CoreOptions& options_;
   RunInfo info_;

@@ -23,6 +23,8 @@
 #include "base/durable_file.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/log/flight_recorder.h"
+#include "base/log/flight_ring.h"
 #include "base/log/log_flags.h"
 #include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
@@ -102,16 +104,20 @@ CoreLimits LimitsOf(const Flags& flags) {
   return core;
 }
 
-// Logs one line a change, for an operator who looks at the log. Lines of workers are in their own logs.
-CoordinatorObserver Observe(const DaemonLog* log) {
+// Logs one line a change, for an operator who looks at the log, and has a stall dumped, which the loss of a
+// silent worker is too. Lines of workers are in their own logs.
+CoordinatorObserver Observe(const DaemonLog* log, FlightRecorder* recorder) {
   CoordinatorObserver observer;
   observer.log = [log](const RunLogLine& line) {
     if (line.process < 0) log->Write(line.entry.severity, line.entry.text);
   };
-  observer.worker = [log](const WorkerChange& w) {
-    if (w.run != 0) return;  // it is a line of that run
+  observer.worker = [log, recorder](const WorkerChange& w) {
     const LogEntry entry = LineOf(w);
-    log->Write(entry.severity, entry.text);
+    if (w.run == 0) log->Write(entry.severity, entry.text);  // else it is a line of that run
+    if (w.kind == WorkerChange::Kind::kLost) recorder->Stalled(entry.text);
+  };
+  observer.stall = [recorder](const RunStall& s) {
+    recorder->Stalled(absl::StrCat("run ", s.run, ": ", s.sentence));
   };
   observer.replanned = [log](const Replanned& r) {
     log->Info(absl::StrCat("run ", r.run, " goes on under ", r.plan->schedule, ", and no more under ",
@@ -203,8 +209,9 @@ std::function<void(uint64_t)> RecordWritten(StoreWriter* writer) {
 }
 
 // Lets the server record its runs, and ask for what is recorded.
-void RecordRuns(RunRecords* records, const DaemonLog& log, CoordinatorServerOptions* options) {
-  options->observer = Both(Observe(&log), records);
+void RecordRuns(RunRecords* records, const DaemonLog& log, FlightRecorder* recorder,
+                CoordinatorServerOptions* options) {
+  options->observer = Both(Observe(&log, recorder), records);
   options->claim = [records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records->Claim(run, request, plan);
   };
@@ -260,18 +267,29 @@ StatusSources SourcesOf(const Serving& serving) {
   return sources;
 }
 
+// Returns what sets the metrics that are read when somebody asks.
+std::function<void()> RefreshMetrics(const Flags& flags, Metrics* metrics, const FlightRecorder& recorder) {
+  return [certificates = RefreshCertificateMetrics(metrics, flags.security.tls),
+          dumps = metrics->AddCounter("weft_flight_dumps_total", "Dumps of the flight recorder."),
+          &recorder]() mutable {
+    if (certificates) certificates();
+    dumps.RaiseTo(static_cast<double>(recorder.dumps()));
+  };
+}
+
 // Serves metrics, health and the status page where the flags say so; null where they do not.
 absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, Metrics* metrics,
-                                                            const Serving& serving, const DaemonLog& log) {
+                                                            const Serving& serving, const DaemonLog& log,
+                                                            const FlightRecorder& recorder) {
   if (flags.metrics.empty()) return nullptr;
   const MetricsReaders readers = {flags.security, MayRead, ObserveCertificates(&log)};
   const auto healthy = [&serving] {
     const CoordinatorServer* server = serving.server;
     return server == nullptr ? std::string(kServesNot) : server->Problem();
   };
-  auto started = MetricsServer::Start(flags.metrics, metrics, readers, healthy,
-                                      RefreshCertificateMetrics(metrics, flags.security.tls),
-                                      StatusPages(SourcesOf(serving)));
+  auto started =
+      MetricsServer::Start(flags.metrics, metrics, readers, healthy, RefreshMetrics(flags, metrics, recorder),
+                           StatusPages(SourcesOf(serving)));
   if (started.ok()) log.Info(absl::StrCat("status page and metrics on port ", (*started)->port()));
   return started;
 }
@@ -350,16 +368,20 @@ int Serve(const Configuration& configuration,
           const std::function<absl::StatusOr<Configuration>()>& read_again, ServiceNotices::Manager manager) {
   const Flags& flags = configuration.flags;
   const AwaitedSignals signals = BlockSignals();  // before any thread starts
-  DaemonLog log("weft-coordinator", flags.log.least(), flags.log.line_format());
+  FlightRing ring;
+  DaemonLog log("weft-coordinator", flags.log.least(), flags.log.line_format(), &ring);
+  FlightRecorder recorder({"weft-coordinator", "0.1.0", flags.log.flight_recorder}, ring, log);
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
   // The manager's time-outs for starting and stopping watch over a process that does not serve.
-  notices->Watch([&serving] {
+  const auto problem = [&serving] {
     const CoordinatorServer* server = serving.server;
     return server == nullptr ? std::string() : server->Problem();
-  });
-  auto metrics_server = StartMetrics(flags, &metrics, serving, log);
+  };
+  notices->Watch(problem);
+  recorder.Watch(problem);
+  auto metrics_server = StartMetrics(flags, &metrics, serving, log, recorder);
   if (!metrics_server.ok()) return Complain(metrics_server.status());
   absl::StatusOr<DaemonStore> store = OpenStore(flags, signals.ending, &log, &metrics, &*notices);
   if (absl::IsCancelled(store.status())) return kOk;
@@ -368,7 +390,8 @@ int Serve(const Configuration& configuration,
   CoordinatorServerOptions options = ServerOptionsOf(flags, &log);
   // The records exist before the server, which calls them.
   RunRecords records(OutputRootOf(flags), SayOfRuns(serving, log), RecordWritten(writer), store->takes_over);
-  RecordRuns(&records, log, &options);
+  RecordRuns(&records, log, &recorder, &options);
+  options.flight_ring = &ring;
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
   if (writer != nullptr) TakeUpRuns(&*store, &records, &log, *notices, &options);
@@ -394,7 +417,8 @@ int Serve(const Configuration& configuration,
   serving.server = nullptr;
   serving.records = nullptr;
   (*server)->Stop(absl::StrCat("it got the signal ", signal));
-  // These two ask the server for its health.
+  // These ask the server for its health.
+  recorder.Watch(nullptr);
   metrics_server->reset();
   notices.reset();
   return kOk;

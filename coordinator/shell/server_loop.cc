@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/log/flight_ring.h"
 #include "base/monotonic_clock.h"
 #include "base/threads.h"
 #include "coordinator/shell/coordinator_metrics.h"
@@ -20,6 +22,13 @@ namespace {
 // gather.
 constexpr int kMaxTaken = 256;
 constexpr int64_t kMaxEndingNs = 1'000'000'000;
+
+// Adds how many jobs they are, and the last of them.
+void AddJobs(size_t count, const Job& last, EventText& text) {
+  text.Add("jobs", static_cast<int64_t>(count)).AddWord("kind", JobKindName(last.kind));
+  text.Add("step", last.step).Add("stage", last.stage);
+  HasMicrobatch(last.kind) ? text.Add("microbatch", last.microbatch) : text.Add("member", last.member);
+}
 
 }  // namespace
 
@@ -185,7 +194,7 @@ void ServerLoop::SendAhead(std::vector<OutgoingMessage>* messages) {
   for (OutgoingMessage& m : *messages) {
     const bool ahead =
         std::holds_alternative<Grant>(m.message) || std::holds_alternative<TakeSnapshot>(m.message);
-    ahead ? sessions_.Send(std::move(m)) : behind.push_back(std::move(m));
+    ahead ? Send(std::move(m)) : behind.push_back(std::move(m));
   }
   *messages = std::move(behind);
 }
@@ -227,11 +236,15 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.worker) observer.worker(w);
   }
   for (const JobsEnded& j : effects.jobs) {
+    Note(j);
     replanner_.Hear(j);
     if (observer.jobs) observer.jobs(j);
   }
   for (const SlowJob& s : effects.slow_jobs) {
     if (observer.slow_job) observer.slow_job(s);
+  }
+  for (const RunStall& s : effects.stalls) {
+    if (observer.stall) observer.stall(s);
   }
   for (const Report& r : effects.reports) {
     if (observer.report) observer.report(r);
@@ -240,6 +253,7 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.spans) observer.spans(s);
   }
   for (const StepDone& s : effects.steps) {
+    Note(s);
     replanner_.Hear(s);
     if (observer.step) observer.step(s);
     Tell(s.run, s);
@@ -247,7 +261,7 @@ void ServerLoop::CarryOut(Effects effects) {
   for (const Validation& v : effects.validations) {
     if (observer.validation) observer.validation(v);
   }
-  for (OutgoingMessage& m : effects.messages) sessions_.Send(std::move(m));
+  for (OutgoingMessage& m : effects.messages) Send(std::move(m));
   for (const CloseSession& c : effects.closed) sessions_.Close(c);
   for (const Replanned& r : effects.replanned) {
     replanner_.Hear(r);
@@ -269,6 +283,33 @@ void ServerLoop::CarryOut(Effects effects) {
     answer(r.status.ok() ? absl::StatusOr<uint64_t>(r.run) : r.status);
   }
   for (const uint64_t run : effects.records.forgotten) logs_.erase(run);
+}
+
+// Sends a message, and notes a grant; the log has most others.
+void ServerLoop::Send(OutgoingMessage message) {
+  const auto* grant = std::get_if<Grant>(&message.message);
+  if (options_.flight_ring != nullptr && grant != nullptr && !grant->jobs.empty()) {
+    EventText text("grants");
+    text.Add("run", static_cast<int64_t>(grant->run)).Add("rank", grant->rank);
+    AddJobs(grant->jobs.size(), grant->jobs.back(), text);
+    options_.flight_ring->Note(MonotonicNow(), text);
+  }
+  sessions_.Send(std::move(message));
+}
+
+void ServerLoop::Note(const JobsEnded& jobs) const {
+  if (options_.flight_ring == nullptr || jobs.jobs.empty()) return;
+  EventText text("jobs_ended");
+  text.Add("run", static_cast<int64_t>(jobs.run)).Add("rank", jobs.rank).Add("process", jobs.process);
+  AddJobs(jobs.jobs.size(), jobs.jobs.back().job, text);
+  options_.flight_ring->Note(MonotonicNow(), text);
+}
+
+void ServerLoop::Note(const StepDone& step) const {
+  if (options_.flight_ring == nullptr) return;
+  EventText text("step_done");
+  text.Add("run", static_cast<int64_t>(step.run)).Add("step", step.step);
+  options_.flight_ring->Note(MonotonicNow(), text);
 }
 
 void ServerLoop::TellLog(const Effects& effects) {

@@ -108,6 +108,9 @@ class ServerLoop {
   void CarryOut(Effects effects);
   // Carries out what waited for the records of so many steps.
   void Release(uint64_t durable);
+  void Send(OutgoingMessage message);
+  void Note(const JobsEnded& jobs) const;
+  void Note(const StepDone& step) const;
   void Tell(uint64_t run, const RunEvent& event);
   void TellLog(RunLogLine line);
   void TellLog(const Effects& effects);

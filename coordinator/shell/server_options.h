@@ -17,6 +17,7 @@
 
 namespace weft {
 
+class FlightRing;
 class Metrics;
 class StoreWriter;
 
@@ -34,6 +35,7 @@ struct CoordinatorObserver {
   // `run` with its last state.
   std::function<void(uint64_t run)> spans_complete;
   std::function<void(const SlowJob&)> slow_job;  // that has ended
+  std::function<void(const RunStall&)> stall;
   std::function<void(const WorkerChange&)> worker;
   std::function<void(const RunLogLine&)> log;       // lines about runs, of workers and of the coordinator
   std::function<void(const Replanned&)> replanned;  // before the change of state that comes with it
@@ -72,6 +74,7 @@ struct CoordinatorServerOptions {
   std::vector<RestoreRun> restored;
   int64_t unix_minus_monotonic_ns = 0;  // of the store's times; 0: the server looks at the clocks itself
   Metrics* metrics = nullptr;           // counts the server's metrics, if set; outlives the server
+  FlightRing* flight_ring = nullptr;    // has grants and ends of jobs and steps noted, if set; outlives it
 };
 
 }  // namespace weft

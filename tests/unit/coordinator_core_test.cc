@@ -41,6 +41,7 @@ class CoreTest : public ::testing::Test {
     for (JobsEnded& j : e.jobs) jobs_ended += j.jobs.size();
     for (CloseSession& c : e.closed) closed[c.session] = c.status;
     for (WorkerChange& w : e.workers) changes.push_back(std::move(w));
+    for (RunStall& s : e.stalls) stalls.push_back(std::move(s.sentence));
     spans += e.spans.size();
     for (const uint64_t run : e.spans_complete) spans_complete.push_back(run);
   }
@@ -123,6 +124,7 @@ class CoreTest : public ::testing::Test {
   size_t jobs_ended = 0;
   std::map<SessionId, absl::Status> closed;
   std::vector<WorkerChange> changes;
+  std::vector<std::string> stalls;  // their sentences
 };
 
 TEST_F(CoreTest, Run_FromSubmissionToEnd_PassesEveryState) {
@@ -396,6 +398,19 @@ TEST_F(CoreTest, ProcessSaysForWhomItWaits_TheRunSaysSo) {
   EXPECT_EQ(run_info.reason, "");
 }
 
+TEST_F(CoreTest, Stall_IsToldOnceWhenItBegins) {
+  const uint64_t run = Running();
+  Say(2, Stalled{run, "waiting for 6 s"});
+  EXPECT_THAT(stalls, ::testing::ElementsAre("process 1 (worker-2, pid 102 on host h): waiting for 6 s"));
+  Say(2, Stalled{run, "waiting for 16 s"});
+  Say(1, Stalled{run, "waiting for 9 s"});
+  Say(2, Stalled{run, ""});
+  Say(1, Stalled{run, ""});
+  EXPECT_THAT(stalls, ::testing::SizeIs(1)) << "the same goes on until nobody waits";
+  Say(1, Stalled{run, "waiting for 6 s"});
+  EXPECT_THAT(stalls, ::testing::SizeIs(2));
+}
+
 TEST_F(CoreTest, CompletionOfUngrantedJob_FailsTheRunAndNamesTheProcess) {
   const uint64_t run = Running();
   Say(1, Complete(1, run, {Job::Compute(1, 0, 0, JobKind::kBackward)}));
@@ -543,6 +558,7 @@ TEST_F(CoreTest, NoProgress_FailsAndNamesTheJob) {
   now += 1;
   Do(Tick{});
   EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(stalls, ::testing::ElementsAre(HasSubstr("no job ran or ended for ")));
   EXPECT_THAT(run_info.reason,
               HasSubstr("forward (step 0, stage 0, micro-batch 0) on rank 0 of process 0 (worker-1"));
 }

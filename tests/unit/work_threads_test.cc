@@ -27,7 +27,7 @@ class CountedTasks final : public WorkThreads::Host {
 
   void PrepareThread() override {}
   WorkThreads::Doing TaskAt(int seat) override { return {"counting", std::nullopt, seat}; }
-  void DoTask(int seat) override {
+  void DoTask(int64_t /*now*/, int seat) override {
     AssertHeld(mu_);
     while (held_) changed_.Wait(mu_);
     ++done_[seat];

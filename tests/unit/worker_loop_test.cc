@@ -604,9 +604,11 @@ class HangingJobTest : public ::testing::Test {
     const std::unique_ptr<Transport> transport = network.CreateTransport();
     GatedDevice device;
     ScriptedLink link;
-    WorkerLoopOptions options = [] {
+    FlightRing ring;
+    WorkerLoopOptions options = [this] {
       WorkerLoopOptions o;
       o.stop_grace_ns = 50'000'000;
+      o.flight_ring = &ring;
       return o;
     }();
     WorkerLoop loop{options, device, *transport, link};
@@ -640,6 +642,10 @@ TEST_F(HangingJobTest, Stop_ReturnsAfterItsGraceWithTheNameOfTheJob) {
       std::string(ended.message()),
       HasSubstr("told to stop, and some of its work has not come to an end: forward (step 0, stage 0, "
                 "micro-batch 0) of rank 0 for "));
+  // What a crash would leave in its place.
+  FlightRing::Event last;
+  ASSERT_TRUE(process->ring.Read(process->ring.next() - 1, &last));
+  EXPECT_EQ(last.view(), "event=job_begins rank=0 kind=forward step=0 stage=0 microbatch=0");
 }
 
 // The caller of Run closes link and transport next: no rank may use them then.

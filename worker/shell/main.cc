@@ -22,6 +22,8 @@
 #include "base/clock_name.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
+#include "base/log/flight_recorder.h"
+#include "base/log/flight_ring.h"
 #include "base/log/log_flags.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
@@ -157,7 +159,8 @@ MetricsReaders MetricsReadersOf(const Flags& flags, const DaemonLog* log) {
   return readers;
 }
 
-RunSlot::Options SlotOptionsOf(const Flags& flags, UcxOptions transport, GpuMonitor* gpu, Device& device) {
+RunSlot::Options SlotOptionsOf(const Flags& flags, UcxOptions transport, GpuMonitor* gpu, Device& device,
+                               FlightRecorder* recorder) {
   RunSlot::Options options;
   options.hello = HelloOf(flags, device);
   options.session = {flags.coordinator, flags.security, int64_t{flags.connect_timeout} * 1'000'000'000,
@@ -166,12 +169,15 @@ RunSlot::Options SlotOptionsOf(const Flags& flags, UcxOptions transport, GpuMoni
   options.loop.spin_microseconds = flags.spin_us;
   options.loop.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
   if (gpu != nullptr) options.loop.gpu_figures = [gpu] { return gpu->Latest(); };
+  options.recorder = recorder;
+  options.loop.flight_ring = &recorder->ring();
+  options.loop.stalled = [recorder](const std::string& why) { recorder->Stalled(why); };
   options.renews = !flags.owned;  // one that weft train owns is started again by it
   return options;
 }
 
-int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> backend, SignalStop& signals,
-          ServiceNotices::Manager manager) {
+int Serve(const Flags& flags, DaemonLog& log, FlightRecorder& recorder,
+          std::unique_ptr<DeviceBackend> backend, SignalStop& signals, ServiceNotices::Manager manager) {
   absl::StatusOr<UcxOptions> transport = TransportOptionsOf(flags);
   if (!transport.ok()) return Complain(transport.status(), kBadConfiguration);
   if (backend != nullptr) UseDevice(backend->name(), backend->uuid(), &backend->memory(), &*transport);
@@ -180,15 +186,17 @@ int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> bac
       backend == nullptr ? CreateCpuDevice() : CreateTorchDevice(std::move(backend));
   device->PrepareThread();
   const auto opened = RunSlots::Open(
-      flags.runs, SlotOptionsOf(flags, *std::move(transport), gpu.get(), *device), *device, log);
+      flags.runs, SlotOptionsOf(flags, *std::move(transport), gpu.get(), *device, &recorder), *device, log);
   if (!opened.ok()) {
     const bool configured = absl::IsFailedPrecondition(opened.status());
     return Complain(opened.status(), configured ? kBadConfiguration : kFailed);
   }
   RunSlots& slots = **opened;
-  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(
-      flags.metrics, MetricsReadersOf(flags, &log),
-      {[&slots] { return slots.Snapshot(); }, [&slots] { return slots.Problem(); }}, gpu.get());
+  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
+      WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log),
+                           {[&slots] { return slots.Snapshot(); }, [&slots] { return slots.Problem(); },
+                            [&recorder] { return recorder.dumps(); }},
+                           gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: note: metrics at http://" << (*metrics)->address() << "/metrics\n";
@@ -196,11 +204,13 @@ int Serve(const Flags& flags, DaemonLog& log, std::unique_ptr<DeviceBackend> bac
   ServiceNotices notices(std::move(manager));
   notices.Ready(absl::StrCat("for the coordinator at ", flags.coordinator));
   notices.Watch([&slots] { return slots.Problem(); });
+  recorder.Watch([&slots] { return slots.Stall(); });
   // The owner of an owned process wants its end at once.
   signals.Watch(slots.all(), flags.owned ? 0 : flags.drain);
   const absl::Status status = slots.Serve([&signals] { signals.StopAll(); });
   notices.Stopping(status.ok() ? "it was stopped" : status.message());
   signals.Unwatch();
+  recorder.Watch(nullptr);
   metrics->reset();
   slots.Close();
   if (signals.taken() != 0) log.Info(absl::StrCat("stopping on SIG", sigabbrev_np(signals.taken())));
@@ -463,8 +473,10 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
-  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(),
-                flags.log.line_format());
+  FlightRing ring;
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(), flags.log.line_format(),
+                &ring);
+  std::optional<FlightRecorder> recorder;
   std::function<void()> reload;
   if (!flags.owned) {
     reload = [&] {
@@ -474,7 +486,10 @@ int Main(int argc, char** argv) {
       if (taken) signals->SetPatience(now->flags.drain);
     };
   }
-  if (!flags.coordinator.empty()) signals.emplace(reload);
+  if (!flags.coordinator.empty()) {
+    signals.emplace(reload);
+    recorder.emplace(FlightRecorder::Options{"weft-worker", "0.1.0", flags.log.flight_recorder}, ring, log);
+  }
   AllowPlugins(PluginPermissionOf(flags));
   if (absl::Status confined = ConfineToRoots(flags, log); !confined.ok())
     return Complain(confined, kBadConfiguration);
@@ -488,7 +503,7 @@ int Main(int argc, char** argv) {
     return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
   if (!flags.generate.empty())
     return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
-  return Serve(flags, log, std::move(device->backend), *signals, *std::move(manager));
+  return Serve(flags, log, *recorder, std::move(device->backend), *signals, *std::move(manager));
 }
 
 }  // namespace

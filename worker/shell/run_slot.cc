@@ -39,7 +39,10 @@ absl::Status RunSlot::Start(Device& device) {
 
 absl::Status RunSlot::Serve() {
   absl::Status status = loop_->Run();
-  if (loop_->hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
+  if (loop_->hangs()) {  // it cannot be cleaned up
+    options_.recorder->DumpNow(status.message());
+    std::_Exit(Complain(status, kFailed));
+  }
   ended_ = true;
   log_.SetListener(this, nullptr);
   link_->Close(kSessionGoodbye).IgnoreError();

@@ -8,8 +8,8 @@
 //
 // Invariants: a line of this slot's log goes to its own run's log alone. Threads: Serve is called once, on a
 // thread of its own; Register before it, Close behind it; the others on any thread between. Ownership:
-// borrows the device and the log. Failure: Open says FailedPrecondition for settings that no other start
-// cures.
+// borrows the device, the log and the flight recorder. Failure: Open says FailedPrecondition for settings
+// that no other start cures.
 #ifndef WEFT_WORKER_SHELL_RUN_SLOT_H_
 #define WEFT_WORKER_SHELL_RUN_SLOT_H_
 
@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "base/event_line.h"
 #include "base/log/daemon_log.h"
+#include "base/log/flight_recorder.h"
 #include "proto/session/messages.h"
 #include "proto/wire/session_stream.h"
 #include "worker/shell/compute/compute.h"
@@ -41,6 +42,7 @@ class RunSlot {
     UcxOptions transport;
     WorkerLoopOptions loop;
     bool renews = false;  // as in SessionLink
+    FlightRecorder* recorder = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<RunSlot>> Open(Options options, Device& device, DaemonLog& log);
   ~RunSlot();

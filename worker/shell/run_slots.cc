@@ -70,6 +70,13 @@ std::string RunSlots::Problem() const {
   return "";
 }
 
+std::string RunSlots::Stall() const {
+  for (const std::unique_ptr<RunSlot>& slot : slots_) {
+    if (std::string stall = slot->loop().Stall(); !stall.empty()) return stall;
+  }
+  return "";
+}
+
 std::string RunSlots::ReasonToEnd() const {
   for (const std::unique_ptr<RunSlot>& slot : slots_) {
     if (std::string reason = slot->shutdown().value_or(""); !reason.empty()) return reason;

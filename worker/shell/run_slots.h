@@ -3,8 +3,8 @@
 // When one slot comes to its end, so does the process: the coordinator has ended that worker, or something is
 // wrong that the others share. They leave their runs first.
 //
-// Threads: Serve is called once; Snapshot and Problem from any thread; the others before or behind Serve.
-// Ownership: borrows what the slots borrow.
+// Threads: Serve is called once; Snapshot, Problem and Stall from any thread; the others before or behind
+// Serve. Ownership: borrows what the slots borrow.
 #ifndef WEFT_WORKER_SHELL_RUN_SLOTS_H_
 #define WEFT_WORKER_SHELL_RUN_SLOTS_H_
 
@@ -36,6 +36,8 @@ class RunSlots {
   WorkerSnapshot Snapshot() const;
   // Returns why the process is of no use though it lives; "" while it is of use.
   std::string Problem() const;
+  // Returns the part of that which needs no lock (WorkerLoop::Stall).
+  std::string Stall() const;
   // Returns the coordinator's reason to end a worker of this process; "" for none.
   std::string ReasonToEnd() const;
   void Close();

@@ -49,17 +49,18 @@ SharedFolders FoldersOf(const Assign& assign, const ScheduledRun& run) {
 }  // namespace
 
 EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
-                           WorkThreads& threads, Outbox& outbox)
+                           WorkThreads& threads, Outbox& outbox, const LoopEvents& events)
     : options_(options),
       device_(device),
       transport_(transport),
       mu_(mu),
       threads_(threads),
       outbox_(outbox),
+      log_(events),
       core_(ParseRunShape, device.launch_ahead()),
       device_work_({options.copy_timeout_ns, options.device_grace_ns}),
-      exchange_(transport, seats_, device_work_),
-      started_(seats_, exchange_, communicators_, device_work_),
+      exchange_(transport, seats_, device_work_, events),
+      started_(seats_, exchange_, communicators_, device_work_, events),
       rounds_(threads, seats_),
       peers_(transport),
       silence_(options.stall_interval_ns),
@@ -119,6 +120,7 @@ void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome*
   } else if (auto* join = std::get_if<JoinEffect>(&effect)) {
     communicators_.TakeId(join->group, join->id);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
+    log_.Wants(now, want->process, want->key);
     transport_.Want(want->process, want->key);
   } else if (auto* start = std::get_if<StartEffect>(&effect)) {
     Start(*start);
@@ -159,7 +161,7 @@ void EffectRunner::Send(FromWorker message) {
 
 void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to,
                         const Job* job) {
-  failed_ = true;
+  if (!std::exchange(failed_, true)) log_.RunFails(now, core_.run_id(), status);
   communicators_.Clear(status);  // the other members notice
   Failed failure = FailureOf(status, link_to, job, run_ == nullptr ? nullptr : &run_->spec);
   failure.device_lost = !link_to.has_value() && !device_.Health().ok();
@@ -196,7 +198,7 @@ bool EffectRunner::PollTransport(int64_t now) {
       continue;
     }
     if (e.key.kind == TensorKind::kCopy) saver_.Keep(e.key, e.tensor);
-    const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
+    const TensorArrival arrival = exchange_.TakeArrived(now, e.peer, e.key, std::move(e.tensor));
     core_.OnTensor(now, e.key, arrival, &effects_);
     Apply(now, nullptr);
   }
@@ -502,6 +504,7 @@ void EffectRunner::SendReportIfDue(int64_t now) {
   Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_),
               LongRunningJointOperations(now, device_work_, communicators_)});
   std::string silence = transport_.DescribeSilence(now);
+  if (!silence_.reported() && !silence.empty()) log_.Stalls(now, silence);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
 }
 

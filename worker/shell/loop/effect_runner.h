@@ -37,6 +37,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/communicators.h"
 #include "worker/shell/loop/device_work.h"
+#include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/outbox.h"
 #include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/loop/rank_rounds.h"
@@ -55,7 +56,7 @@ namespace weft {
 class EffectRunner {
  public:
   EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
-               WorkThreads& threads, Outbox& outbox);
+               WorkThreads& threads, Outbox& outbox, const LoopEvents& events);
 
   // Serve WorkThreads::Host.
   WorkThreads::Doing TaskAt(int seat);
@@ -140,6 +141,7 @@ class EffectRunner {
   Mutex& mu_;
   WorkThreads& threads_;
   Outbox& outbox_;
+  const LoopEvents& log_;
 
   WorkerCore core_ ABSL_GUARDED_BY(mu_);
   WorkerEffects effects_ ABSL_GUARDED_BY(mu_);

@@ -20,6 +20,8 @@ class SilenceReports {
     reported_ns_ = silent ? std::optional(now) : std::nullopt;
     return true;
   }
+  // Returns true between the reports of a silence's beginning and of its end.
+  bool reported() const { return reported_ns_.has_value(); }
   // Forgets the silence, at the end of a run.
   void Clear() { reported_ns_.reset(); }
 

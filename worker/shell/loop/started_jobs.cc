@@ -44,6 +44,7 @@ JobTask StartedJobs::Gather(StartEffect effect) {
 }
 
 absl::Status StartedJobs::Returned(int64_t now, const Start& start, const JobOutcome& outcome) {
+  events_.JobEnds(now, start.rank, start.job, outcome.status, outcome.launched != nullptr);
   if (outcome.activation_bytes.has_value())
     seats_.NoteActivationBytes(start.rank, start.job.stage, *outcome.activation_bytes);
   absl::Status status;
@@ -96,6 +97,7 @@ JobDone StartedJobs::Done(const Start& start, const JobOutcome& outcome) {
 
 JobDone StartedJobs::DoneOnDevice(int64_t now, const LaunchedJobs::Launch& launch,
                                   LaunchedJobs::Ended* ended) {
+  events_.DoneOnDevice(now, launch.rank, launch.job, ended->status);
   const LaunchedJob::Figures& figures = ended->figures;
   JobDone done{launch.rank, launch.job, now, now, launch.last, figures.loss, {}, figures.gradient_norm};
   done.launched = true;

@@ -6,7 +6,7 @@
 // states migrate, the holders of a stage's state are followed (state_holders.h). In a run that records
 // hashes, those of all rounds of a job are gathered until its end.
 //
-// Not thread-safe; the owner locks. Ownership: borrows seats, exchange, communicators and the device's work.
+// Not thread-safe; the owner locks. Ownership: borrows what the constructor takes.
 // Failure: of a joint operation, and of a job on the device, with the status that names it.
 #ifndef WEFT_WORKER_SHELL_LOOP_STARTED_JOBS_H_
 #define WEFT_WORKER_SHELL_LOOP_STARTED_JOBS_H_
@@ -23,6 +23,7 @@
 #include "worker/shell/loop/communicators.h"
 #include "worker/shell/loop/device_work.h"
 #include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/rank_seats.h"
 #include "worker/shell/loop/state_holders.h"
 #include "worker/shell/loop/tensor_exchange.h"
@@ -42,8 +43,12 @@ class StartedJobs {
   static Start FactsOf(const StartEffect& start);
 
   StartedJobs(RankSeats& seats, TensorExchange& exchange, Communicators& communicators,
-              DeviceWork& device_work)
-      : seats_(seats), exchange_(exchange), communicators_(communicators), device_work_(device_work) {}
+              DeviceWork& device_work, const LoopEvents& events)
+      : seats_(seats),
+        exchange_(exchange),
+        communicators_(communicators),
+        device_work_(device_work),
+        events_(events) {}
 
   // Begins a run. `graph` stays until Clear.
   void BeginRun(const Graph& graph, std::shared_ptr<const RunSpec> spec);
@@ -68,6 +73,7 @@ class StartedJobs {
   TensorExchange& exchange_;
   Communicators& communicators_;
   DeviceWork& device_work_;
+  const LoopEvents& events_;
   const Graph* graph_ = nullptr;  // null where there is no run
   std::shared_ptr<const RunSpec> spec_;
   StateHolders holders_;

@@ -7,7 +7,8 @@
 
 namespace weft {
 
-TensorArrival TensorExchange::TakeArrived(const TensorKey& key, Tensor tensor) {
+TensorArrival TensorExchange::TakeArrived(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor) {
+  events_.Arrived(now, peer, key);
   CountReceived(key, tensor.bytes);
   const TensorArrival arrival{tensor.made_ns, static_cast<int64_t>(tensor.bytes)};
   const bool is_input = key.kind != TensorKind::kOrder && key.kind != TensorKind::kCopy;
@@ -64,6 +65,7 @@ absl::Status TensorExchange::Publish(int64_t now, const PublishEffect& effect, c
 
 absl::Status TensorExchange::OfferTo(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor,
                                      std::shared_ptr<LaunchedJob> made_by) {
+  events_.Offers(now, peer, key);
   if (tensor.place == MemoryPlace::kDevice && !transport_.CarriesDevice(peer)) {
     absl::StatusOr<Tensor> host = seats_.Of(key.producer)->compute->ToHost(std::move(tensor));
     if (!host.ok()) return host.status();

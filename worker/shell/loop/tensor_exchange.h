@@ -7,8 +7,8 @@
 //
 // Invariants: a tensor in the inbox is taken once. Bytes are counted for the ranks that send and receive
 // them, once each, and not between a rank and itself. Not thread-safe; the owner locks. Ownership: borrows
-// transport, seats and the device's work, which outlive it. Failure: of the device that makes or copies the
-// tensor.
+// transport, seats, the device's work and the notes of events, which outlive it. Failure: of the device that
+// makes or copies the tensor.
 #ifndef WEFT_WORKER_SHELL_LOOP_TENSOR_EXCHANGE_H_
 #define WEFT_WORKER_SHELL_LOOP_TENSOR_EXCHANGE_H_
 
@@ -22,6 +22,7 @@
 #include "worker/core/worker_effects.h"
 #include "worker/shell/loop/device_work.h"
 #include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/rank_seats.h"
 #include "worker/shell/transport/transport.h"
 
@@ -29,11 +30,11 @@ namespace weft {
 
 class TensorExchange {
  public:
-  TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work)
-      : transport_(transport), seats_(seats), device_work_(device_work) {}
+  TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work, const LoopEvents& events)
+      : transport_(transport), seats_(seats), device_work_(device_work), events_(events) {}
 
   // Takes a tensor that has arrived from another process. Returns what the core is to know of it.
-  TensorArrival TakeArrived(const TensorKey& key, Tensor tensor);
+  TensorArrival TakeArrived(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor);
   // Takes the tensors that a job reads out of the inbox.
   std::vector<Tensor> Take(const std::vector<TensorKey>& keys);
   // Hands on an output of the job with this outcome, or initial weights (null).
@@ -54,6 +55,7 @@ class TensorExchange {
   Transport& transport_;
   RankSeats& seats_;
   DeviceWork& device_work_;
+  const LoopEvents& events_;
   absl::flat_hash_map<TensorKey, Tensor> inbox_;
 };
 

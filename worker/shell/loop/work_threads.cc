@@ -228,7 +228,7 @@ void WorkThreads::DoTask(Thread* thread, int seat) {
   thread->doing = host_.TaskAt(seat);
   thread->since = MonotonicNow();
   thread->busy = true;
-  host_.DoTask(seat);
+  host_.DoTask(thread->since, seat);
   thread->busy = false;
 }
 

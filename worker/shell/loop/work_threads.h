@@ -67,7 +67,7 @@ class WorkThreads {
     // Names the task of the seat.
     virtual Doing TaskAt(int seat) = 0;
     // Does the task of the seat, its own part between Unlock and Lock.
-    virtual void DoTask(int seat) = 0;
+    virtual void DoTask(int64_t now, int seat) = 0;
     // Takes and handles all messages and events; returns false if there was none.
     virtual bool Poll() = 0;
     // Sends what waits to be sent; returns false if there was nothing. May release the lock meanwhile.

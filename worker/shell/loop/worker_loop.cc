@@ -23,9 +23,10 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
       device_(device),
       transport_(transport),
       link_(link),
+      events_(options_.flight_ring, options_.stalled),
       threads_(mu_, *this, /*own_threads=*/device.launch_ahead() > 1),
       outbox_(link),
-      runner_(options_, device, transport, mu_, threads_, outbox_) {}
+      runner_(options_, device, transport, mu_, threads_, outbox_, events_) {}
 
 WorkerLoop::~WorkerLoop() = default;
 
@@ -94,11 +95,15 @@ void WorkerLoop::LeaveBehind() {
   runner_.LeaveBehind();
 }
 
-std::string WorkerLoop::Problem() {
+std::string WorkerLoop::Stall() const {
   constexpr int64_t kSecond = 1'000'000'000;
   const int64_t looked = looked_ns_, unseen = MonotonicNow() - looked;
-  if (looked != 0 && unseen > 30 * kSecond)
-    return absl::StrCat("the worker has taken no messages for ", unseen / kSecond, " s");
+  if (looked == 0 || unseen <= 30 * kSecond) return "";
+  return absl::StrCat("the worker has taken no messages for ", unseen / kSecond, " s");
+}
+
+std::string WorkerLoop::Problem() {
+  if (std::string stall = Stall(); !stall.empty()) return stall;
   MutexLock lock(mu_);
   return std::string(transport_.health().message());
 }
@@ -114,7 +119,13 @@ WorkerSnapshot WorkerLoop::Snapshot() {
 }
 
 WorkThreads::Doing WorkerLoop::TaskAt(int seat) { return runner_.TaskAt(seat); }
-void WorkerLoop::DoTask(int seat) { runner_.DoTask(seat); }
+
+void WorkerLoop::DoTask(int64_t now, int seat) {
+  const WorkThreads::Doing doing = runner_.TaskAt(seat);
+  events_.TaskBegins(now, doing);
+  runner_.DoTask(seat);
+  if (!doing.job.has_value()) events_.PartEnds(MonotonicNow(), doing);
+}
 
 bool WorkerLoop::SendGathered() {
   AssertHeld(mu_);
@@ -144,7 +155,10 @@ bool WorkerLoop::Poll() {
     return true;
   }
   bool worked = !messages_.empty();
-  for (const FromCoordinator& message : messages_) runner_.OnMessage(now, message);
+  for (const FromCoordinator& message : messages_) {
+    events_.Received(now, message);
+    runner_.OnMessage(now, message);
+  }
   worked |= runner_.PollDevice();
   worked |= runner_.PollTransport(now);
   worked |= runner_.PollCommunicators(now);

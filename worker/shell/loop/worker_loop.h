@@ -34,6 +34,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/coordinator_link.h"
 #include "worker/shell/loop/effect_runner.h"
+#include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/outbox.h"
 #include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/loop/work_threads.h"
@@ -58,12 +59,14 @@ class WorkerLoop final : private WorkThreads::Host {
   WorkerSnapshot Snapshot();
   // Returns why the process is of no use though it lives; "" while it is of use. Any thread.
   std::string Problem();
+  // Returns the part of that which needs no lock: that messages are not taken any more. Any thread.
+  std::string Stall() const;
 
  private:
   // Methods of WorkThreads::Host.
   void PrepareThread() override { device_.PrepareThread(); }
   WorkThreads::Doing TaskAt(int seat) override;
-  void DoTask(int seat) override;
+  void DoTask(int64_t now, int seat) override;
   bool Poll() override;
   bool SendGathered() override;
   std::optional<WorkThreads::Wait> PrepareToBlock() override;
@@ -84,6 +87,7 @@ class WorkerLoop final : private WorkThreads::Host {
   Device& device_;
   Transport& transport_;
   CoordinatorLink& link_;
+  const LoopEvents events_;
 
   Mutex mu_;
   WorkThreads threads_ ABSL_GUARDED_BY(mu_);

@@ -1,4 +1,4 @@
-// Defines the times of a worker process; each has a default for real runs.
+// Defines the times of a worker process, each with a default for real runs, and who hears of its events.
 #ifndef WEFT_WORKER_SHELL_LOOP_WORKER_LOOP_OPTIONS_H_
 #define WEFT_WORKER_SHELL_LOOP_WORKER_LOOP_OPTIONS_H_
 
@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <string>
+
+#include "base/log/flight_ring.h"
 
 namespace weft {
 
@@ -34,6 +36,10 @@ struct WorkerLoopOptions {
   int64_t stall_interval_ns = 10'000'000'000;
   // Interval of looks, while there is no run, whether other processes can still connect to this one.
   int64_t health_interval_ns = 5'000'000'000;
+  // Ring in which events are noted; null for none. Outlives the loop.
+  FlightRing* flight_ring = nullptr;
+  // Called when something begins not to get on, with a sentence; empty for nobody. Never waits.
+  std::function<void(const std::string& why)> stalled;
 };
 
 }  // namespace weft

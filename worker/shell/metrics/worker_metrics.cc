@@ -42,7 +42,8 @@ class Exported final : public WorkerMetrics {
         silent_(metrics_.AddGauge("weft_silent_links",
                                   "Data links on which a tensor is awaited and that answer no question.")),
         failures_(
-            metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")) {
+            metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")),
+        dumps_(metrics_.AddCounter("weft_flight_dumps_total", "Dumps of the flight recorder.")) {
     metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}})
         .Set(1);
     for (int k = 0; k < kJobKinds; ++k) {
@@ -98,6 +99,7 @@ class Exported final : public WorkerMetrics {
     stale_.RaiseTo(static_cast<double>(s.stale_grants));
     silent_.Set(s.silent_links);
     failures_.RaiseTo(static_cast<double>(s.failures));
+    dumps_.RaiseTo(static_cast<double>(source_.dumps()));
     versions_.Set(s.weight_versions);
     peak_versions_.Set(s.peak_weight_versions);
     for (int k = 0; k < kJobKinds; ++k) {
@@ -160,7 +162,7 @@ class Exported final : public WorkerMetrics {
   Gauge held_;
   Counter dropped_, stale_;
   Gauge versions_, peak_versions_, silent_;
-  Counter failures_;
+  Counter failures_, dumps_;
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;

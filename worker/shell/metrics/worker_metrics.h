@@ -5,6 +5,7 @@
 #ifndef WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 #define WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,10 +21,12 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Functions that return the figures, and the reason why the process is of no use; called from any thread.
+  // Functions that return the figures, the reason why the process is of no use, and the number of dumps of its
+  // last events; called from any thread.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;
+    std::function<int64_t()> dumps;
   };
   // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. `gpu`, which
   // may be null, and what `source` asks outlive it.
