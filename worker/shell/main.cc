@@ -297,6 +297,28 @@ absl::Status ConfineToRoots(const Flags& flags, const DaemonLog& log) {
   return ConfineRunFiles(flags.roots);
 }
 
+// Adds the flags that say which files and which code of runs a worker takes.
+void AddFileFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--roots", flags.roots,
+                 "Folders beneath which a run's files must be, as in /data,/runs: its data, weights, "
+                 "checkpoints, exported model, plug-ins and output folder; default: anywhere")
+      ->delimiter(',')
+      ->type_name("DIR");
+  app.add_option("--plugins", flags.plugins,
+                 "Plug-ins that runs may name, libraries or Python with operations of exported models: the "
+                 "SHA-256 of "
+                 "each, as in 9f86..,c0ff..; default: none")
+      ->delimiter(',')
+      ->check([](const std::string& text) {
+        return IsSha256(text) ? std::string() : "takes the 64 digits that sha256sum prints, not " + text;
+      })
+      ->type_name("SHA256");
+  app.add_option("--python", flags.python,
+                 "Program whose Python runs plug-ins that are Python; it must have the workers' PyTorch "
+                 "(default python3)")
+      ->type_name("PROGRAM");
+}
+
 // Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
@@ -342,24 +364,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
          "Seconds that a worker stays after SIGTERM or SIGINT, until its run goes on elsewhere without "
          "loss; another signal ends them (default 25; 0: it leaves at once)")
       ->check(CLI::Range(0, 86400));
-  app.add_option("--roots", flags.roots,
-                 "Folders beneath which a run's files must be, as in /data,/runs: its data, weights, "
-                 "checkpoints, exported model, plug-ins and output folder; default: anywhere")
-      ->delimiter(',')
-      ->type_name("DIR");
-  app.add_option("--plugins", flags.plugins,
-                 "Plug-ins that runs may name, libraries or Python with operations of exported models: the "
-                 "SHA-256 of "
-                 "each, as in 9f86..,c0ff..; default: none")
-      ->delimiter(',')
-      ->check([](const std::string& text) {
-        return IsSha256(text) ? std::string() : "takes the 64 digits that sha256sum prints, not " + text;
-      })
-      ->type_name("SHA256");
-  app.add_option("--python", flags.python,
-                 "Program whose Python runs plug-ins that are Python; it must have the workers' PyTorch "
-                 "(default python3)")
-      ->type_name("PROGRAM");
+  AddFileFlags(app, flags);
   AddDataPlaneFlags(app, flags);
   return coordinator;
 }

@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/run_files.h"
-#include "run/named_paths.h"
 #include "run/run_schedule.h"
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/training_state.h"
@@ -27,17 +25,6 @@ Failed FailureOf(const absl::Status& status, std::optional<PeerId> link_to, cons
   if (resumes && IsDamagedCheckpoint(status)) failure.damaged_checkpoint = spec->first_step();
   if (job != nullptr && IsNonFinite(status)) failure.non_finite_step = job->step;
   return failure;
-}
-
-// Checks that this process may open the files of the run, and its output folder.
-absl::Status CheckPaths(const RunSpec& run, const std::string& output) {
-  std::vector<NamedPath> paths = NamedPaths(run);
-  if (!output.empty()) paths.push_back({"output", output});
-  for (const NamedPath& named : paths) {
-    if (absl::Status s = CheckRunPath(named.path); !s.ok())
-      return absl::Status(s.code(), absl::StrCat(named.key, ": ", s.message()));
-  }
-  return absl::OkStatus();
 }
 
 // Returns the folders of a run with an output; null for none.
@@ -394,7 +381,7 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
     effect.run = std::move(examined);
   }
   const ScheduledRun& run = *effect.run;
-  if (absl::Status s = CheckPaths(run.spec, a.output); !s.ok()) return s;
+  if (absl::Status s = CheckRunPaths(run.spec, a.output); !s.ok()) return s;
   if (device_.name() == "cpu") {
     if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;
   }

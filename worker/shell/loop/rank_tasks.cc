@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/host_memory.h"
+#include "base/run_files.h"
+#include "run/named_paths.h"
 #include "run/run_memory.h"
 #include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/training_state.h"
@@ -112,6 +114,16 @@ absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effec
 static int CopiesOf(const RunSpec& spec) {
   if (spec.redundancy > 0) return 2 * 3;
   return spec.checkpoint.periodic() ? 1 : 0;
+}
+
+absl::Status CheckRunPaths(const RunSpec& run, const std::string& output) {
+  std::vector<NamedPath> paths = NamedPaths(run);
+  if (!output.empty()) paths.push_back({"output", output});
+  for (const NamedPath& named : paths) {
+    if (absl::Status s = CheckRunPath(named.path); !s.ok())
+      return absl::Status(s.code(), absl::StrCat(named.key, ": ", s.message()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {

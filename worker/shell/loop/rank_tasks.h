@@ -59,6 +59,10 @@ absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effec
                                                        const std::shared_ptr<const ScheduledRun>& run,
                                                        uint64_t run_id, const KeptCopies& copies);
 
+// Checks that this process may open the files that the run names, and its output folder (base/run_files.h).
+// PermissionDenied with the key in the run file.
+absl::Status CheckRunPaths(const RunSpec& run, const std::string& output);
+
 // Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the
 // kernel would end this process later, or another one, without a word. It counts the memory that stays, once
 // each; a run needs more.

@@ -21,8 +21,8 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Functions that return the figures, the reason why the process is of no use, and the number of dumps of its
-  // last events; called from any thread.
+  // Functions that return the figures, the reason why the process is of no use, and the number of dumps of
+  // its last events; called from any thread.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;
