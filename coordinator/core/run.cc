@@ -368,9 +368,9 @@ void Run::Restart(StepEffects& out) {
   beginnings.Tell(plan(), beginnings.Next(plan(), !submission_.output().empty(), nullptr, std::nullopt),
                   ending_->reason);
   ending_.reset();
+  out.counts.restarts += attempts_.lost() && !returning() ? 1 : 0;
   attempts_.End();
   progress_.Lost(out.now);
-  out.counts.restarts += returning() ? 0 : 1;
   DropAttempt();
   Announce(out);
 }

@@ -952,6 +952,8 @@ TEST_F(CoreTest, WorkerLeavesBeforeTheFirstStep_RunBeginsAgainOnTheOthers) {
   EXPECT_EQ(Heard<Assign>(1)->leases.size(), 2u) << "the process that is left has both ranks";
   Do(SessionClosed{2, "it said goodbye"});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(core->GetRun(run)->restarts, 1);
+  EXPECT_EQ(core->probe().restarts, 0u) << "the count of the metrics is about losses";
   EXPECT_EQ(core->probe().workers_lost, 0u);
 }
 
@@ -1046,6 +1048,7 @@ TEST_F(MoveTest, RankMoves_BehindCopiesWithoutACheckpoint) {
   EXPECT_EQ(assign.kept.size(), 4u);
   EXPECT_EQ(assign.spec, absl::StrCat(" from step ", made));
   EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 2, 1, 1}));
+  EXPECT_EQ(core->probe().restarts, 0u) << "nothing was lost";
 }
 
 // A process that keeps no rank leaves the run and does not come back by itself, though the run was submitted
