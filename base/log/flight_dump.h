@@ -1,8 +1,8 @@
 // Writes the events of a flight ring as text, one a line in the order in which they were noted:
 //
-//   time=2026-11-22T14:20:11.123456Z event=dump cause=SIGSEGV code=1 program=weft-worker version=0.1.0 ..
-//   time=2026-11-22T14:20:11.098001Z thread=4711 event=job_begins rank=1 kind=forward step=3 stage=1
-//   microbatch=5 time=2026-11-22T14:20:11.123456Z event=dump_ends events=4096 overwritten=120 unreadable=0
+//   time=2026-11-22T14:20:11.123456Z event=dump cause=SIGSEGV code=1 program=weft-worker ..
+//   time=2026-11-22T14:20:11.098001Z thread=4711 event=job_begins rank=1 kind=forward step=3 ..
+//   time=2026-11-22T14:20:11.123456Z event=dump_ends events=4096 overwritten=120 unreadable=0
 //
 // The form is logfmt, as that of the log. A file without the last line is not whole.
 //

@@ -1,9 +1,8 @@
 // Gives the line by which a daemon's log shows an event, in one of several forms:
 //
 //   text       2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
-//   logfmt     time=2026-11-22T14:20:11.123Z level=info program=weft-coordinator msg="run 3 (tiny) is
-//   running" json
-//   {"time":"2026-11-22T14:20:11.123Z","level":"info","program":"weft-coordinator","message":"run 3 .."}
+//   logfmt     time=2026-11-22T14:20:11.123Z level=info program=weft-coordinator msg=".."
+//   json       {"time":"2026-11-22T14:20:11.123Z","level":"info","program":"..","message":".."}
 //   journald   <6>run 3 (tiny) is running
 //
 // journald reads the severity from the number (sd-daemon(3)), and has time and program of its own.
