@@ -60,11 +60,12 @@ add libtorch_cpu.so
 if [[ $device == cuda ]]; then
   gpu=$build/lib/libweft_cuda.so
   [[ -e "$gpu" ]] || fail "there is no $gpu; this Weft was built without CUDA"
-  for library in libtorch.so libtorch_cuda.so libtorch_cuda_linalg.so libc10_cuda.so; do add $library; done
+  # LibTorch loads libcaffe2_nvrtc.so by name when it makes a kernel.
+  for library in libtorch.so libtorch_cuda.so libtorch_cuda_linalg.so libc10_cuda.so libcaffe2_nvrtc.so; do add $library; done
   add_linked "$gpu"
-  # Some load others of their own by name, from the folder that they are in.
+  # Some libraries load others of their own by name, from the folder that they are in.
   for loader in libcudnn.so.9 libnvrtc.so.13; do
-    from=$(ldd "$torch/lib/libtorch_cuda.so" "$gpu" | awk -v name=$loader '$1 == name {print $3; exit}')
+    from=$(ldd "$torch"/lib/lib{torch_cuda,caffe2_nvrtc}.so "$gpu" | awk -v name=$loader '$1 == name && !seen++ {print $3}')
     [[ -n "$from" ]] || continue
     for library in "$(dirname "$(realpath "$from")")"/${loader%.so*}[_-]*.so.*; do
       [[ -e "$libraries/$(basename "$library")" ]] || install -m 644 "$(realpath "$library")" "$libraries/$(basename "$library")"
