@@ -29,14 +29,14 @@ std::vector<absl::string_view> Words(absl::string_view text) {
   return lines;
 }
 
-// Returns "; the last events are in FILE" where the process has left a dump of its flight recorder as it
+// Returns " (its last events are in FILE)" where the process has left a dump of its flight recorder as it
 // ended (base/log/flight_recorder.h); else "".
 std::string WhereEventsAre(absl::string_view text) {
   constexpr absl::string_view kWhere = ": the last events are in ";
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const size_t at = line.find(kWhere);
     if (absl::StartsWith(line, "weft-worker: note: SIG") && at != absl::string_view::npos)
-      return absl::StrCat(";", line.substr(at + 1));
+      return absl::StrCat(" (its last events are in ", line.substr(at + kWhere.size()), ")");
   }
   return "";
 }
@@ -113,7 +113,7 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     const std::string last = words.empty() ? "" : std::string(words.back().substr(0, 2000));
     ended.push_back({numbers_[i], process.pid(), process.code(), last,
                      absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
-                                  last.empty() ? "" : ": ", last, WhereEventsAre(process.last_words())),
+                                  WhereEventsAre(process.last_words()), last.empty() ? "" : ": ", last),
                      EarlierWords(words)});
   }
   return ended;

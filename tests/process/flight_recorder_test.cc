@@ -205,7 +205,7 @@ TEST_F(FlightRecorderOfDaemons, WorkerOfATrainingCrashes_TheTrainingSaysWhereIts
   const CommandResult end = train.Wait(kSeconds);
   EXPECT_EQ(end.code, 1);
   EXPECT_THAT(end.err,
-              HasSubstr("was killed by SIGABRT; the last events are in " + out_ + "/flight-weft-worker-"));
+              HasSubstr("was killed by SIGABRT (its last events are in " + out_ + "/flight-weft-worker-"));
 }
 
 #endif
