@@ -8,7 +8,8 @@
 // link is not.
 //
 // A process that was not confined opens any path, as `weft train` does with the rights of its user. Process-
-// wide, as a root folder is: all that writes or reads a run's file comes here, and no caller can forget it.
+// wide, as a root folder is: all that writes or reads a run's file comes here, and no caller can forget it
+// (tests/run_file_opens.py).
 // What only looks at names, renames or removes takes paths as they are; the names are those that Weft gives
 // its own files.
 //

@@ -105,8 +105,12 @@ TEST_F(CheckpointFolder, KeptAside_AreWeightsThatNobodyTakesForACheckpoint) {
   ASSERT_TRUE(folders.Seal(20, 1, /*validate=*/true).ok());
   Save(folders, 30, 3, /*keep=*/1);
   EXPECT_EQ(*Read(folders.KeptAside(20)), 2) << "the checkpoint is gone";
-  ASSERT_TRUE(folders.KeepAside(30, folders.Final(30)).ok());
-  EXPECT_EQ(*Read(folders.KeptAside(30)), 3);
+  // The second time the name is taken, and the file is copied.
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(folders.KeepAside(30, folders.Final(30)).ok());
+    EXPECT_EQ(*Read(folders.KeptAside(30)), 3);
+    EXPECT_EQ(*Read(folders.Final(30)), 3);
+  }
   folders.DropKeptAside(20);
   ASSERT_TRUE(folders.Prepare().ok());
   EXPECT_TRUE(fs::exists(folders.KeptAside(10))) << "another process of the attempt";

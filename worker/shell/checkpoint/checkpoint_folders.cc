@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,12 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 
 namespace weft {
@@ -71,6 +74,23 @@ bool IsCheckpointFile(const std::string& name) {
   return absl::StartsWith(name, "stage") &&
          (absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".slice") ||
           absl::EndsWith(name, std::string(kPartial)));
+}
+
+// Copies the content of a file. Returns 0, or the errno of what failed.
+int CopyFile(const std::string& from, const std::string& to) {
+  const int in = OpenRunFile(from, O_RDONLY | O_NONBLOCK);
+  if (in < 0) return errno;
+  const absl::Cleanup close_in = [in] { close(in); };
+  unlink(to.c_str());  // it may be a link to the same file
+  const int out = OpenRunFile(to, O_WRONLY | O_CREAT | O_EXCL, 0644);
+  if (out < 0) return errno;
+  constexpr size_t kMost = 1 << 30;  // bytes of one call
+  ssize_t copied = 0;
+  do {
+    copied = sendfile(out, in, nullptr, kMost);
+  } while (copied > 0);
+  const int error = copied < 0 ? errno : 0;
+  return close(out) != 0 && error == 0 ? errno : error;
 }
 
 void RemoveFiles(const fs::path& folder) {
@@ -214,10 +234,10 @@ absl::Status CheckpointFolders::KeepAside(int64_t step, const std::string& check
     const fs::path from = fs::path(checkpoint) / name, to = fs::path(aside) / name;
     std::error_code error;
     fs::create_hard_link(from, to, error);  // no other writes into the file
-    if (error) fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-    if (error) {
+    const int failed = error ? CopyFile(from.string(), to.string()) : 0;
+    if (failed != 0) {
       return absl::UnavailableError(
-          absl::StrCat("cannot keep ", from.string(), " as ", to.string(), ": ", error.message()));
+          absl::StrCat("cannot keep ", from.string(), " as ", to.string(), ": ", RunFileError(failed)));
     }
   }
   return WriteCheckpointIndex(aside, run_.spec, identity_);
