@@ -23,7 +23,8 @@ driver = "vfs"
 runroot = "$work/run"
 graphroot = "$work/images"
 CONF
-export CONTAINERS_STORAGE_CONF=$work/storage.conf BUILDAH_ISOLATION=chroot
+mkdir "$work/tmp"
+export CONTAINERS_STORAGE_CONF=$work/storage.conf BUILDAH_ISOLATION=chroot TMPDIR=$work/tmp
 started=()
 stop() {
   ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
