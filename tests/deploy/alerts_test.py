@@ -24,7 +24,8 @@ import tempfile
 import threading
 import time
 
-from prometheus_server import SECONDS, TIME_FACTOR, PrometheusServer, eventually, free_port
+from daemons import SECONDS, TIME_FACTOR, eventually, free_port
+from prometheus_server import PrometheusServer
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 RULES = SOURCE / "deploy/prometheus/weft.rules.yaml"

@@ -9,13 +9,13 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
-SECONDS = 120 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
+from daemons import SECONDS, Daemons, free_port
+
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -30,14 +30,12 @@ def done(*command, **options):
     return result.stdout
 
 
-class Service:
+class Service(Daemons):
     """A coordinator and a worker that take certificates of one authority; clients may have others."""
 
     def __init__(self, bin_dir, folder):
-        self.bin, self.folder, self.processes = bin_dir, folder, []
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{s.getsockname()[1]}"
+        super().__init__(bin_dir, folder)
+        self.address = f"127.0.0.1:{free_port()}"
         weft = bin_dir / "weft"
         for authority in ("certs", "others"):
             done(weft, "certs", "init", folder / authority)
@@ -46,11 +44,6 @@ class Service:
         done(weft, "certs", "add", folder / "certs", "--role", "submitter", "--name", "alice")
         self.start("weft-coordinator", "--listen", self.address, "--tls", folder / "certs/coordinator", "--output-root", folder / "runs")
         self.start("weft-worker", "--coordinator", self.address, "--tls", folder / "certs/worker", "--name", "w0")
-
-    def start(self, program, *arguments):
-        log = open(self.folder / f"{program}.log", "wb")
-        command = ["setpriv", "--pdeathsig", "KILL", self.bin / program, *arguments]
-        self.processes.append(subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, stdin=subprocess.DEVNULL))
 
     def weft(self, *arguments):
         return json.loads(done(self.bin / "weft", *arguments, "-o", "json", "--coordinator", self.address, "--tls",
@@ -61,11 +54,6 @@ class Service:
         while "w0, pid" not in (self.folder / "weft-coordinator.log").read_text():
             assert time.monotonic() < until and all(p.poll() is None for p in self.processes), "the worker does not join"
             time.sleep(0.1)
-
-    def close(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 def install(build, folder):
@@ -148,15 +136,8 @@ def main():
         if example is None:
             print("SKIPPED: the Python example was not tried: python3 has no grpc (Debian: python3-grpcio)", file=sys.stderr)
             return 77
-        service = Service(build / "bin", folder)
-        try:
+        with Service(build / "bin", folder).until_the_end() as service:
             check(service, example)
-        except BaseException:
-            for log in folder.glob("*.log"):
-                print(f"---- {log.name}\n{log.read_text()[-3000:]}", file=sys.stderr)
-            raise
-        finally:
-            service.close()
     print(f"ok  the installed {kind} example submits, watches and tells errors")
     return 0
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-from prometheus_server import SECONDS, PrometheusServer, eventually, free_port
+from daemons import SECONDS, eventually, free_port
+from prometheus_server import PrometheusServer
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 RUN = """name: dashboards

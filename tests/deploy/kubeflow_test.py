@@ -11,7 +11,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,7 +18,9 @@ import tempfile
 import threading
 import time
 
-SECONDS = 180 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
+from daemons import TIME_FACTOR, free_port
+
+SECONDS = 180 * TIME_FACTOR
 RUNTIME = pathlib.Path(__file__).resolve().parent.parent.parent / "deploy/kubernetes/kubeflow/runtime.yaml"
 RUN = """name: batch
 model: {{gpt: {{layers: 2, width: 32, heads: 2, context: 32}}}}
@@ -56,12 +57,6 @@ class Trainer:
 
     def url(self):
         return f"https://localhost:{self.server.server_port}/apis/trainer.kubeflow.org/v1alpha1/namespaces/n/trainjobs/batch/status"
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Job:

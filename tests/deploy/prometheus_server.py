@@ -1,34 +1,13 @@
 """Debian's Prometheus on loopback, for tests that ask it what it has scraped."""
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
-TIME_FACTOR = int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
-SECONDS = 120 * TIME_FACTOR
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def eventually(what, ask):
-    """Returns the first answer that is true."""
-    until = time.monotonic() + SECONDS
-    while True:
-        answer = ask()
-        if answer:
-            return answer
-        assert time.monotonic() < until, f"{what}: nothing after {SECONDS} s"
-        time.sleep(0.5)
+from daemons import free_port
 
 
 class PrometheusServer:

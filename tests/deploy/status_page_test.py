@@ -6,19 +6,17 @@ browser complain of nothing. Their JSON must be what the command line prints. --
 on a phone. Needs Debian's chromium; exits with 77 without it."""
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
-SECONDS = 120 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
+from daemons import SECONDS, Daemons, eventually, free_port
+
 RUN = """name: shown
 model: {gpt: {layers: 2, width: 32, heads: 2, context: 32}}
 data: {text: {path: text.txt}}
@@ -28,33 +26,16 @@ schedule: 1f1b
 """
 
 
-def eventually(what, done):
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        answer = done()
-        if answer:
-            return answer
-        time.sleep(0.2)
-    raise AssertionError(f"this never was so: {what}")
-
-
-class Service:
+class Service(Daemons):
     """A coordinator with a status page, and two workers."""
 
     def __init__(self, bin_dir, folder):
-        self.bin, self.folder, self.processes = bin_dir, folder, []
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        super().__init__(bin_dir, folder)
+        port = free_port()
         self.url, self.address = f"http://127.0.0.1:{port}", f"unix:{folder}/coordinator.sock"
         self.start("weft-coordinator", "--listen", self.address, "--metrics", f"127.0.0.1:{port}", "--output-root", folder)
         for name in ("w0", "w1"):
             self.start("weft-worker", "--coordinator", self.address, "--name", name)
-
-    def start(self, program, *arguments):
-        log = open(self.folder / f"{program}.log", "ab")
-        command = ["setpriv", "--pdeathsig", "KILL", self.bin / program, *arguments]
-        self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
 
     def weft(self, *arguments):
         return subprocess.run([self.bin / "weft", *arguments, "--coordinator", self.address], capture_output=True, text=True, check=True).stdout
@@ -68,11 +49,6 @@ class Service:
         except OSError:
             return 0, "", ""
         return answer.status, answer.headers.get("Content-Type", ""), answer.read().decode()
-
-    def close(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 class Browser:
@@ -148,15 +124,8 @@ def main():
         return 77
     with tempfile.TemporaryDirectory(prefix="weft_status_") as name:
         folder = pathlib.Path(name)
-        service = Service(options.bin_dir.absolute(), folder)
-        try:
+        with Service(options.bin_dir.absolute(), folder).until_the_end() as service:
             check(service, Browser(folder), options.pictures or folder)
-        except BaseException:
-            for log in folder.glob("*.log"):
-                print(f"---- {log.name}\n{log.read_text()[-3000:]}", file=sys.stderr)
-            raise
-        finally:
-            service.close()
     return 0
 
 

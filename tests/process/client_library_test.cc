@@ -13,13 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/shell/coordinator_server.h"
-#include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/command.h"
-#include "tests/process/quick_planner.h"
-#include "tests/process/scripted_worker.h"
-#include "tests/unit/without_terms.h"
+#include "tests/process/served_runs.h"
 #include "weft/client.h"
 
 namespace weft {
@@ -28,31 +24,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr int kSteps = 5;
-
-absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
-  absl::StatusOr<Schedule> schedule = MakeSchedule(spec, {}, 2, 4);
-  if (!schedule.ok()) return schedule.status();
-  return MakeRunPlan("test", spec, WithoutTerms(*std::move(schedule)), kSteps);
-}
-
-struct ClientLibrary : ::testing::Test {
+class ClientLibrary : public ServedRuns {
+ protected:
   ClientLibrary() {
-    CoordinatorServerOptions options;
-    options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-client-", getpid(), ".sock")};
-    options.planner = QuickPlanner(Plan);
-    server = *CoordinatorServer::Start(options);
     Client::Options of_client;
     of_client.coordinator = server->addresses()[0];
     of_client.call_time = std::chrono::seconds(60);
     client.emplace(*Client::Make(of_client));
-    worker_options.address = server->addresses()[0];
-    worker_options.name = std::string("w");
-    worker_options.stages = 2;
   }
-  std::unique_ptr<CoordinatorServer> server;
   std::optional<Client> client;
-  ScriptedWorkerOptions worker_options;
 };
 
 TEST_F(ClientLibrary, Watch_HearsEachStepAndReturnsTheEnd) {
@@ -72,7 +52,7 @@ TEST_F(ClientLibrary, Watch_HearsEachStepAndReturnsTheEnd) {
   EXPECT_EQ(heard.front().state, Client::State::kWaiting);
   EXPECT_EQ(heard.front().steps_done, 0);
   EXPECT_FALSE(heard.front().loss.has_value());
-  for (int step = 1; step <= kSteps; ++step) {
+  for (int step = 1; step <= kServedSteps; ++step) {
     EXPECT_TRUE(std::any_of(heard.begin(), heard.end(), [&](const Client::Run& run) {
       return run.steps_done == step && run.loss.has_value();
     })) << step;
@@ -80,7 +60,7 @@ TEST_F(ClientLibrary, Watch_HearsEachStepAndReturnsTheEnd) {
   EXPECT_EQ(ended->state, Client::State::kFinished);
   EXPECT_TRUE(Client::IsFinal(ended->state));
   EXPECT_EQ(Client::NameOf(ended->state), "finished");
-  EXPECT_EQ(ended->steps_done, kSteps);
+  EXPECT_EQ(ended->steps_done, kServedSteps);
   EXPECT_EQ(ended->id, *number);
   EXPECT_EQ(ended->schedule, "1f1b");
   EXPECT_EQ(ended->file, "run.yaml");
@@ -166,10 +146,7 @@ TEST_F(ClientLibrary, Logs_ContinueBehindThePlace) {
 }
 
 TEST(ClientLibraryWatch, ConnectionBreaks_GoesOn) {
-  CoordinatorServerOptions options;
-  options.listen = {"127.0.0.1:0"};
-  options.planner = QuickPlanner(Plan);
-  const auto server = *CoordinatorServer::Start(options);
+  const auto server = ServeSchedules("127.0.0.1:0");
   const std::string address = server->addresses()[0];
   BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));
   Client client = *Client::Make({proxy.address()});

@@ -86,7 +86,7 @@ TEST_F(Roots, OutputFolderElsewhere_IsRefusedAtSubmit) {
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 }
 
-// What a coordinator sends to users comes out of the folders of runs, and their users can write there.
+// A coordinator sends files of a run's folder to users, and the run's user can write there.
 TEST_F(Roots, TraceThatBecameALink_IsNotShown) {
   const CommandResult run = Submit(Beneath("data/text.txt"), {"--out", Beneath("run")});
   ASSERT_EQ(run.code, 0) << run.err;

@@ -8,38 +8,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/shell/coordinator_server.h"
-#include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
-#include "tests/process/quick_planner.h"
-#include "tests/process/scripted_worker.h"
-#include "tests/unit/without_terms.h"
+#include "tests/process/served_runs.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
-  absl::StatusOr<Schedule> schedule = MakeSchedule(spec, {}, 2, 4);
-  if (!schedule.ok()) return schedule.status();
-  return MakeRunPlan("test", spec, WithoutTerms(*std::move(schedule)), 5);
-}
-
-struct RunsClientTest : ::testing::Test {
-  RunsClientTest() {
-    CoordinatorServerOptions options;
-    options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-runs-", getpid(), ".sock")};
-    options.planner = QuickPlanner(Plan);
-    server = *CoordinatorServer::Start(options);
-    client = *RunsClient::Create(server->addresses()[0], {}, 60'000'000'000);
-    worker_options.address = server->addresses()[0];
-    worker_options.name = std::string("w");
-    worker_options.stages = 2;
-  }
-  std::unique_ptr<CoordinatorServer> server;
+class RunsClientTest : public ServedRuns {
+ protected:
+  RunsClientTest() { client = *RunsClient::Create(server->addresses()[0], {}, 60'000'000'000); }
   std::unique_ptr<RunsClient> client;
-  ScriptedWorkerOptions worker_options;
 };
 
 TEST_F(RunsClientTest, SubmitWatchGetList_TellTheSameStory) {
@@ -160,10 +140,7 @@ TEST_F(RunsClientTest, ListWorkers_SaysWhoIsThereAndWhatItDoes) {
 
 // A run goes on while the way to its coordinator is broken, and so does who watches it.
 TEST(FollowRun, ConnectionBreaks_WatchingGoesOn) {
-  CoordinatorServerOptions options;
-  options.listen = {"127.0.0.1:0"};
-  options.planner = QuickPlanner(Plan);
-  const auto server = *CoordinatorServer::Start(options);
+  const auto server = ServeSchedules("127.0.0.1:0");
   const std::string address = server->addresses()[0];
   BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));
   const auto client = *RunsClient::Create(proxy.address());

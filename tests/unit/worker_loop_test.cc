@@ -642,7 +642,7 @@ TEST_F(HangingJobTest, Stop_ReturnsAfterItsGraceWithTheNameOfTheJob) {
       std::string(ended.message()),
       HasSubstr("told to stop, and some of its work has not come to an end: forward (step 0, stage 0, "
                 "micro-batch 0) of rank 0 for "));
-  // What a crash would leave in its place.
+  // A crash at this point would leave this event as the last one.
   FlightRing::Event last;
   ASSERT_TRUE(process->ring.Read(process->ring.next() - 1, &last));
   EXPECT_EQ(last.view(), "event=job_begins rank=0 kind=forward step=0 stage=0 microbatch=0");
