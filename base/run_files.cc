@@ -119,7 +119,7 @@ std::string RunFileError(int error) {
                       absl::StrJoin(roots, ", "), ")");
 }
 
-// Of a path that is missing, the first folder that is there decides: what is made is made in that.
+// If a path is missing, its first parent that exists decides, since the missing folders are made in that.
 absl::Status CheckRunPath(const std::string& path) {
   if (Roots().empty()) return absl::OkStatus();
   for (std::string there = path;; there = fs::path(there).parent_path().string()) {

@@ -32,7 +32,7 @@ namespace {
 constexpr int kFatalSignals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE};
 constexpr char kEnding[] = ".log";
 
-// What the handler of fatal signals needs.
+// State of the handler of fatal signals.
 std::atomic<const FlightRecorder*> of_process{nullptr};
 std::array<struct sigaction, std::size(kFatalSignals)> former;  // handlers of before, by place
 std::atomic<bool> fatal_begun{false}, fatal_over{false};

@@ -19,7 +19,7 @@
 
 namespace weft {
 
-// What the table has counted since it began.
+// Counts of the table since it began.
 struct SessionCounts {
   uint64_t resumed = 0;     // connections that took up a session
   uint64_t refused = 0;     // connections of workers that came back to a session that had ended without them

@@ -27,7 +27,7 @@ namespace weft {
 class LoopEvents {
  public:
   using Stalled = std::function<void(const std::string& why)>;
-  // As in WorkerLoopOptions.
+  // Takes the ring and the listener of WorkerLoopOptions; either may be null.
   explicit LoopEvents(FlightRing* ring, Stalled stalled = nullptr)
       : ring_(ring), stalled_(std::move(stalled)) {}
 
