@@ -2,8 +2,7 @@
 // (flight_recorder.h).
 //
 // The ring has a fixed number of slots, allocated once. A note copies its text into the next slot, so it
-// takes no lock, allocates nothing and costs tens of nanoseconds; the oldest event is written over. A text is
-// made by an EventText on the caller's stack, in the form of logfmt: `event=job_begins rank=1 stage=3`.
+// takes no lock, allocates nothing and costs tens of nanoseconds; the oldest event is written over.
 //
 // Invariants: a slot has one writer at a time. A thread that comes to a slot in which another still writes, a
 // whole round behind, gives its event up. A slot's sequence number tells a reader which event it holds, and
@@ -20,30 +19,9 @@
 #include <memory>
 
 #include "absl/strings/string_view.h"
+#include "base/event_text.h"
 
 namespace weft {
-
-// The text of an event. What has no room is left out; a quoted text is cut, and ends with "..".
-class EventText {
- public:
-  static constexpr size_t kCapacity = 232;
-
-  // Begins with `event=NAME`.
-  explicit EventText(absl::string_view name);
-
-  // Append ` KEY=VALUE`: a number, a word without spaces or quotes, or any text, in quotes.
-  EventText& Add(absl::string_view key, int64_t value);
-  EventText& AddWord(absl::string_view key, absl::string_view word);
-  EventText& AddText(absl::string_view key, absl::string_view text);
-
-  absl::string_view view() const { return {text_.data(), size_}; }
-
- private:
-  void Append(absl::string_view text);
-
-  std::array<char, kCapacity> text_;  // the first size_ characters count
-  size_t size_ = 0;
-};
 
 class FlightRing {
  public:

@@ -12,6 +12,7 @@
 #include "coordinator/shell/runs_calls.h"
 #include "coordinator/shell/trace_call.h"
 #include "coordinator/store/store_writer.h"
+#include "proto/session/job_event.h"
 #include "proto/wire/channel.h"
 #include "run/run_id.h"
 
@@ -25,9 +26,8 @@ constexpr int64_t kMaxEndingNs = 1'000'000'000;
 
 // Adds how many jobs they are, and the last of them.
 void AddJobs(size_t count, const Job& last, EventText& text) {
-  text.Add("jobs", static_cast<int64_t>(count)).AddWord("kind", JobKindName(last.kind));
-  text.Add("step", last.step).Add("stage", last.stage);
-  HasMicrobatch(last.kind) ? text.Add("microbatch", last.microbatch) : text.Add("member", last.member);
+  text.Add("jobs", static_cast<int64_t>(count));
+  AddJob(last, text);
 }
 
 }  // namespace

@@ -2,13 +2,10 @@
 
 #include <variant>
 
+#include "proto/session/job_event.h"
+
 namespace weft {
 namespace {
-
-void AddJob(const Job& job, EventText& text) {
-  text.AddWord("kind", JobKindName(job.kind)).Add("step", job.step).Add("stage", job.stage);
-  HasMicrobatch(job.kind) ? text.Add("microbatch", job.microbatch) : text.Add("member", job.member);
-}
 
 void AddDoing(const WorkThreads::Doing& doing, EventText& text) {
   text.Add("rank", doing.rank);
