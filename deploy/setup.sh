@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Brings a Debian 12 machine to the state in which Weft builds, runs and passes its tests.
 #
-#   deploy/setup.sh [run|test|all]   run: what the programs need; test: also what the tests and the GPU library need (the
-#                                    default); all: also clang's tools, for `make checks` and `make format`
+#   deploy/setup.sh [run|test|fuzz|all]   run: what the programs need; test: also what the tests and the GPU library need
+#                                         (the default); fuzz: also clang; all: also clang's tools, for `make checks` and
+#                                         `make format`
 #
 # Debian's packages are installed by name; LibTorch and UCX come from their PyPI wheels, pinned, into build/deps (headers and
 # libraries only: Weft needs no Python at run time). Running it again does nothing and takes a fraction of a second.
@@ -18,10 +19,11 @@ packages=(
 needs=${1:-test}
 case $needs in
   run) ;;
-  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc buildah mmdebstrap dpkg-dev) ;;&
-  all) packages+=(clang clang-tidy clang-format libclang-rt-14-dev) ;;
-  test) ;;
-  *) echo "usage: deploy/setup.sh [run|test|all]" >&2 && exit 64 ;;
+  test | fuzz | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus etcd-server etcd-client curl patchelf busybox-static man-db mandoc buildah mmdebstrap dpkg-dev python3-numpy python3-yaml) ;;&
+  fuzz | all) packages+=(clang libclang-rt-14-dev) ;;&
+  all) packages+=(clang-tidy clang-format) ;;
+  test | fuzz | all) ;;
+  *) echo "usage: deploy/setup.sh [run|test|fuzz|all]" >&2 && exit 64 ;;
 esac
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 deps=build/deps
