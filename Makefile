@@ -10,7 +10,8 @@ UNITY ?= ON
 # Folders into which `make install` copies.
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Packages that deploy/setup.sh installs: run (for the programs), test (also for the tests) or all (also clang's tools).
+# Packages that deploy/setup.sh installs: run (for the programs), test (also for the tests), fuzz (also clang) or all (also
+# clang's tools).
 NEEDS ?= test
 
 new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
@@ -43,11 +44,11 @@ nightly: ## Play new seeds of all simulated worlds until Ctrl-C; a seed that fai
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target simulate_worlds
 	@$(BUILD)/tests/simulate_worlds --nightly
 
-fuzz: ## Feed made-up bytes to what reads run files, frames and messages, for SECONDS=60 each, under sanitizers (needs clang)
-	@deploy/setup.sh all
+fuzz: ## Feed made-up bytes to what reads run files, frames and messages, for SECONDS=60 each, under sanitizers (SEED=1: the same again)
+	@deploy/setup.sh fuzz
 	@$(call configure,-DWEFT_TESTS=ON -DWEFT_CUDA=OFF)
 	@cmake --build --preset $(PRESET) -j $(JOBS) --target fuzzers
-	@tests/fuzz/run.sh $(BUILD) $(SECONDS)
+	@JOBS=$(JOBS) SEED=$(SEED) tests/fuzz/run.sh $(BUILD) $(SECONDS)
 fuzz: PRESET = fuzz
 fuzz: SECONDS ?= 60
 
