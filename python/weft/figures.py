@@ -26,6 +26,13 @@ class FigureForm:
     counted: bool  # a sum, beside which its count is returned
 
 
+class _Fields(dict):
+    """The fields of the example, which say what is missing."""
+
+    def __missing__(self, name):
+        raise NotExportable(f"the loss function reads the field {name!r}, and the example has only {', '.join(sorted(self))}")
+
+
 class Figures:
     """Calls a loss function."""
 
@@ -52,7 +59,7 @@ class Figures:
         return torch.stack(numbers)
 
     def _named(self, model, fields) -> dict:
-        returned = self._loss(model, fields)
+        returned = self._loss(model, _Fields(fields))
         named = returned if isinstance(returned, dict) else {"loss": returned}
         _check_names(named)
         self.further = self.further or len(named) > 1

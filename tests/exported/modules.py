@@ -410,6 +410,8 @@ REFUSED = {
     "a model that asks whether it is compiled": (lambda: Chain(lambda x: x * 2 if torch.compiler.is_compiling() else x), None),
     "a detached tensor": (lambda: Chain(lambda x: x * x.detach()), None),
     "a sum and a count": (Chain, None, lambda m, f: (m(f["x"]).square().sum(), (f["y"] > 0).sum())),
+    "a field that the example lacks": (Chain, "the field 'labels', and the example has only x, y",
+                                       lambda m, f: (m(f["x"]) - f["labels"]).square().mean()),
     "figures": (Chain, None, _figures(most=lambda y: y.max(), many=lambda y: (y.sum(), y.numel()), three=lambda y: 3)),
     "a figure of many numbers": (Chain, "the figure each is a tensor of the size [4, 6]", _figures(each=lambda y: y)),
     "a figure that is none": (Chain, "the figure none is a NoneType", _figures(none=lambda y: None)),

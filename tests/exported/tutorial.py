@@ -3,6 +3,8 @@
 
     tutorial.py BIN_DIR          with a Python that has torch and numpy; pages that need transformers only where that is too
 
+A block that begins with ```python fragment or ```yaml fragment is left out: it is a part, or takes too long.
+
 Exits 77, with one line, where python3 has no torch or no numpy. With the wheel installed, BIN_DIR may be "-".
 """
 import importlib.util
