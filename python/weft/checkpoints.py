@@ -38,6 +38,7 @@ def export_weights(folder: str | os.PathLike, path: str | os.PathLike, *, model:
         if tensor.data_ptr() not in shared or tensor.numel() == 0:
             tensors[name] = tensor
         shared.add(tensor.data_ptr())
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_safetensors(Path(path), tensors)
 
 

@@ -73,11 +73,16 @@ def _samples(dataset) -> Iterable[Any]:
         if isinstance(dataset, dict):
             raise BadRun("write_data takes samples, each a dictionary, not one dictionary of columns")
         if not hasattr(dataset, "__iter__"):  # PyTorch's datasets are asked by number
+            if not hasattr(dataset, "__len__"):
+                raise BadRun(f"write_data takes samples one after the other, and not a {type(dataset).__name__}")
             return (dataset[i] for i in range(len(dataset)))
         return dataset
     if not str(dataset).endswith(".parquet"):
         raise BadRun(f"{dataset} is no Parquet file; read other files in Python, and give the samples")
-    import pyarrow.parquet  # only for Parquet
+    try:
+        import pyarrow.parquet  # only for Parquet
+    except ImportError as error:
+        raise BadRun(f"reading {dataset} needs pyarrow: pip install pyarrow") from error
     rows = pyarrow.parquet.ParquetFile(dataset)
     return (sample for batch in rows.iter_batches() for sample in batch.to_pylist())
 
@@ -137,15 +142,15 @@ class _Array:
 
     def append(self, number: int, value: numpy.ndarray) -> None:
         if self._shape is None:
-            # Whole numbers are held as wide as any sample may need: later ones may be larger.
+            # Whole numbers are held as wide as any sample may need, for later ones may be larger; those of images stay.
             self._shape = value.shape
-            self._dtype = numpy.dtype("<i8") if value.dtype.kind in "iu" and not self.made_here else value.dtype
+            self._dtype = numpy.dtype("<i8") if value.dtype.kind in "iu" and value.dtype != numpy.uint8 else value.dtype
         if value.shape != self._shape:
             raise BadRun(f"sample {number} has the sizes {list(value.shape)} in {self._path.stem}, and the first "
                          f"{list(self._shape)}; give length= to pad")
-        if not numpy.can_cast(value.dtype, self._dtype, "same_kind"):
-            raise BadRun(f"sample {number} has {value.dtype} in {self._path.stem}, and the first a whole number; make "
-                         "all of them one kind, as float(value)")
+        if not numpy.can_cast(value.dtype, self._dtype, "safe" if self._dtype == numpy.uint8 else "same_kind"):
+            raise BadRun(f"sample {number} has {value.dtype} in {self._path.stem}, and the first {self._dtype}; make all "
+                         "of them one kind, as float(value)")
         self.all_ones = self.all_ones and bool((value == 1).all())
         self._file.write(numpy.ascontiguousarray(value, self._dtype).tobytes())
         self._count += 1

@@ -1,6 +1,7 @@
 """`weft.export`: writes a model, its loss and its weights as a folder that `weft train` reads."""
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from weft.errors import NotExportable
 from weft.figures import Figures, WrongFigures
 from weft.graph_file import FORMAT, MODEL_FILES, TYPES, Samples, argument_json, read_folder, write_model, write_weights
 from weft.interpreter import Interpreter
-from weft.narrowing import narrowed
+from weft.narrowing import matches, narrowed
 from weft.plugins import operations_of
 from weft.tracing import Means, Trace, Value, aliases_of, trace, trace_evaluation
 
@@ -31,7 +32,8 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
 
     model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
     example: the fields of one micro-batch by name, each with the samples first, at least 2 of them. A run may have
-        micro-batches of another size; all other sizes stay.
+        micro-batches of another size; all other sizes and the types stay. Samples hold bool and whole numbers as int64,
+        and float16 and bfloat16 as float32.
     loss: `loss(model, fields)`, which returns one number, or two, a sum and its count: then the loss of a step is the
         sum over all micro-batches, divided by the count over all of them. Or a dictionary with that as "loss", and
         further figures by name, each one number or a sum and its count, which evaluations show too. None for
@@ -52,16 +54,16 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     mode, the loss and all figures. A model without further figures that can be trained and not evaluated is exported
     with a warning.
     """
-    figures = Figures(loss or _loss_of_output)
-    outline = _is_outline(model)
-    _check_arguments(model, example, "meta" if outline else "cpu")
+    outline = isinstance(model, torch.nn.Module) and _is_outline(model)
+    _check_arguments(model, example, loss, "meta" if outline else "cpu")
+    figures = Figures(loss or _loss_of_output, {n: t.dtype for n, t in example.items()})
     precisions, operations = _checked_precisions(precisions), operations_of(plugins)
     modes = {module: module.training for module in model.modules()}
     try:
         model.train()
-        one = {n: t.to("meta") if outline else t for n, t in sorted(example.items())}
+        one = {n: t.to("meta" if outline else "cpu", _HELD_AS[t.dtype]) for n, t in sorted(example.items())}
         two = _another(one)
-        patterns = block_patterns(model) if layers is None else list(layers)
+        patterns = block_patterns(model) if layers is None else _checked_patterns(model, layers)
         graphs = {}
         for precision in precisions:
             with _computing_in(precision, model, patterns):
@@ -75,6 +77,12 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     if isinstance(content["evaluation"], str) and not outline:
         warnings.warn(f"weft can train the model and not evaluate it: {content['evaluation']}", stacklevel=2)
     return [layer["name"] for layer in content["layers"]]
+
+
+# Types that a field may have, and the one in which samples hold it, which has all its numbers. The graph casts it back.
+_HELD_AS = {torch.float32: torch.float32, torch.float16: torch.float32, torch.bfloat16: torch.float32,
+            torch.int64: torch.int64, torch.int32: torch.int64, torch.int16: torch.int64, torch.int8: torch.int64,
+            torch.uint8: torch.int64, torch.bool: torch.int64}
 
 
 @dataclass
@@ -158,14 +166,27 @@ def _is_outline(model) -> bool:
     return devices == {"meta"}
 
 
-def _check_arguments(model, example, device: str) -> None:
+def _check_arguments(model, example, loss, device: str) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise NotExportable(f"`model` is a {type(model).__name__}, and must be a torch.nn.Module")
+    if not isinstance(example, dict) or not all(isinstance(t, torch.Tensor) for t in example.values()):
+        raise NotExportable('`example` must be a dictionary of tensors by the names of fields, as {"x": torch.randn(4, 12)}')
+    if loss is not None and not callable(loss):
+        raise NotExportable("`loss` must be a function of the model and the fields, as "
+                            "lambda model, fields: cross_entropy(model(fields[\"x\"]), fields[\"labels\"])")
+    if loss is None:
+        try:
+            inspect.signature(model.forward).bind(**example)
+        except TypeError as error:
+            raise NotExportable(f"without `loss`, the model is called with the fields by name: {error}; give loss=") from error
     counts = {t.shape[0] if t.dim() else 0 for t in example.values()}
     if len(counts) != 1 or min(counts) < 2:
         raise NotExportable("`example` must have fields whose first dimension is the same number of samples, at least "
                             f"2; it has {sorted(counts)}")
     for name, tensor in example.items():
-        if tensor.dtype not in (torch.float32, torch.int64):
-            raise NotExportable(f"the field {name} is of {tensor.dtype}; fields are float32 or int64")
+        if tensor.dtype not in _HELD_AS:
+            types = ", ".join(str(t).removeprefix("torch.") for t in _HELD_AS)
+            raise NotExportable(f"the field {name} is of {tensor.dtype}; fields are of {types}")
     for name, module in model.named_modules():
         if getattr(module, "momentum", 0.1) is None and getattr(module, "track_running_stats", False):
             raise NotExportable(f"{name} is a batch norm with momentum=None; give it a number, as 0.1")
@@ -173,6 +194,15 @@ def _check_arguments(model, example, device: str) -> None:
         if parameter.dtype != torch.float32 or parameter.device.type != device:
             raise NotExportable(f"the parameter {name} is of {parameter.dtype} on {parameter.device}; export the model "
                                 "in float32 on the CPU, as model.float().cpu(), or all of it on the meta device")
+
+
+def _checked_patterns(model, layers: list[str]) -> list[str]:
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in layers:
+        if not any(matches(name, [pattern]) for name in names):
+            raise NotExportable(f"`layers` has {pattern!r}, and no module of the model has such a name; its modules are "
+                                f"{', '.join(names[:8])}{', ..' if len(names) > 8 else ''}")
+    return list(layers)
 
 
 def _another(example: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

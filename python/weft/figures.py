@@ -34,10 +34,10 @@ class _Fields(dict):
 
 
 class Figures:
-    """Calls a loss function."""
+    """Calls a loss function, with fields of the types that it was given them in."""
 
-    def __init__(self, loss: Callable):
-        self._loss = loss
+    def __init__(self, loss: Callable, types: dict[str, torch.dtype]):
+        self._loss, self._types = loss, types
         self.forms: list[FigureForm] = []  # of the last packing
         self.further = False               # true once there was a figure beside the loss
 
@@ -59,7 +59,9 @@ class Figures:
         return torch.stack(numbers)
 
     def _named(self, model, fields) -> dict:
-        returned = self._loss(model, _Fields(fields))
+        # A cast to the type that it has would be an operation of the graph.
+        given = {n: t if t.dtype == self._types[n] else t.to(self._types[n]) for n, t in fields.items()}
+        returned = self._loss(model, _Fields(given))
         named = returned if isinstance(returned, dict) else {"loss": returned}
         _check_names(named)
         self.further = self.further or len(named) > 1

@@ -2,11 +2,12 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Iterator
 
-from weft.errors import BadRun
+from weft.errors import BadRun, WeftError
 from weft.programs import flags_of, json_of
 
 Run = str | os.PathLike | dict[str, Any]
@@ -30,8 +31,15 @@ def run_file(run: Run, overrides: dict[str, Any]) -> Iterator[str]:
         json.dump(content, file, indent=1, default=os.fspath)
     try:
         yield file.name
+    except WeftError as error:
+        raise _without_place(error, file.name) from None
     finally:
         os.unlink(file.name)
+
+
+def _without_place(error: WeftError, path: str) -> WeftError:
+    """Returns the error without the places in a file that nobody has written."""
+    return type(error)(re.sub(rf"{re.escape(path)}(:[0-9]+)?: ", "", str(error)), error.code)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -47,8 +55,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _loader(yaml):
     """Reads numbers as Weft does: 1e-3 too, and on, off, yes and no are text."""
-    import re
-
     class Loader(yaml.SafeLoader):
         pass
 

@@ -47,6 +47,7 @@ SCHEDULES = {
     "cnn_norms": [("1f1b", 2), ("{ddp: , activations: recompute}", 1), ("{fsdp: {shard: width}}", 2)],
     "drawing": [("{ddp: }", 2), ("{1f1b: , activations: recompute}", 1), ("{zb_h1: , activations: offload}", 2)],
     "noisy": [("{fsdp: {shard: width}, activations: recompute}", 1), ("{zb_h1: }", 2)],
+    "typed": [("{1f1b: }", 2), ("{zb_h1: , activations: recompute}", 1)],
     "functions": [("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
     "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
     "gpt_bf16": [("{zb_h1: , activations: recompute}", 2), ("{fsdp: {shard: width}, activations: offload}", 1), ("ddp", 2)],

@@ -23,7 +23,7 @@ from weft.narrowing import narrowed  # noqa: E402
 SAMPLES = 24  # of the data
 SCORED = ("classifier", "gpt_scored")  # with metrics
 KEPT = (*SCORED, "mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "noisy", "functions", "lstm",
-        "gpt_bf16", "norms_bf16")  # in the repository
+        "typed", "gpt_bf16", "norms_bf16")  # in the repository
 
 
 def is_narrow(name):

@@ -262,6 +262,25 @@ def _uneven(samples):
 
 
 # Modules by name: the module, its loss, and a function that makes samples.
+class Typed(nn.Module):
+    """Reads fields of many types."""
+
+    def __init__(self):
+        super().__init__()
+        self.pixels, self.words, self.head = nn.Linear(12, 16), nn.Embedding(10, 16), nn.Linear(16, 5)
+
+    def forward(self, image, keep, word, scale):
+        inner = torch.relu(self.pixels(image.float() / 255))
+        inner = torch.where(keep[:, None], inner, torch.zeros_like(inner)) + self.words(word)
+        return self.head(inner * scale[:, None].float())
+
+
+def _typed(n):
+    return {"image": torch.randint(0, 256, (n, 12), dtype=torch.uint8), "keep": torch.rand(n) > 0.3,
+            "word": torch.randint(0, 10, (n,), dtype=torch.int32), "scale": torch.rand(n).half(),
+            "label": torch.randint(0, 5, (n,), dtype=torch.int16)}
+
+
 MODULES = {
     "mlp": (Mlp, lambda m, f: F.mse_loss(m(f["x"], f["mask"]), f["y"]),
             lambda n: {"x": torch.randn(n, 12), "mask": (torch.rand(n, 12) > 0.2).float(), "y": torch.randn(n, 5)}),
@@ -283,6 +302,7 @@ MODULES = {
     "gpt_bf16": (TiedGpt, sum_and_count, _uneven),
     "functions": (Functions, lambda m, f: F.mse_loss(m(f["x"]), f["y"]),
                   lambda n: {"x": torch.randn(n, 12), "y": torch.randn(n, 12)}),
+    "typed": (Typed, lambda m, f: F.cross_entropy(m(f["image"], f["keep"], f["word"], f["scale"]), f["label"].long()), _typed),
     "contrast": (Contrast, lambda m, f: F.cross_entropy(m(f["x"]), torch.arange(len(f["x"]))),
                  lambda n: {"x": torch.randn(n, 12)}),
 }
@@ -412,6 +432,7 @@ REFUSED = {
     "a sum and a count": (Chain, None, lambda m, f: (m(f["x"]).square().sum(), (f["y"] > 0).sum())),
     "a field that the example lacks": (Chain, "the field 'labels', and the example has only x, y",
                                        lambda m, f: (m(f["x"]) - f["labels"]).square().mean()),
+    "a loss that is no function": (Chain, "`loss` must be a function", "mse"),
     "figures": (Chain, None, _figures(most=lambda y: y.max(), many=lambda y: (y.sum(), y.numel()), three=lambda y: 3)),
     "a figure of many numbers": (Chain, "the figure each is a tensor of the size [4, 6]", _figures(each=lambda y: y)),
     "a figure that is none": (Chain, "the figure none is a NoneType", _figures(none=lambda y: None)),

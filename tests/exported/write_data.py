@@ -60,6 +60,13 @@ class WriteData(unittest.TestCase):
         numpy.testing.assert_array_equal(made["label"], [3, 4])
         self.assertEqual((made["x"].dtype, made["label"].dtype), (numpy.float32, numpy.int64))
 
+    def test_bytes_and_truth_values_stay_narrow(self):
+        images = torch.tensor([255, 0], dtype=torch.uint8)[:, None, None].expand(2, 2, 2)
+        made = self.write([{"image": images[0], "good": True}, {"image": images[1], "good": False}])
+        numpy.testing.assert_array_equal(made["image"][:, 0, 0], [255, 0])
+        numpy.testing.assert_array_equal(made["good"], [1, 0])
+        self.assertEqual((made["image"].dtype, made["good"].dtype), (numpy.uint8, numpy.uint8))
+
     def test_tuples_need_the_names_of_their_parts(self):
         made = self.write(ByNumber(), fields=["image", "label"])
         self.assertEqual(made["image"].shape, (3, 2, 2))
@@ -98,7 +105,9 @@ class WriteData(unittest.TestCase):
         self.refused("fields are numbers", [{"x": "text"}])
         self.refused("whole numbers have 64 bits", [{"x": numpy.uint64(1 << 63)}])
         self.refused("make all of them one kind", [{"x": 1}, {"x": 1.5}])
+        self.refused("make all of them one kind", [{"x": numpy.uint8(1)}, {"x": 256}])
         self.refused("not one dictionary of columns", {"x": [1]})
+        self.refused("and not a int", 3)
 
 
 class Simulate(unittest.TestCase):

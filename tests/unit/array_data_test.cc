@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -74,12 +75,65 @@ TEST_F(ArrayDataTest, Samples_AreTheirFieldsOneAfterTheOther) {
   EXPECT_EQ(label, 65535);
 }
 
+TEST_F(ArrayDataTest, NarrowerNumbers_AreWidenedExactly) {
+  const struct {
+    std::string type;
+    std::string bytes;
+    float first, last;
+  } narrow[] = {{"|u1", Bytes<uint8_t>({3, 255}), 3, 255},
+                {"|i1", Bytes<int8_t>({-128, 127}), -128, 127},
+                {"|b1", Bytes<uint8_t>({0, 1}), 0, 1},
+                {"<u2", Bytes<uint16_t>({1, 65535}), 1, 65535},
+                {"<i2", Bytes<int16_t>({-32768, 32767}), -32768, 32767}};
+  const std::string y = Write("y.npy", "|b1", "(1,)", "\1");
+  for (const auto& [type, bytes, first, last] : narrow) {
+    const auto data = OpenArrays({{{"x", Write("x.npy", type, "(1, 2)", bytes)}, {"y", y}}}, Model());
+    ASSERT_TRUE(data.ok()) << type << ": " << data.status();
+    char sample[16];
+    ASSERT_TRUE((*data)->ReadInputs(0, sample).ok());
+    std::vector<float> floats(2);
+    int64_t label = 0;
+    std::memcpy(floats.data(), sample, 8);
+    std::memcpy(&label, sample + 8, 8);
+    EXPECT_THAT(floats, ElementsAre(first, last)) << type;
+    EXPECT_EQ(label, 1);
+  }
+}
+
+TEST_F(ArrayDataTest, HalfPrecision_IsWidenedExactly) {
+  constexpr int kAll = 1 << 16;
+  ExportedModel model;
+  model.fields = {{"x", ElementType::kF32, {kAll}, 0, 4 * kAll}};
+  model.sample_bytes = 4 * kAll;
+  std::vector<uint16_t> halves(kAll);
+  for (int i = 0; i < kAll; ++i) halves[i] = static_cast<uint16_t>(i);
+  const std::string x = Write("x.npy", "<f2", absl::StrCat("(1, ", kAll, ")"), Bytes(halves));
+  const auto data = OpenArrays({{{"x", x}}}, model);
+  ASSERT_TRUE(data.ok()) << data.status();
+  std::vector<float> floats(kAll);
+  ASSERT_TRUE((*data)->ReadInputs(0, floats.data()).ok());
+  for (int i = 0; i < kAll; ++i) {
+    const int exponent = i >> 10 & 0x1f, fraction = i & 0x3ff;
+    EXPECT_EQ(std::signbit(floats[i]), i >= kAll / 2) << i;
+    const float size = std::abs(floats[i]);
+    if (exponent == 31) {
+      EXPECT_TRUE(fraction == 0 ? std::isinf(size) : std::isnan(size)) << i;
+    } else {
+      EXPECT_EQ(size, exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25))
+          << i;
+    }
+  }
+}
+
 TEST_F(ArrayDataTest, WrongFile_IsRefusedWithItsField) {
   const std::string x = Write("x.npy", "<f4", "(1, 2)", Bytes<float>({0, 1}));
   const std::string y = Write("y.npy", "|i1", "(1,)", "\1");
   EXPECT_EQ(Refusal(x, y), "");
-  EXPECT_THAT(Refusal(y, y), HasSubstr("data.arrays.x: "));
-  EXPECT_THAT(Refusal(y, y), HasSubstr("NumPy's type i1, and the model's field is float32"));
+  const std::string wide = Write("wide.npy", "<i4", "(1, 2)", Bytes<int32_t>({0, 1}));
+  EXPECT_THAT(Refusal(wide, y), HasSubstr("data.arrays.x: "));
+  EXPECT_THAT(Refusal(wide, y), HasSubstr("NumPy's type i4, and the model's field is float32"));
+  const std::string exact = Write("exact.npy", "<f8", "(1, 2)", Bytes<double>({0, 1}));
+  EXPECT_THAT(Refusal(exact, y), HasSubstr("save it as array.astype"));
   EXPECT_THAT(Refusal(x, x), HasSubstr("data.arrays.y: "));
   EXPECT_THAT(Refusal(Write("wide.npy", "<f4", "(1, 3)", Bytes<float>({0, 1, 2})), y),
               HasSubstr("has the sizes [1, 3], and the model's field has [samples, 2]"));

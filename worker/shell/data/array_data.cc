@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,13 +21,17 @@
 namespace weft {
 namespace {
 
+// Writes `n` numbers of a file as those of a field.
+using Converter = void (*)(const char* from, int64_t n, char* to);
+
 // An open file of one field.
 struct ArrayFile {
   std::unique_ptr<DataFile> file;
-  std::string type;           // as NumPy writes it, without the order of bytes: "f4", "u2"
-  std::vector<int64_t> size;  // samples first
-  int64_t begin = 0;          // begin of the elements
-  int64_t width = 0;          // bytes of an element
+  std::string type;             // as NumPy writes it, without the order of bytes: "f4", "u2"
+  std::vector<int64_t> size;    // samples first
+  int64_t begin = 0;            // begin of the elements
+  int64_t width = 0;            // bytes of an element
+  Converter convert = nullptr;  // null where the bytes are the field's
 };
 
 // Returns what stands behind `'key':` in the header, a Python dictionary.
@@ -102,38 +108,78 @@ absl::StatusOr<ArrayFile> OpenArray(const std::string& path, const std::string& 
   return array;
 }
 
-absl::Status CheckField(const ArrayFile& array, const ExportedField& field, const std::string& key) {
-  const bool is_float = field.type == ElementType::kF32;
-  const bool fits = is_float ? array.type == "f4" : array.type[0] == 'i' || array.type[0] == 'u';
-  if (!fits) {
+template <typename From, typename To>
+void Widen(const char* from, int64_t n, char* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    From narrow;
+    std::memcpy(&narrow, from + i * int64_t{sizeof(From)}, sizeof(From));
+    const To wide = static_cast<To>(narrow);
+    std::memcpy(to + i * int64_t{sizeof(To)}, &wide, sizeof(To));
+  }
+}
+
+// Returns the value of a half-precision number (IEEE 754 binary16), which float32 holds exactly.
+float FloatOf(uint16_t half) {
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
+  if (exponent == 0) return (sign != 0 ? -0x1p-24f : 0x1p-24f) * static_cast<float>(fraction);
+  const uint32_t wide_exponent = exponent == 0x1f ? 0xff : exponent + 112;  // the biases differ by 127 - 15
+  return absl::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
+}
+
+void WidenHalves(const char* from, int64_t n, char* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    uint16_t half;
+    std::memcpy(&half, from + i * int64_t{sizeof(half)}, sizeof(half));
+    const float wide = FloatOf(half);
+    std::memcpy(to + i * int64_t{sizeof(wide)}, &wide, sizeof(wide));
+  }
+}
+
+// A type of NumPy whose numbers a field holds exactly.
+struct Reading {
+  ElementType field;
+  absl::string_view type;
+  Converter convert;  // null where the bytes are the field's
+};
+constexpr Reading kReadings[] = {
+    {ElementType::kF32, "f4", nullptr},
+    {ElementType::kF32, "f2", WidenHalves},
+    {ElementType::kF32, "i1", Widen<int8_t, float>},
+    {ElementType::kF32, "u1", Widen<uint8_t, float>},
+    {ElementType::kF32, "b1", Widen<uint8_t, float>},
+    {ElementType::kF32, "i2", Widen<int16_t, float>},
+    {ElementType::kF32, "u2", Widen<uint16_t, float>},
+    {ElementType::kI64, "i8", nullptr},
+    {ElementType::kI64, "u8", nullptr},
+    {ElementType::kI64, "i1", Widen<int8_t, int64_t>},
+    {ElementType::kI64, "u1", Widen<uint8_t, int64_t>},
+    {ElementType::kI64, "b1", Widen<uint8_t, int64_t>},
+    {ElementType::kI64, "i2", Widen<int16_t, int64_t>},
+    {ElementType::kI64, "u2", Widen<uint16_t, int64_t>},
+    {ElementType::kI64, "i4", Widen<int32_t, int64_t>},
+    {ElementType::kI64, "u4", Widen<uint32_t, int64_t>},
+};
+
+// Decides how the file's numbers become those of the field.
+absl::Status FitField(const ExportedField& field, const std::string& key, ArrayFile& array) {
+  const auto* const reading = std::find_if(std::begin(kReadings), std::end(kReadings), [&](const Reading& r) {
+    return r.field == field.type && r.type == array.type;
+  });
+  if (reading == std::end(kReadings)) {
+    const absl::string_view holds = field.type == ElementType::kF32
+                                        ? "float32, which holds f4, f2, bool and whole numbers of at most 16 "
+                                          "bits; save it as array.astype(\"float32\")"
+                                        : "int64, which holds whole numbers and bool";
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s holds elements of NumPy's type %s, and the model's field is %s", key,
-                        array.file->path(), array.type, is_float ? "float32 (f4)" : "of whole numbers"));
+                        array.file->path(), array.type, holds));
   }
+  array.convert = reading->convert;
   if (std::equal(array.size.begin() + 1, array.size.end(), field.sizes.begin(), field.sizes.end()))
     return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: %s has the sizes [%s], and the model's field has [samples%s%s]", key, array.file->path(),
       absl::StrJoin(array.size, ", "), field.sizes.empty() ? "" : ", ", absl::StrJoin(field.sizes, ", ")));
-}
-
-template <typename From>
-void Widen(const char* from, int64_t n, int64_t* to) {
-  for (int64_t i = 0; i < n; ++i) {
-    From value;
-    std::memcpy(&value, from + i * int64_t{sizeof(From)}, sizeof(From));
-    to[i] = int64_t{value};
-  }
-}
-
-void WidenAs(const std::string& type, const char* from, int64_t n, int64_t* to) {
-  if (type == "i1") return Widen<int8_t>(from, n, to);
-  if (type == "u1") return Widen<uint8_t>(from, n, to);
-  if (type == "i2") return Widen<int16_t>(from, n, to);
-  if (type == "u2") return Widen<uint16_t>(from, n, to);
-  if (type == "i4") return Widen<int32_t>(from, n, to);
-  if (type == "u4") return Widen<uint32_t>(from, n, to);
-  Widen<int64_t>(from, n, to);
 }
 
 class ArrayDataset final : public Dataset {
@@ -161,10 +207,10 @@ class ArrayDataset final : public Dataset {
                                 char* to) {
     const int64_t elements = field.bytes / ElementTypeBytes(field.type), bytes = elements * array.width;
     const int64_t at = array.begin + sample * bytes;
-    if (bytes == field.bytes) return array.file->Read(at, static_cast<size_t>(bytes), to);
+    if (array.convert == nullptr) return array.file->Read(at, static_cast<size_t>(bytes), to);
     std::vector<char> narrow(static_cast<size_t>(bytes));
     if (absl::Status s = array.file->Read(at, narrow.size(), narrow.data()); !s.ok()) return s;
-    WidenAs(array.type, narrow.data(), elements, reinterpret_cast<int64_t*>(to));
+    array.convert(narrow.data(), elements, to);
     return absl::OkStatus();
   }
 
@@ -183,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenArrays(const ArraysData& data, cons
     if (path == data.paths.end()) return absl::InvalidArgumentError(absl::StrCat(key, ": has no file"));
     absl::StatusOr<ArrayFile> array = OpenArray(path->second, key);
     if (!array.ok()) return array.status();
-    if (absl::Status s = CheckField(*array, field, key); !s.ok()) return s;
+    if (absl::Status s = FitField(field, key, *array); !s.ok()) return s;
     if (!files.empty() && files[0].size[0] != array->size[0]) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: %s has %d samples, and the field %s has %d; they do not belong together", key,

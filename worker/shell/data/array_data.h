@@ -2,7 +2,8 @@
 // counts the samples.
 //
 // A sample is the bytes of its fields, one after the other as the model places them (exported_model.h). A
-// field of float32 comes from a file of float32, one of int64 from whole numbers of any width. Samples have
+// file may have a narrower type than its field, if the field holds each of its numbers exactly: whole numbers
+// of any width or bool for int64; float16, bool or whole numbers of at most 16 bits for float32. Samples have
 // no targets of their own: the model's loss reads fields. Threads and failure: as data.h.
 #ifndef WEFT_WORKER_SHELL_DATA_ARRAY_DATA_H_
 #define WEFT_WORKER_SHELL_DATA_ARRAY_DATA_H_
