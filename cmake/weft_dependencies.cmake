@@ -13,7 +13,7 @@ find_package(SQLite3 3.37 REQUIRED)  # STRICT tables
 find_path(WEFT_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)  # compiled in: its functions are inline
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(cpp-httplib REQUIRED IMPORTED_TARGET cpp-httplib)  # with the macros that its library was compiled with
-pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)  # checksums of checkpoints
+pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)  # checksums of checkpoints, large graphs of models
 
 # AUTO: tests and benchmarks are there where GoogleTest and Google Benchmark are, which `make run` does not install.
 set(WEFT_TESTS AUTO CACHE STRING "Tests and benchmarks: AUTO (where GoogleTest and Google Benchmark are), ON or OFF")

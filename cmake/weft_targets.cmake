@@ -34,7 +34,7 @@ endif()
 
 set(WEFT_PURE_THIRD_PARTY absl::status absl::statusor absl::strings absl::str_format absl::span absl::flat_hash_map
   absl::flat_hash_set absl::inlined_vector absl::hash absl::btree absl::cord weft_flags nlohmann_json::nlohmann_json
-  muparser::muparser)
+  muparser::muparser PkgConfig::libdeflate)
 set(WEFT_PURE_BANNED "<thread>|<mutex>|<chrono>|<fstream>|<random>|<condition_variable>|<future>|<atomic>|<unistd.h>|absl/time/clock|absl/synchronization|proto/wire/|base/(mutex|monotonic_clock|host_memory|open_files|net|log|metrics)|absl/random|grpc|torch/|ucp/|prometheus/")
 
 function(weft_library name)

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "run/exported_model_json.h"
 #include "run/file_section.h"
+#include "run/graphs_text.h"
 #include "run/unknown_name.h"
 
 namespace weft {
@@ -157,7 +158,13 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
   section.Require("folder", "folder: mymodel.weft");
   section.Read("folder", exported.folder);
   if (!status.ok()) return exported;
-  const Json& graphs = section.At("graphs");
+  const Json& packed = section.At("graphs");
+  const absl::StatusOr<Json> graphs_or = UnpackGraphs(packed);
+  if (!graphs_or.ok()) {
+    status = ErrorAt(absl::StrCat(choice.path, ".graphs"), graphs_or.status().message());
+    return exported;
+  }
+  const Json& graphs = *graphs_or;
   absl::StatusOr<std::shared_ptr<const ExportedModel>> model = ParseExportedModel(graphs);
   if (!model.ok()) {
     const bool narrow = graphs.is_object() && graphs.contains("precision") && graphs["precision"] == "bf16";
@@ -166,7 +173,7 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
     return exported;
   }
   exported.model = *std::move(model);
-  exported.source = std::make_shared<const Json>(graphs);
+  exported.source = std::make_shared<const Json>(packed);
   return exported;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "run/exported_model.h"
+#include "run/graphs_text.h"
 #include "run/json_text.h"
 #include "run/precision.h"
 
@@ -14,8 +15,6 @@ namespace weft {
 namespace fs = std::filesystem;
 
 absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& run) {
-  // The coordinator takes a run's specification up to 1 MiB.
-  constexpr uintmax_t kMaxBytes = uintmax_t{1} << 20;
   nlohmann::json& model = run["model"];
   if (!model.is_object() || !model.contains("exported") || !model["exported"].is_string())
     return absl::OkStatus();
@@ -36,14 +35,14 @@ absl::Status EmbedGraphs(const std::string& folder, nlohmann::json& run) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot read ", file, "; weft.export in Python writes such a folder"));
   }
-  if (bytes > kMaxBytes)
+  if (bytes > kMaxGraphsBytes)
     return absl::InvalidArgumentError(
-        absl::StrCat(file, " has ", bytes, " bytes; a run's model may have 1 MiB"));
+        absl::StrCat(file, " has ", bytes, " bytes; a run's model may have ", kMaxGraphsBytes));
   std::stringstream text;
   text << in.rdbuf();
-  absl::StatusOr<nlohmann::json> graphs = ParseJson(text.str());
+  const absl::StatusOr<nlohmann::json> graphs = ParseJson(text.str());
   if (!graphs.ok()) return absl::InvalidArgumentError(absl::StrCat(file, " ", graphs.status().message()));
-  model["exported"] = {{"folder", path.string()}, {"graphs", *std::move(graphs)}};
+  model["exported"] = {{"folder", path.string()}, {"graphs", PackGraphs(*graphs)}};
   return absl::OkStatus();
 }
 

@@ -9,9 +9,13 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/deflate.h"
 #include "nlohmann/json.hpp"
 #include "run/exported_model_json.h"
 #include "run/exported_operations.h"
+#include "run/graphs_text.h"
 #include "run/model_layers.h"
 #include "run/run_spec.h"
 
@@ -54,6 +58,36 @@ void ExpectRefused(const Json& run, const std::string& words) {
   const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
   ASSERT_FALSE(spec.ok()) << words;
   EXPECT_THAT(std::string(spec.status().message()), HasSubstr(words));
+}
+
+// Returns graphs with so much text that a specification holds them packed.
+Json LargeGraphs() {
+  Json graphs = TwoLayers();
+  for (int i = 0; i < 40'000; ++i) graphs["unread"].push_back(absl::StrCat("blocks.", i, ".count"));
+  return graphs;
+}
+
+TEST(ExportedModel, LargeGraphs_ArePackedAndMeanTheSame) {
+  EXPECT_EQ(PackGraphs(TwoLayers()), TwoLayers());
+  const Json packed = PackGraphs(LargeGraphs());
+  ASSERT_TRUE(packed.is_string());
+  EXPECT_LT(packed.dump().size(), LargeGraphs().dump().size() / 4);
+  const absl::StatusOr<RunSpec> large = ParseRunSpec(RunOf(LargeGraphs())),
+                                small = ParseRunSpec(RunOf(packed));
+  ASSERT_TRUE(large.ok()) << large.status();
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(ToJson(*small)["model"]["exported"]["graphs"], packed);
+  EXPECT_EQ(UnpackGraphs(packed).value(), LargeGraphs());
+}
+
+TEST(ExportedModel, WrongPackedGraphs_AreRefused) {
+  const std::string packed = PackGraphs(LargeGraphs()).get<std::string>();
+  ExpectRefused(RunOf("!"), "model.exported.graphs: is no base64");
+  ExpectRefused(RunOf(packed.substr(0, packed.size() / 8 * 4)), "is no whole text in the form of zlib");
+  ExpectRefused(RunOf(absl::Base64Escape(Deflate("no graphs"))), "is not JSON");
+  ExpectRefused(RunOf(absl::Base64Escape(Deflate(std::string(kMaxGraphsBytes + 1, ' ')))),
+                "has more than 16777216 bytes when it is inflated");
+  ExpectRefused(RunOf(absl::Base64Escape(Deflate("[]"))), "model.exported");
 }
 
 TEST(ExportedModel, Fields_LieOneAfterTheOtherAligned) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libdeflate.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/deflate.h"
 #include "base/durable_file.h"
 #include "base/run_files.h"
 #include "nlohmann/json.hpp"
@@ -86,11 +86,6 @@ absl::Status Damaged(const std::string& path, absl::string_view why) {
 }
 
 constexpr const char* kChecksum = "crc32";
-
-// Adds to a CRC32, which begins at 0.
-uint32_t AddToChecksum(uint32_t checksum, const void* data, size_t bytes) {
-  return bytes == 0 ? checksum : libdeflate_crc32(checksum, data, bytes);
-}
 
 std::string ChecksumText(uint32_t checksum) { return absl::StrFormat("%08x", checksum); }
 
@@ -173,8 +168,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   if (!json.ok()) return json.status();
 
   SafetensorsHeader header;
-  header.checksum =
-      ChecksumText(AddToChecksum(AddToChecksum(0, &length, kLengthBytes), text.data(), text.size()));
+  header.checksum = ChecksumText(AddToCrc32(AddToCrc32(0, &length, kLengthBytes), text.data(), text.size()));
   header.data_begin = kLengthBytes + length;
   header.data_bytes = bytes - header.data_begin;
   for (const auto& [name, value] : json->items()) {
@@ -263,7 +257,7 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<Safeten
     for (uint64_t at = 0; at < bytes; at += kPiece) {
       const uint8_t* const data = static_cast<const uint8_t*>(tensors[i].data) + at;
       const size_t piece = std::min(kPiece, bytes - at);
-      checksum = AddToChecksum(checksum, data, piece);
+      checksum = AddToCrc32(checksum, data, piece);
       file.Append(data, piece);
     }
   }
@@ -289,7 +283,7 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (!ReadAll(file.get(), content.header.data_begin, content.data.data(), content.data.size())) {
     return Damaged(path, "its data cannot be read");
   }
-  const uint32_t checksum = AddToChecksum(0, content.data.data(), content.data.size());
+  const uint32_t checksum = AddToCrc32(0, content.data.data(), content.data.size());
   if (absl::Status data = CheckData(path, content.header, checksum); !data.ok()) return data;
   return content;
 }
@@ -306,14 +300,14 @@ absl::StatusOr<SafetensorsHeader> CheckSafetensors(const std::string& path) {
     const size_t bytes = std::min(kPiece, header->data_bytes - at);
     if (!ReadAll(file.get(), header->data_begin + at, piece.data(), bytes))
       return Damaged(path, "its data cannot be read");
-    checksum = AddToChecksum(checksum, piece.data(), bytes);
+    checksum = AddToCrc32(checksum, piece.data(), bytes);
   }
   if (absl::Status data = CheckData(path, *header, checksum); !data.ok()) return data;
   return header;
 }
 
 std::string ChecksumOf(absl::string_view text) {
-  return ChecksumText(AddToChecksum(0, text.data(), text.size()));
+  return ChecksumText(AddToCrc32(0, text.data(), text.size()));
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most) {
