@@ -71,6 +71,37 @@ std::string AlternativeName(const std::string& host) {
   return absl::StrCat("DNS:", host);
 }
 
+// Returns the extended key usage of a certificate for these ends.
+const char* UsageOf(CertificateEnds ends) {
+  switch (ends) {
+    case CertificateEnds::kServer:
+      return "serverAuth";
+    case CertificateEnds::kClient:
+      return "clientAuth";
+    case CertificateEnds::kBoth:
+      break;
+  }
+  return "serverAuth,clientAuth";
+}
+
+// Returns the alternative names as OpenSSL reads them.
+absl::StatusOr<std::string> AlternativesOf(const WantedCertificate& wanted) {
+  if (wanted.ends == CertificateEnds::kClient && !wanted.hosts.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the certificate of ", wanted.name, " serves nobody, so it has no names of hosts"));
+  }
+  std::string alternatives = absl::StrCat("URI:", wanted.uri);
+  for (const std::string& host : wanted.hosts) {
+    const std::string alternative = AlternativeName(host);
+    if (alternative.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", host, "\" is neither the name of a host nor an IP address"));
+    }
+    absl::StrAppend(&alternatives, ",", alternative);
+  }
+  return alternatives;
+}
+
 }  // namespace
 
 absl::StatusOr<KeyedCertificate> MakeAuthority(const std::string& name, const Validity& validity) {
@@ -94,15 +125,8 @@ absl::StatusOr<KeyedCertificate> IssueCertificate(const KeyedCertificate& author
     return absl::FailedPreconditionError(
         absl::StrCat("the authority's certificate and key do not fit together: ", OpensslReason()));
   }
-  std::string alternatives = absl::StrCat("URI:", wanted.uri);
-  for (const std::string& host : wanted.hosts) {
-    const std::string alternative = AlternativeName(host);
-    if (alternative.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", host, "\" is neither the name of a host nor an IP address"));
-    }
-    absl::StrAppend(&alternatives, ",", alternative);
-  }
+  const absl::StatusOr<std::string> alternatives = AlternativesOf(wanted);
+  if (!alternatives.ok()) return alternatives.status();
   X509* const issuer = issuers.front().get();
   const OpensslKey key(EVP_EC_gen("P-256"));
   Require(key != nullptr, "OpenSSL makes keys");
@@ -110,8 +134,8 @@ absl::StatusOr<KeyedCertificate> IssueCertificate(const KeyedCertificate& author
   X509_set_issuer_name(made.get(), X509_get_subject_name(issuer));
   AddExtension(made.get(), issuer, NID_basic_constraints, "critical,CA:FALSE");
   AddExtension(made.get(), issuer, NID_key_usage, "critical,digitalSignature");
-  AddExtension(made.get(), issuer, NID_ext_key_usage, "serverAuth,clientAuth");
-  AddExtension(made.get(), issuer, NID_subject_alt_name, alternatives);
+  AddExtension(made.get(), issuer, NID_ext_key_usage, UsageOf(wanted.ends));
+  AddExtension(made.get(), issuer, NID_subject_alt_name, *alternatives);
   AddExtension(made.get(), issuer, NID_subject_key_identifier, "hash");
   // An authority that others have made may have no identifier of its key.
   if (X509_get_ext_by_NID(issuer, NID_subject_key_identifier, -1) >= 0) {

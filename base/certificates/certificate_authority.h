@@ -2,7 +2,7 @@
 //
 // An authority is a certificate and its key as PEM texts. The key alone suffices to make certificates; no
 // other part of Weft needs it. Threads: any. Failure: FailedPrecondition for an authority that cannot be
-// read, InvalidArgument for a name that is no host's.
+// read, InvalidArgument for a name that is no host's, or for hosts of a certificate that serves nobody.
 #ifndef WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
 #define WEFT_BASE_CERTIFICATES_CERTIFICATE_AUTHORITY_H_
 
@@ -26,14 +26,19 @@ struct Validity {
 // Makes an authority that signs itself.
 absl::StatusOr<KeyedCertificate> MakeAuthority(const std::string& name, const Validity& validity);
 
+// The ends of a connection that a certificate is good for (extended key usage). OpenSSL and gRPC refuse it at
+// any other end.
+enum class CertificateEnds { kServer, kClient, kBoth };
+
 struct WantedCertificate {
   std::string name;                // common name, for people
   std::string uri;                 // identity, as weft://worker/a
-  std::vector<std::string> hosts;  // names and addresses by which others reach it
+  std::vector<std::string> hosts;  // names and addresses by which others reach it; none for kClient
   Validity validity;
+  CertificateEnds ends = CertificateEnds::kBoth;
 };
 
-// Makes a key, and a certificate of the authority for it, for both ends of a connection.
+// Makes a key, and a certificate of the authority for it.
 absl::StatusOr<KeyedCertificate> IssueCertificate(const KeyedCertificate& authority,
                                                   const WantedCertificate& wanted);
 

@@ -106,11 +106,19 @@ absl::StatusOr<KeyedCertificate> ReadOrMakeAuthority(const std::string& folder) 
   return made;
 }
 
+// Returns the ends of connections at which programs with that role are. Workers serve each other's tensors,
+// and their metrics. A coordinator also calls etcd.
+CertificateEnds EndsOf(Role role) {
+  const bool serves = role == Role::kCoordinator || role == Role::kWorker;
+  return serves ? CertificateEnds::kBoth : CertificateEnds::kClient;
+}
+
 // Makes the folder of one identity. Prints where it is.
 absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& authority,
-                         const Identity& identity) {
+                         const Identity& identity, const std::vector<std::string>& hosts) {
   const Validity validity = ValidFor(options.days);
-  const auto made = IssueCertificate(authority, {identity.text(), identity.uri(), options.hosts, validity});
+  const auto made =
+      IssueCertificate(authority, {identity.text(), identity.uri(), hosts, validity, EndsOf(identity.role)});
   if (!made.ok()) return made.status();
   const std::string folder = absl::StrCat(options.folder, "/", identity.name);
   absl::Status written = PutFolder(
@@ -127,7 +135,9 @@ absl::Status Init(const CertsOptions& options) {
   if (!authority.ok()) return authority.status();
   for (const Role role : kRoles) {
     const std::string name(RoleName(role));
-    if (absl::Status put = PutIdentity(options, *authority, {role, name}); !put.ok()) return put;
+    // A client that compares hosts alone would take any certificate with the coordinator's host for it.
+    const auto hosts = role == Role::kCoordinator ? options.hosts : std::vector<std::string>();
+    if (absl::Status put = PutIdentity(options, *authority, {role, name}, hosts); !put.ok()) return put;
   }
   return absl::OkStatus();
 }
@@ -140,7 +150,7 @@ absl::Status Add(const CertsOptions& options) {
   }
   const auto authority = ReadAuthority(options.folder);
   if (!authority.ok()) return authority.status();
-  return PutIdentity(options, *authority, *identity);
+  return PutIdentity(options, *authority, *identity, options.hosts);
 }
 
 // Makes a token and prints it. The file gets its hash alone.

@@ -953,9 +953,11 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
       ->check(CLI::IsMember({"init", "add", "token"}))
       ->type_name("");
   sub->add_option("FOLDER", o.folder, "Where the folders are made")->required()->type_name("");
-  sub->add_option("--host", o.hosts,
-                  "A name or an IP address by which others reach the machine, for programs that compare it; "
-                  "may be repeated")
+  sub->add_option(
+         "--host", o.hosts,
+         "A name or an IP address by which others reach the coordinator, for programs that compare it; "
+         "with add that of the machine with this certificate, a coordinator's or a worker's; may be "
+         "repeated")
       ->take_all()
       ->type_name("HOST");
   sub->add_option("--days", o.days, "Days for which the certificates are valid")

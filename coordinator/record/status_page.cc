@@ -30,6 +30,7 @@ th{font-weight:600;color:#555}td.number,th.number{text-align:right}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 16px;margin:8px 0}dt{color:#555}dd{margin:0;overflow-wrap:anywhere}
 progress{width:100%;height:10px}svg{width:100%;min-width:640px;height:auto;display:block}
 .running{color:#2c6e1f}.failed{color:#a33a1d}.waiting,.preparing{color:#8a5a00}
+code{overflow-wrap:anywhere;user-select:all;background:#f4f1ea;padding:1px 4px}
 footer{margin-top:32px;color:#777;font-size:13px}
 )";
 
@@ -136,6 +137,16 @@ std::string Memory(const RunHistory& history) {
   return Picture(DrawLiveBytes(history.bytes(), {"Memory", "all ranks, by class"}));
 }
 
+// Returns the command that writes the run's trace, which one tap selects. The page has no trace itself: one
+// is read from the disk, behind an answer of the run's workers, which the thread of the pages does not wait
+// for.
+std::string TraceCommand(const RunInfo& run) {
+  if (run.started_ns == 0) return "";
+  return absl::StrCat(
+      "<h2>Trace</h2>\n<p>Written for ui.perfetto.dev and Chrome by <code id=\"trace\">weft trace ", run.id,
+      " --perfetto run", run.id, ".json</code></p>\n");
+}
+
 }  // namespace
 
 std::string StatusPage(const std::vector<RunInfo>& runs, const std::vector<WorkerInfo>& workers,
@@ -174,6 +185,7 @@ std::string RunPage(const RunInfo& run, const std::optional<RunRecords::Look>& l
   }
   if (look.has_value()) absl::StrAppend(&body, Timeline(*look), Memory(look->history));
   if (!reports.empty()) absl::StrAppend(&body, "<h2>Most memory</h2>\n", Table(RankByteCells(reports)));
+  body += TraceCommand(run);
   if (!goes_on && !run.output.empty())
     absl::StrAppend(&body, "<p>Its pictures and figures are in ", EscapeXml(run.output), ".</p>\n");
   return Page(absl::StrCat("Run ", run.id), body);

@@ -97,6 +97,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     }
     builder.RegisterService(&sessions_);
     builder.RegisterService(&runs_);
+    builder.RegisterService(&health_);
     auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
@@ -104,7 +105,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       return absl::InternalError("the gRPC server does not start");
     }
     keeps_runs_ = options.store != nullptr;
-    loop_ = std::make_unique<ServerLoop>(std::move(options), std::move(queue), &sessions_, &runs_);
+    loop_ = std::make_unique<ServerLoop>(std::move(options), std::move(queue), &sessions_, &runs_, &health_);
     loop_->Start([this](const grpc::ServerContext& call) { return NameOfCaller(call); });
     for (size_t i = 0; i < listeners.size(); ++i) {
       addresses_.push_back(listeners[i]->addresses().front().text());
@@ -173,6 +174,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
   void Stop(const std::string& reason) override {
     if (server_ == nullptr || std::exchange(stopped_, true)) return;
+    loop_->Post([this] { loop_->StopServing(); });
     // Runs that are in a store stay as they are, and their workers come to the next coordinator.
     if (!keeps_runs_) loop_->Post([this, reason] { loop_->Add(StopAll{reason}); });
     const absl::Time deadline = absl::Now() + kLastWords;
@@ -230,6 +232,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
   SessionService sessions_;
   v1::Runs::AsyncService runs_;
+  HealthCalls::Service health_;
   std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> connections_;
   std::shared_ptr<TlsCredentials> tls_;        // null without TLS
   std::shared_ptr<const AccessCheck> access_;  // likewise

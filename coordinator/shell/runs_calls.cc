@@ -17,68 +17,9 @@ namespace {
 
 constexpr size_t kMaxReason = 1000;  // bytes
 
-struct Context {
-  ServerLoop* loop;
-  v1::Runs::AsyncService* service;
-  grpc::ServerCompletionQueue* queue;
-  std::function<void(std::unique_ptr<Call>)> own;
-  CallerName caller;
-};
-
-// ---- calls with one answer
-
+using RunsContext = CallContext<v1::Runs::AsyncService>;
 template <typename Request, typename Response>
-class UnaryCall final : public Call {
- public:
-  using Method = void (v1::Runs::AsyncService::*)(grpc::ServerContext*, Request*,
-                                                  grpc::ServerAsyncResponseWriter<Response>*,
-                                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
-                                                  void*);
-  // Answers by calling Finish, now or later, on the loop's thread.
-  using Handler = std::function<void(ServerLoop*, UnaryCall*)>;
-
-  static void Accept(std::shared_ptr<const Context> context,
-                     void (v1::Runs::AsyncService::*method)(grpc::ServerContext*, Request*,
-                                                            grpc::ServerAsyncResponseWriter<Response>*,
-                                                            grpc::CompletionQueue*,
-                                                            grpc::ServerCompletionQueue*, void*),
-                     Handler handler) {
-    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, method, std::move(handler)));
-    UnaryCall* c = call.get();
-    context->own(std::move(call));
-    (context->service->*method)(&c->grpc_, &c->request, &c->writer_, context->queue, context->queue,
-                                &c->operation_);
-  }
-
-  bool OnDone(int /*kind*/, bool ok) override {
-    if (!ok || finished_) return false;
-    Accept(context_, method_, handler_);
-    handler_(context_->loop, this);
-    return true;
-  }
-
-  std::string caller() const { return context_->caller ? context_->caller(grpc_) : ""; }
-
-  void Finish(const absl::Status& status) {
-    finished_ = true;
-    writer_.Finish(response, ToGrpc(status), &operation_);
-  }
-
-  Request request;
-  Response response;
-
- private:
-  UnaryCall(std::shared_ptr<const Context> context, Method method, Handler handler)
-      : context_(std::move(context)), method_(method), handler_(std::move(handler)) {}
-
-  const std::shared_ptr<const Context> context_;
-  const Method method_;
-  const Handler handler_;
-  grpc::ServerContext grpc_;
-  grpc::ServerAsyncResponseWriter<Response> writer_{&grpc_};
-  Operation operation_{this, 0};
-  bool finished_ = false;
-};
+using RunsCall = UnaryCall<v1::Runs::AsyncService, Request, Response>;
 
 absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
   const absl::StatusOr<RunInfo> run = loop->core().GetRun(id);
@@ -87,7 +28,7 @@ absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
   return absl::OkStatus();
 }
 
-void Submit(ServerLoop* loop, UnaryCall<v1::SubmitRequest, v1::SubmitResponse>* call) {
+void Submit(ServerLoop* loop, RunsCall<v1::SubmitRequest, v1::SubmitResponse>* call) {
   absl::StatusOr<SubmitRequest> request = wire::Decode(call->request);
   if (!request.ok()) return call->Finish(request.status());
   request->terms.owner = call->caller();
@@ -97,26 +38,26 @@ void Submit(ServerLoop* loop, UnaryCall<v1::SubmitRequest, v1::SubmitResponse>* 
   });
 }
 
-void Get(ServerLoop* loop, UnaryCall<v1::GetRequest, v1::Run>* call) {
+void Get(ServerLoop* loop, RunsCall<v1::GetRequest, v1::Run>* call) {
   const absl::Status found = EncodeRun(loop, call->request.run(), &call->response);
   loop->WhenDurable([call, found] { call->Finish(found); });
 }
 
-void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) {
+void List(ServerLoop* loop, RunsCall<v1::ListRequest, v1::ListResponse>* call) {
   for (const RunInfo& run : loop->core().ListRuns()) {
     wire::Encode(run, loop->unix_minus_monotonic(), call->response.add_runs());
   }
   loop->WhenDurable([call] { call->Finish(absl::OkStatus()); });
 }
 
-void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
+void ListWorkers(ServerLoop* loop, RunsCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
   for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
   call->Finish(absl::OkStatus());
 }
 
-void Logs(ServerLoop* loop, UnaryCall<v1::LogsRequest, v1::LogsResponse>* call) {
+void Logs(ServerLoop* loop, RunsCall<v1::LogsRequest, v1::LogsResponse>* call) {
   loop->WhenDurable([loop, call] {
     const v1::LogsRequest& request = call->request;
     const absl::StatusOr<RunInfo> run = loop->core().GetRun(request.run());
@@ -131,7 +72,7 @@ void Logs(ServerLoop* loop, UnaryCall<v1::LogsRequest, v1::LogsResponse>* call) 
   });
 }
 
-void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
+void Cancel(ServerLoop* loop, RunsCall<v1::CancelRequest, v1::Run>* call) {
   std::string reason = PlainText(call->request.reason(), kMaxReason);
   const bool save = call->request.save();
   loop->Cancel(call->request.run(), std::move(reason), save, [loop, call](absl::StatusOr<uint64_t> run) {
@@ -146,7 +87,7 @@ absl::Status EncodeWorker(ServerLoop* loop, const std::string& name, v1::Worker*
   return absl::OkStatus();
 }
 
-void Move(ServerLoop* loop, UnaryCall<v1::MoveRequest, v1::MoveResponse>* call) {
+void Move(ServerLoop* loop, RunsCall<v1::MoveRequest, v1::MoveResponse>* call) {
   absl::StatusOr<MoveRequest> request = wire::Decode(call->request);
   if (!request.ok()) return call->Finish(request.status());
   MoveRanks order{0, request->run, request->ranks, request->worker, PlainText(request->reason, kMaxReason)};
@@ -158,7 +99,7 @@ void Move(ServerLoop* loop, UnaryCall<v1::MoveRequest, v1::MoveResponse>* call) 
   });
 }
 
-void Drain(ServerLoop* loop, UnaryCall<v1::DrainRequest, v1::Worker>* call) {
+void Drain(ServerLoop* loop, RunsCall<v1::DrainRequest, v1::Worker>* call) {
   // The worker may be gone when the answer is.
   const std::string& worker = call->request.worker();
   if (absl::Status found = EncodeWorker(loop, worker, &call->response); !found.ok())
@@ -171,7 +112,7 @@ void Drain(ServerLoop* loop, UnaryCall<v1::DrainRequest, v1::Worker>* call) {
 
 class WatchCall final : public Call, public ServerLoop::Watcher {
  public:
-  static void Accept(const std::shared_ptr<const Context>& context) {
+  static void Accept(const std::shared_ptr<const RunsContext>& context) {
     auto call = std::unique_ptr<WatchCall>(new WatchCall(context));
     WatchCall* c = call.get();
     context->own(std::move(call));
@@ -222,7 +163,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
   enum Kind { kAccepted, kWritten, kFinished, kGone, kKinds };
   static constexpr size_t kMaxWaiting = 4096;
 
-  explicit WatchCall(std::shared_ptr<const Context> context) : context_(std::move(context)) {
+  explicit WatchCall(std::shared_ptr<const RunsContext> context) : context_(std::move(context)) {
     for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
   }
 
@@ -265,7 +206,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     }
   }
 
-  const std::shared_ptr<const Context> context_;
+  const std::shared_ptr<const RunsContext> context_;
   grpc::ServerContext grpc_;
   v1::WatchRequest request_;
   grpc::ServerAsyncWriter<v1::RunEvent> writer_{&grpc_};
@@ -282,18 +223,18 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
 
 void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
                      std::function<void(std::unique_ptr<Call>)> own, CallerName caller) {
-  const auto context =
-      std::make_shared<const Context>(Context{loop, service, queue, std::move(own), std::move(caller)});
-  UnaryCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
-                                                           Submit);
-  UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
-  UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
-  UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
-  UnaryCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, &v1::Runs::AsyncService::RequestMove, Move);
-  UnaryCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
-  UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
+  const auto context = std::make_shared<const RunsContext>(
+      RunsContext{loop, service, queue, std::move(own), std::move(caller)});
+  RunsCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
+                                                          Submit);
+  RunsCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
+  RunsCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
+  RunsCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
+  RunsCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, &v1::Runs::AsyncService::RequestMove, Move);
+  RunsCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
+  RunsCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
       context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
-  UnaryCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
+  RunsCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
   WatchCall::Accept(context);
 }
 

@@ -12,14 +12,12 @@
 #include <memory>
 
 #include "coordinator/shell/call.h"
+#include "coordinator/shell/unary_call.h"
 #include "weft/v1/runs.grpc.pb.h"
 
 namespace weft {
 
 class ServerLoop;
-
-// Returns the name of who makes the call; "" for a caller without one.
-using CallerName = std::function<std::string(const grpc::ServerContext& call)>;
 
 // Begins to wait for calls of every method. `own` takes each call; the loop destroys it when it is over.
 void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,

@@ -33,13 +33,14 @@ void AddJobs(size_t count, const Job& last, EventText& text) {
 }  // namespace
 
 ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
-                       SessionService* sessions, v1::Runs::AsyncService* runs)
+                       SessionService* sessions, v1::Runs::AsyncService* runs, HealthCalls::Service* health)
     : options_(std::move(options)),
       unix_minus_monotonic_(options_.unix_minus_monotonic_ns != 0 ? options_.unix_minus_monotonic_ns
                                                                   : UnixMinusMonotonic()),
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),
+      health_service_(health),
       heart_(MonotonicNow()),
       core_(options_.core),
       sessions_(&events_, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
@@ -69,6 +70,7 @@ void ServerLoop::Start(CallerName caller) {
   const auto own = [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); };
   AcceptRunsCalls(this, runs_service_, queue_.get(), own, std::move(caller));
   AcceptTraceCalls(this, runs_service_, queue_.get(), own);
+  health_.Accept(health_service_, queue_.get(), own);
   thread_ = StartThread([this] { Run(); });
 }
 

@@ -31,6 +31,7 @@
 #include "base/mutex.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/call.h"
+#include "coordinator/shell/health_calls.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/process_watch.h"
 #include "coordinator/shell/replanner.h"
@@ -52,7 +53,7 @@ class ServerLoop {
   using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // called on the loop's thread
 
   ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
-             SessionService* sessions, v1::Runs::AsyncService* runs);
+             SessionService* sessions, v1::Runs::AsyncService* runs, HealthCalls::Service* health);
   ~ServerLoop();
 
   // Begins to serve. `caller` tells the callers of the run API.
@@ -79,7 +80,9 @@ class ServerLoop {
   // Calls `answer`, which reads from the core, as soon as all that the core has decided so far is durable.
   void WhenDurable(std::function<void()> answer);
   int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
-  bool settled() const { return held_.empty() && sessions_.settled(); }
+  // Says that the server serves no more, to those that ask for its health. Loop's thread.
+  void StopServing() { health_.StopServing(); }
+  bool settled() const { return held_.empty() && sessions_.settled() && health_.settled(); }
   // Returns the heartbeat. Any thread.
   const Heartbeat& heart() const { return heart_; }
   // Adds a line of the coordinator to a run's log. Loop's thread.
@@ -124,6 +127,7 @@ class ServerLoop {
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   SessionService* const session_service_;
   v1::Runs::AsyncService* const runs_service_;
+  HealthCalls::Service* const health_service_;
 
   Heartbeat heart_;
 
@@ -131,6 +135,7 @@ class ServerLoop {
   CoordinatorCore core_;
   std::vector<Event> events_;
   SessionTable sessions_;
+  HealthCalls health_;
   std::set<std::unique_ptr<Call>, std::less<>> calls_;
   std::map<uint64_t, Answer> answers_;
   uint64_t next_reply_ = 1;

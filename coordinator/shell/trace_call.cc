@@ -5,22 +5,18 @@
 #include <utility>
 
 #include "coordinator/shell/server_loop.h"
+#include "coordinator/shell/unary_call.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 
 namespace weft {
 namespace {
 
-struct Context {
-  ServerLoop* loop;
-  v1::Runs::AsyncService* service;
-  grpc::ServerCompletionQueue* queue;
-  std::function<void(std::unique_ptr<Call>)> own;
-};
+using RunsContext = CallContext<v1::Runs::AsyncService>;
 
 class TraceCall final : public Call {
  public:
-  static void Accept(const std::shared_ptr<const Context>& context) {
+  static void Accept(const std::shared_ptr<const RunsContext>& context) {
     auto call = std::unique_ptr<TraceCall>(new TraceCall(context));
     TraceCall* c = call.get();
     context->own(std::move(call));
@@ -50,7 +46,7 @@ class TraceCall final : public Call {
  private:
   enum Kind { kAccepted, kWritten, kFinished, kKinds };
 
-  explicit TraceCall(std::shared_ptr<const Context> context) : context_(std::move(context)) {
+  explicit TraceCall(std::shared_ptr<const RunsContext> context) : context_(std::move(context)) {
     for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
   }
 
@@ -76,7 +72,7 @@ class TraceCall final : public Call {
 
   void Finish(const absl::Status& status) { writer_.Finish(ToGrpc(status), &operations_[kFinished]); }
 
-  const std::shared_ptr<const Context> context_;
+  const std::shared_ptr<const RunsContext> context_;
   grpc::ServerContext grpc_;
   v1::TraceRequest request_;
   grpc::ServerAsyncWriter<v1::TracePart> writer_{&grpc_};
@@ -90,7 +86,8 @@ class TraceCall final : public Call {
 
 void AcceptTraceCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
                       std::function<void(std::unique_ptr<Call>)> own) {
-  TraceCall::Accept(std::make_shared<const Context>(Context{loop, service, queue, std::move(own)}));
+  TraceCall::Accept(
+      std::make_shared<const RunsContext>(RunsContext{loop, service, queue, std::move(own), nullptr}));
 }
 
 }  // namespace weft

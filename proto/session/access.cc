@@ -1,6 +1,7 @@
 #include "proto/session/access.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -93,7 +94,10 @@ absl::StatusOr<Identity> IdentityOf(const std::vector<std::string>& uris) {
 
 const std::vector<MethodAccess>& AccessTable() {
   using enum Role;
+  const std::vector<Role> everyone(std::begin(kRoles), std::end(kRoles));
   static const auto& table = *new std::vector<MethodAccess>{
+      {"/grpc.health.v1.Health/Check", everyone},
+      {"/grpc.health.v1.Health/Watch", everyone},
       {"/weft.v1.Coordination/Session", {kWorker}},
       {"/weft.v1.Runs/Submit", {kAdmin, kSubmitter}},
       {"/weft.v1.Runs/Cancel", {kAdmin, kSubmitter}},

@@ -3,8 +3,8 @@
 
 Kubeflow's runtime and its example must have pods of the same policy, and be held against Kubeflow's own models where Python has
 kubeflow-trainer-api; kubeflow_test.py runs its containers. Each overlay must build; its pods must fit the restricted policy of Pod Security (that of RDMA may lock memory); each flag must be one
-of the program; each secret, claim, label and port must be there on both sides; the certificates of cert-manager must have the roles
-of the programs. Needs kubectl 1.27 or a newer one, and PyYAML; exits with 77 without them. With the Python package
+of the program; each secret, claim, label and port must be there on both sides; the policies of the network must let through what the
+programs need, and nothing else; the certificates of cert-manager must have the roles of the programs. Needs kubectl 1.27 or a newer one, and PyYAML; exits with 77 without them. With the Python package
 kubernetes-validate each object is also held against the schema of its kind."""
 import json
 import pathlib
@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+from network_policies import Pod, allowed_flows
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = SOURCE / "deploy/kubernetes"
@@ -73,7 +75,7 @@ def check_flags(container, bin_dir):
 
 
 def check_links(objects):
-    """Checks that pods, services and policies name only each other's existing parts."""
+    """Checks that pods and services name only each other's existing parts."""
     claims = {o["metadata"]["name"] for o in of_kind(objects, "PersistentVolumeClaim")}
     pods = [o["spec"]["template"] for o in of_kind(objects, "Deployment", "StatefulSet")]
     labels = [pod["metadata"]["labels"] for pod in pods]
@@ -90,12 +92,41 @@ def check_links(objects):
         return any(selector.items() <= of_pod.items() for of_pod in labels)
     for service in services.values():
         assert selects(service["spec"]["selector"]), service["metadata"]["name"]
-    policies = of_kind(objects, "NetworkPolicy")
-    for policy in policies:
-        assert selects(policy["spec"]["podSelector"]["matchLabels"]), policy["metadata"]["name"]
-    for of_pod in labels:
-        closed = [p for p in policies if p["spec"]["podSelector"]["matchLabels"].items() <= of_pod.items() and not p["spec"].get("ingress")]
-        assert closed, f"nothing closes the pods {of_pod}"
+
+
+def check_namespace(objects, level):
+    """Checks that everything is in one namespace, which takes pods of that level of Pod Security."""
+    (namespace,) = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == level, namespace
+    for o in objects:
+        assert o is namespace or o["metadata"]["namespace"] == namespace["metadata"]["name"], o["metadata"]
+
+
+def check_network(objects):
+    """Checks that each pod has the flows that it needs, and no other."""
+    namespace = of_kind(objects, "Namespace")[0]["metadata"]["name"]
+    templates = {o["metadata"]["name"]: o["spec"]["template"] for o in of_kind(objects, "Deployment", "StatefulSet")}
+    labels = {name: template["metadata"]["labels"] for name, template in templates.items()}
+    flags = {name: dict(a.removeprefix("--").split("=") for a in template["spec"]["containers"][0]["args"])
+             for name, template in templates.items()}
+    client = {"app.kubernetes.io/name": "weft", "app.kubernetes.io/component": "client"}
+    pods = [Pod("coordinator", namespace, labels["weft-coordinator"]), Pod("worker 0", namespace, labels["weft-worker"]),
+            Pod("worker 1", namespace, labels["weft-worker"]), Pod("client", namespace, client), Pod("stranger", namespace),
+            Pod("worker elsewhere", "elsewhere", labels["weft-worker"]), Pod("client elsewhere", "elsewhere", client),
+            Pod("prometheus", "monitoring"), Pod("dns", "kube-system", {"k8s-app": "kube-dns"}), Pod("system", "kube-system"),
+            Pod("internet", None)]
+    serves, of_coordinator, of_workers = (int(flags[name][flag].split(":")[1]) for name, flag in
+                                          (("weft-coordinator", "listen"), ("weft-coordinator", "metrics"), ("weft-worker", "metrics")))
+    first, last = map(int, flags["weft-worker"]["data-ports"].split("-"))
+    needed = {("client", "coordinator", serves, "TCP"), ("prometheus", "coordinator", of_coordinator, "TCP")}
+    for worker, other in (("worker 0", "worker 1"), ("worker 1", "worker 0")):
+        needed |= {(worker, "coordinator", serves, "TCP"), ("prometheus", worker, of_workers, "TCP"),
+                   *((worker, other, port, "TCP") for port in (first, last))}
+    for pod in ("worker 0", "worker 1", "client"):
+        needed |= {(pod, "dns", 53, protocol) for protocol in ("TCP", "UDP")}
+    ports = {port for *_, port, _ in needed} | {22, 443, first - 1, last + 1}
+    found = allowed_flows(of_kind(objects, "NetworkPolicy"), pods, ports, namespace)
+    assert found == needed, f"missing: {sorted(needed - found)}, too many: {sorted(found - needed)}"
 
 
 def check_certificates(objects):
@@ -105,7 +136,10 @@ def check_certificates(objects):
         for name in wanted:
             role = pod["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
             assert [uri.split("/")[2] for uri in secrets[name]["uris"]] == [role], name
-            assert {"server auth", "client auth"} <= set(secrets[name]["usages"]), name
+            # A worker serves the tensors of others, and a coordinator may call etcd.
+            assert set(secrets[name]["usages"]) == {"server auth", "client auth"}, name
+    hosts = {name: set(spec.get("dnsNames", [])) for name, spec in secrets.items()}
+    assert not hosts["weft-coordinator-tls"] & hosts["weft-worker-tls"], "a worker could pose as the coordinator"
 
 
 def check_schemas(objects):
@@ -173,6 +207,8 @@ def main():
             check_pod(pod["spec"]["template"]["spec"], may_lock)
             check_flags(pod["spec"]["template"]["spec"]["containers"][0], bin_dir)
         check_links(objects)
+        check_namespace(objects, "privileged" if overlay.name == "rdma" else "restricted")
+        check_network(objects)
         if of_kind(objects, "Certificate"):
             check_certificates(objects)
         check_schemas(objects)

@@ -2,12 +2,14 @@
 """Looks at the status page of real daemons that train, with a real browser: status_page_test.py BIN_DIR [--pictures DIR]
 
 The pages must show the run while it goes on and when it has ended, show themselves anew, take nothing from elsewhere, and make the
-browser complain of nothing. Their JSON must be what the command line prints. --pictures leaves what the browser shows on a desk and
+browser complain of nothing. The command for the trace must write one. Their JSON must be what the command line prints. --pictures leaves what the browser shows on a desk and
 on a phone. Needs Debian's chromium; exits with 77 without it."""
 import argparse
+import html
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -84,6 +86,19 @@ def check_pages(service, browser):
     assert service.get("/healthz")[0] == 200 and "weft_steps_total" in service.get("/metrics")[2]
 
 
+def check_trace(service, browser):
+    """Checks that the command that the page shows writes a trace in Chrome's form."""
+    shown = browser.look(service.url + "/runs/1", "--dump-dom")
+    command = html.unescape(re.search(r'<code id="trace">(.*?)</code>', shown)[1])
+    program, *arguments = shlex.split(command)
+    assert program == "weft", command
+    subprocess.run([service.bin / program, *arguments, "--coordinator", service.address], capture_output=True, check=True, cwd=service.folder)
+    events = json.loads((service.folder / arguments[-1]).read_text())["traceEvents"]
+    jobs = [e for e in events if e["ph"] == "X"]
+    assert {e["cat"] for e in jobs} >= {"forward", "backward"}, {e.get("cat") for e in jobs}
+    assert all(e["dur"] >= 0 and e["ts"] >= 0 and {"name", "pid", "tid"} <= set(e) for e in jobs)
+
+
 def check_json(service):
     """Checks that programs read there what the command line prints."""
     of_page, printed = json.loads(service.get("/runs/1.json")[2]), json.loads(service.weft("describe", "1", "-o", "json"))
@@ -106,12 +121,14 @@ def check(service, browser, pictures):
     for name, width, height in (("desk", 1200, 2000), ("phone", 400, 1800)):
         for path in ("", "runs/1"):
             browser.picture(f"{service.url}/{path}", pictures / f"{name}_{path.replace('/', '_')}.png", width, height)
+    check_trace(service, browser)
     service.weft("cancel", "1")
     eventually("the end of the run", lambda: "cancelled" in service.get("/runs/1")[2])
     # Somebody who looks at it when it ends still sees what it did.
     eventually("the pictures of the run that has ended", lambda: all(
         p in service.get("/runs/1")[2] for p in ("Its pictures and figures are in", ">Loss<", ">Memory<", ">The last steps<")))
     check_json(service)
+    check_trace(service, browser)
 
 
 def main():

@@ -133,7 +133,8 @@ TEST_F(Security, EachRoleAndMethod_HasTheCodeOfTheTable) {
     for (const MethodAccess& method : AccessTable()) {
       const std::string path(method.path);
       const bool may = CheckAccess({role, "a"}, path).ok();
-      const StatusCode code = Call(*channel, path);
+      // A watch of the health ends by itself only if nobody can read what it is to watch.
+      const StatusCode code = Call(*channel, path, path == "/grpc.health.v1.Health/Watch" ? "\xff" : "");
       if (may) {
         EXPECT_NE(code, StatusCode::PERMISSION_DENIED) << RoleName(role) << " " << path;
         EXPECT_NE(code, StatusCode::UNAUTHENTICATED) << RoleName(role) << " " << path;
@@ -197,6 +198,10 @@ TEST_F(Security, BadCertificates_AreRefusedAndOthersServed) {
   KeyedCertificate forged = issue(Of("worker"), "weft://admin/a", -hour, hour);
   forged.certificate += Of("worker").certificate;
   EXPECT_EQ(List(forged), StatusCode::UNAVAILABLE) << "signed by a worker";
+  EXPECT_EQ(List(*IssueCertificate(
+                authority, {"test", "weft://admin/a", {}, ValidFrom(-hour, hour), CertificateEnds::kServer})),
+            StatusCode::UNAVAILABLE)
+      << "for servers";
   EXPECT_EQ(List(issue(authority, "weft://root/a", -hour, hour)), StatusCode::UNAUTHENTICATED) << "no role";
   EXPECT_EQ(List(issue(authority, "spiffe://c/a", -hour, hour)), StatusCode::UNAUTHENTICATED)
       << "no identity";
@@ -261,21 +266,71 @@ TEST_F(Security, WithoutTls_AClientOfATlsAddressReachesNothing) {
   EXPECT_EQ(Weft({"ls"}).code, 0);
 }
 
+// A server of the run API with a certificate of any role, which answers UNIMPLEMENTED.
+class Impostor {
+ public:
+  Impostor(const KeyedCertificate& authority, const KeyedCertificate& own) {
+    grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
+    options.pem_root_certs = authority.certificate;
+    options.pem_key_cert_pairs = {{own.key, own.certificate}};
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port_);
+    builder.RegisterService(&runs_);
+    server_ = builder.BuildAndStart();
+  }
+  ~Impostor() { server_->Shutdown(); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  v1::Runs::Service runs_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
 // A server with a worker's certificate gets nothing from a client, though its authority is the same.
 TEST_F(Security, ServerThatIsNoCoordinator_IsNotBelieved) {
-  grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
-  options.pem_root_certs = Authority().certificate;
-  options.pem_key_cert_pairs = {{Of("worker").key, Of("worker").certificate}};
-  v1::Runs::Service runs;
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port);
-  builder.RegisterService(&runs);
-  const auto server = builder.BuildAndStart();
-  address_ = absl::StrCat("127.0.0.1:", port);
+  const Impostor impostor(Authority(), Of("worker"));
+  address_ = impostor.address();
   const CommandResult asked = Weft({"ls"});
   EXPECT_EQ(asked.code, 69) << asked.err;  // 1 would say that the impostor was asked
-  server->Shutdown();
+}
+
+// A client that knows nothing of roles compares hosts, by their names or by their addresses.
+TEST_F(Security, ServerThatIsNoCoordinator_IsNotBelievedByAClientThatComparesHosts) {
+  const auto list = [this](const std::string& host) {
+    grpc::ChannelArguments arguments;
+    if (!host.empty()) arguments.SetSslTargetNameOverride(host);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const KeyedCertificate own = Of("admin");
+    const auto channel = grpc::CreateCustomChannel(
+        address_, grpc::SslCredentials({Authority().certificate, own.key, own.certificate}), arguments);
+    return Call(*channel, "/weft.v1.Runs/List");
+  };
+  EXPECT_EQ(list(kHost), StatusCode::OK);
+  EXPECT_EQ(list(""), StatusCode::OK);
+  for (const Role role : kRoles) {
+    const Impostor impostor(Authority(), Of(std::string(RoleName(role))));
+    address_ = impostor.address();
+    // The same server with the coordinator's certificate is believed: nothing but the certificate decides.
+    const StatusCode expected =
+        role == Role::kCoordinator ? StatusCode::UNIMPLEMENTED : StatusCode::UNAVAILABLE;
+    EXPECT_EQ(list(kHost), expected) << RoleName(role);
+    EXPECT_EQ(list(""), expected) << RoleName(role);
+  }
+}
+
+TEST_F(Security, HostsOfCerts_AreThoseOfProgramsThatServe) {
+  const auto add = [this](const std::string& role) {
+    return Command::Run(
+        {"weft", "certs", "add", folder_ / "certs", "--role", role, "--name", "a", "--host", "a.test"});
+  };
+  EXPECT_EQ(add("worker").code, 0);
+  EXPECT_EQ(add("coordinator").code, 0);
+  for (const char* role : {"admin", "submitter", "viewer", "metrics"}) {
+    const CommandResult refused = add(role);
+    EXPECT_EQ(refused.code, 78);
+    EXPECT_THAT(refused.err, HasSubstr(absl::StrCat("the certificate of ", role, " 'a' serves nobody")));
+  }
 }
 
 TEST_F(Security, NewCertificates_AreTakenWhileARunGoesOn) {
@@ -312,12 +367,14 @@ TEST_F(Security, InitAgain_RenewsWithTheSameAuthorityInOneStep) {
   EXPECT_TRUE(Eventually([&] { return Weft({"ls"}).code == 0; }));
 }
 
-// Reads a page of a process's metrics as a role does.
-CommandResult ReadMetrics(int port, const std::string& path, const std::string& certificates) {
-  return Command::Run({"/usr/bin/env", "curl", "-s", "--max-time", "60", "--cacert", certificates + "/ca.crt",
-                       "--cert", certificates + "/tls.crt", "--key", certificates + "/tls.key",
-                       absl::StrCat("https://127.0.0.1:", port, path)},
-                      120);
+// Reads a page of a process's metrics as a role does. The process's certificate must name the host.
+CommandResult ReadMetrics(int port, const std::string& path, const std::string& certificates,
+                          const std::string& host = kHost) {
+  return Command::Run(
+      {"/usr/bin/env", "curl", "-s", "--max-time", "60", "--cacert", certificates + "/ca.crt", "--cert",
+       certificates + "/tls.crt", "--key", certificates + "/tls.key", "--resolve",
+       absl::StrCat(host, ":", port, ":127.0.0.1"), absl::StrCat("https://", host, ":", port, path)},
+      120);
 }
 
 TEST_F(Security, StatusPageOnAnAddressOfOtherMachines_IsForThoseWhoMayLookAtRuns) {
@@ -339,20 +396,26 @@ TEST_F(Security, StatusPageOnAnAddressOfOtherMachines_IsForThoseWhoMayLookAtRuns
 TEST_F(Security, MetricsOnAnAddressOfOtherMachines_AreReadOverTlsByTheRolesForIt) {
   const int port = FreePorts(2);
   StartCoordinator({"--metrics", absl::StrCat("0.0.0.0:", port)});
+  constexpr char kWorkerHost[] = "worker.test";
+  ASSERT_EQ(Command::Run({"weft", "certs", "add", folder_ / "certs", "--role", "worker", "--name", "worker",
+                          "--host", kWorkerHost})
+                .code,
+            0);
   worker_flags_.insert(worker_flags_.end(), {"--metrics", absl::StrCat("0.0.0.0:", port + 1)});
   StartWorkers(*coordinator_, 1);
-  for (const int one : {port, port + 1}) {
+  EXPECT_NE(ReadMetrics(port + 1, "/metrics", folder_ / "certs/metrics", kHost).code, 0);
+  for (const auto& [one, host] : {std::pair(port, kHost), std::pair(port + 1, kWorkerHost)}) {
     for (const char* role : {"metrics", "admin"}) {
-      const CommandResult read = ReadMetrics(one, "/metrics", folder_ / (absl::StrCat("certs/", role)));
+      const CommandResult read = ReadMetrics(one, "/metrics", folder_ / (absl::StrCat("certs/", role)), host);
       EXPECT_THAT(read.out, HasSubstr("# TYPE weft_")) << role;
-      EXPECT_EQ(ReadMetrics(one, "/healthz", folder_ / "certs/metrics").out, "ok\n");
+      EXPECT_EQ(ReadMetrics(one, "/healthz", folder_ / "certs/metrics", host).out, "ok\n");
     }
-    const CommandResult viewer = ReadMetrics(one, "/metrics", folder_ / "certs/viewer");
+    const CommandResult viewer = ReadMetrics(one, "/metrics", folder_ / "certs/viewer", host);
     EXPECT_EQ(viewer.out, "this certificate may not read this page\n");
     MakeCertificates("foreign");
     fs::copy_file(folder_ / "certs/admin/ca.crt", folder_ / "foreign/admin/ca.crt",
                   fs::copy_options::overwrite_existing);
-    const CommandResult foreign = ReadMetrics(one, "/metrics", folder_ / "foreign/admin");
+    const CommandResult foreign = ReadMetrics(one, "/metrics", folder_ / "foreign/admin", host);
     EXPECT_NE(foreign.code, 0);
     EXPECT_EQ(foreign.out, "");
     const std::string address = absl::StrCat("127.0.0.1:", one, "/metrics");

@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "health/health.pb.h"
 #include "weft/v1/runs.pb.h"
 #include "weft/v1/session.pb.h"
 #include "weft/v1/store.pb.h"
@@ -23,16 +25,20 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// The methods of all files of proto/weft/v1, as gRPC names them.
+// The methods of all files of proto/weft/v1 and of gRPC's health service, as gRPC names them.
 std::set<std::string> AllMethods() {
   // A use of one message of a file loads the file into the pool of descriptors.
   v1::SubmitRequest::descriptor();
   v1::WorkerMessage::descriptor();
   v1::StoredSubmission::descriptor();
+  grpc::health::v1::HealthCheckRequest::descriptor();
   std::set<std::string> methods;
+  std::vector<std::string> names = {"health/health.proto"};
   const std::string folder = absl::StrCat(std::getenv("WEFT_SOURCE"), "/proto/weft/v1");
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = absl::StrCat("weft/v1/", entry.path().filename().string());
+    names.push_back(absl::StrCat("weft/v1/", entry.path().filename().string()));
+  }
+  for (const std::string& name : names) {
     const auto* file = google::protobuf::DescriptorPool::generated_pool()->FindFileByName(name);
     if (file == nullptr) {
       ADD_FAILURE() << name << " is not linked into this test";
@@ -79,6 +85,14 @@ TEST(Access, RolesThatOnlyLook_ChangeNothing) {
 TEST(Access, SessionOfAWorker_IsTheWorkersAlone) {
   for (const Role role : kRoles) {
     EXPECT_EQ(CheckAccess({role, "a"}, "/weft.v1.Coordination/Session").ok(), role == Role::kWorker);
+  }
+}
+
+TEST(Access, HealthOfTheServer_IsForEveryIdentity) {
+  for (const Role role : kRoles) {
+    EXPECT_TRUE(CheckAccess({role, "a"}, "/grpc.health.v1.Health/Check").ok()) << RoleName(role);
+    EXPECT_TRUE(CheckAccess({role, "a"}, "/grpc.health.v1.Health/Watch").ok()) << RoleName(role);
+    EXPECT_FALSE(CheckAccess({role, "a"}, "/grpc.health.v1.Health/List").ok()) << RoleName(role);
   }
 }
 

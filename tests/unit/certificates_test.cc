@@ -1,5 +1,6 @@
 // Folders of certificates: what is wrong is found by name of the file, and what changes is taken when it is
 // right.
+#include <openssl/x509v3.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -15,6 +17,7 @@
 #include "base/certificates/certificate_authority.h"
 #include "base/certificates/certificate_folder.h"
 #include "base/certificates/certificate_watch.h"
+#include "base/certificates/openssl_objects.h"
 #include "base/certificates/secret_text.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
@@ -122,6 +125,24 @@ TEST(CertificateAuthority, HostThatIsNone_IsRefused) {
         IssueCertificate(Authority(), {"x", "weft://worker/a", {host}, kNow}).status()))
         << host;
   }
+}
+
+TEST(CertificateAuthority, Certificate_IsGoodForItsEndsAlone) {
+  using enum CertificateEnds;
+  for (const CertificateEnds ends : {kServer, kClient, kBoth}) {
+    const auto made = IssueCertificate(Authority(), {"x", "weft://worker/a", {}, kNow, ends});
+    const std::vector<OpensslCertificate> chain = CertificatesOf(made->certificate);
+    X509* const certificate = chain.front().get();
+    EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_SERVER, 0), ends == kClient ? 0 : 1);
+    EXPECT_EQ(X509_check_purpose(certificate, X509_PURPOSE_SSL_CLIENT, 0), ends == kServer ? 0 : 1);
+  }
+}
+
+TEST(CertificateAuthority, HostOfACertificateThatServesNobody_IsRefused) {
+  const auto made = IssueCertificate(
+      Authority(), {"viewer 'a'", "weft://viewer/a", {"a.test"}, kNow, CertificateEnds::kClient});
+  EXPECT_TRUE(absl::IsInvalidArgument(made.status()));
+  EXPECT_THAT(std::string(made.status().message()), HasSubstr("viewer 'a' serves nobody"));
 }
 
 // After so long a test fails instead of waiting on.

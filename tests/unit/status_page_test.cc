@@ -63,6 +63,14 @@ TEST(StatusPage, ManyEndedRuns_LeaveOutTheOldestAndNoneThatGoesOn) {
                     HasSubstr("and 800 older runs that have ended")));
 }
 
+TEST(RunPage, RunThatHasStarted_NamesTheCommandForItsTrace) {
+  RunInfo run = Running(3);
+  EXPECT_THAT(RunPage(run, std::nullopt, 0), Not(HasSubstr("weft trace")));
+  run.started_ns = 1;
+  EXPECT_THAT(RunPage(run, std::nullopt, 0),
+              HasSubstr("<code id=\"trace\">weft trace 3 --perfetto run3.json</code>"));
+}
+
 TEST(RunPage, RunThatGoesOn_HasItsPictures) {
   const RunInfo run = Running(3);
   RunRecords::Look look{run, {}, {}, 2};
