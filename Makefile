@@ -37,7 +37,7 @@ run: ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups
 	@deploy/main_job.sh $(BUILD)/bin/weft
 
 test: build ## Run all tests
-	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@tests/run.sh $(BUILD) $(JOBS)
 
 nightly: ## Play new seeds of all simulated worlds until Ctrl-C; a seed that fails is printed with its world
 	@$(call configure,-DWEFT_TESTS=ON)

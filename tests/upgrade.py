@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Replaces every process of a run by one of another release while the run goes on, and compares its end with the plain loop.
+"""Mixes the processes of two releases in one service, and compares the end of its runs with an undisturbed run.
 
     upgrade.py OLD_BIN NEW_BIN
 
-A coordinator with a store and two workers of the old release train. Then, as in a rolling upgrade (docs/guide/operating.md),
-a worker of the new release joins and an old one is drained, twice, and the coordinator is stopped and one of the new release
-takes its store and its address. The order is also tried the other way round, coordinator first, and both once more from new
-to old. The run must report each step once, and end with the weights of `weft train --reference`.
+1. Mixed: a coordinator of one release trains on one worker of each, as told by the other release's `weft`; both ways round.
+2. Upgraded and rolled back: a coordinator with a store and two workers train. Then, as in a rolling upgrade
+   (docs/guide/upgrades.md), a worker of the other release joins and one is drained, by `weft drain` and then by SIGTERM, and
+   the coordinator is stopped and one of the other release takes its store and its address. The same way leads back while the
+   run goes on. Both orders, workers or coordinator first, from each release.
 
-`ctest -R upgrade` gives the same programs for both, in the first order alone; other releases are given by hand. Exits 1 if a
-run did not end so.
+Each run must report each step once, have no restart but for drained workers, and leave the weights and losses of
+`weft train`.
+
+`ctest -R upgrade` gives the same programs for both, in one order; other releases are given by hand. Exits 1 if a run did not
+end so.
 """
 
 import json
@@ -20,18 +24,18 @@ import sys
 import tempfile
 import time
 
-from chaos import weights
+from chaos import losses, weights
 
 LIMIT = 240 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))  # seconds for a run
-STEPS = 400
+MIXED_STEPS, STEPS = 60, 600
 
-RUN = f"""name: upgraded
-model: {{gpt: {{layers: 4, width: 48, heads: 4, context: 32}}}}
-data: {{text: {{path: text.txt}}, order: shuffled}}
-train: {{steps: {STEPS}, batch: 16, microbatches: 4, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
+RUN = """name: upgraded
+model: {gpt: {layers: 4, width: 48, heads: 4, context: 32}}
+data: {text: {path: text.txt}, order: shuffled}
+train: {steps: STEPS, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}
 stages: 4
-schedule: {{1f1b: {{}}}}
-checkpoint: {{every: 10}}
+schedule: {1f1b: {}}
+checkpoint: {every: 10}
 """
 
 
@@ -40,14 +44,15 @@ class Service:
 
     def __init__(self, folder):
         self.folder, self.address = folder, f"unix:{folder / 'coordinator.sock'}"
-        self.workers, self.coordinator, self.joined = [], None, 0
+        self.workers, self.coordinator, self.joined, self.started = [], None, 0, 0
 
     def start(self, name, *arguments):
         log = open(self.folder / f"{name}.log", "w")
         return subprocess.Popen([*map(str, arguments)], stderr=log, stdout=log)
 
     def start_coordinator(self, bins):
-        self.coordinator = self.start(f"coordinator-{bins.parent.parent.parent.name}", bins / "weft-coordinator", "--listen",
+        self.started += 1
+        self.coordinator = self.start(f"coordinator-{self.started}", bins / "weft-coordinator", "--listen",
                                       self.address, "--store", self.folder / "store", "--output-root", self.folder / "runs")
 
     def join(self, bins, *flags):
@@ -76,12 +81,30 @@ class Service:
                 raise RuntimeError(f"no {count} workers within {LIMIT} s")
             time.sleep(0.1)
 
-    def replace_worker(self, bins):
+    def submit(self, bins):
+        self.await_workers(bins, 2)
+        submitted = self.call(bins, "submit", self.folder / "run.yaml", "--processes", "2", "--detach")
+        if submitted.returncode != 0:
+            raise RuntimeError(f"weft submit: {submitted.stderr}")
+
+    def wait(self, bins, drained):
+        """Waits for the run's end, with no restart but one for each drained worker; returns its folder."""
+        waited = self.call(bins, "wait", "1", "--timeout", str(LIMIT))
+        if waited.returncode != 0:
+            raise RuntimeError(f"weft wait: {waited.stdout}{waited.stderr}")
+        run = self.describe(bins)
+        restarts, skipped = run.get("restarts", 0), run.get("non_finite_steps", 0)
+        if restarts != drained or skipped:
+            raise RuntimeError(f"{restarts} restarts and {skipped} steps given up, and {drained} workers were drained")
+        return pathlib.Path(run["out"])
+
+    def replace_worker(self, bins, by_signal):
         name, process = self.workers.pop(0)
         self.join(bins)
         self.await_workers(bins, 3)
-        drained = self.call(bins, "drain", name)
-        if drained.returncode != 0:
+        if by_signal:
+            process.terminate()
+        elif (drained := self.call(bins, "drain", name)).returncode != 0:
             raise RuntimeError(f"weft drain: {drained.stderr}")
         if process.wait(LIMIT) != 0:
             raise RuntimeError(f"{name} ended with {process.returncode}")
@@ -98,60 +121,90 @@ class Service:
             process.wait()
 
 
-def upgrade(folder, before, after, coordinator_first):
-    """The run's folder when it has ended."""
+def train_mixed(folder, coordinator, other):
+    """Trains on a worker of each release, as told by the other one's commands."""
     service = Service(folder)
     try:
-        service.start_coordinator(before)
-        for _ in range(2):
-            service.join(before)
-        service.await_workers(before, 2)
-        submitted = service.call(before, "submit", folder / "run.yaml", "--processes", "2", "--detach")
-        if submitted.returncode != 0:
-            raise RuntimeError(f"weft submit: {submitted.stderr}")
-        service.await_steps(before, 20)
-        steps = [service.replace_worker, service.replace_worker]
-        steps.insert(0 if coordinator_first else 2, service.replace_coordinator)
-        for replace in steps:
-            replace(after)
-            done = service.describe(after).get("steps_done", 0)
-            service.await_steps(after, done + 20)
-        waited = service.call(after, "wait", "1", "--timeout", str(LIMIT))
-        if waited.returncode != 0:
-            raise RuntimeError(f"weft wait: {waited.stdout}{waited.stderr}")
-        return pathlib.Path(service.describe(after)["out"])
+        service.start_coordinator(coordinator)
+        service.join(coordinator)
+        service.join(other)
+        service.submit(other)
+        service.wait(other, drained=0)
+        return service.wait(coordinator, drained=0)
     finally:
         service.end()
 
 
+def upgrade_and_roll_back(folder, before, after, coordinator_first):
+    """Replaces every process of a run, and then each of these again by one of the release before."""
+    service = Service(folder)
+    try:
+        service.start_coordinator(before)
+        service.join(before)
+        service.join(before)
+        service.submit(before)
+        service.await_steps(before, 20)
+        for there, here in ((after, before), (before, after)):
+            replacements = [lambda: service.replace_worker(there, False), lambda: service.replace_worker(there, True)]
+            replacements.insert(0 if coordinator_first else 2, lambda: service.replace_coordinator(there))
+            for replace in replacements:
+                replace()
+                # Commands of either release are understood by either coordinator.
+                service.await_steps(here, service.describe(there).get("steps_done", 0) + 20)
+        if service.describe(before)["state"] in ("finished", "failed"):
+            raise RuntimeError("the run ended before every process was replaced")
+        return service.wait(before, drained=4)
+    finally:
+        service.end()
+
+
+def prepare(scratch, name, steps):
+    folder = scratch / name
+    folder.mkdir()
+    (folder / "text.txt").write_text("".join(f"the {i} of {i * i} is {i % 7}; " for i in range(4000)))
+    (folder / "run.yaml").write_text(RUN.replace("STEPS", str(steps)))
+    return folder
+
+
+def result(out):
+    return weights(out), losses(out)
+
+
+def train_undisturbed(scratch, bins, steps):
+    """The weights and losses of a run of `weft train`; the same for each release."""
+    results = []
+    for number, each in enumerate(bins):
+        folder = prepare(scratch, f"undisturbed-{steps}-{number}", steps)
+        subprocess.run([each / "weft", "train", folder / "run.yaml", "--processes", "2", "--out", folder / "out"], check=True,
+                       capture_output=True)
+        results.append(result(folder / "out"))
+    if results[0] != results[-1]:
+        sys.exit("the releases compute different bits, also where they are not mixed")
+    return results[0]
+
+
 def main():
     old, new = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
+    bins = [old] if old == new else [old, new]
+    ways = [(old, new)] if old == new else [(old, new), (new, old)]
+    orders = [False] if old == new else [False, True]
+    runs = [(f"coordinator of {here}, workers of both, commands of {there}", MIXED_STEPS, train_mixed, (here, there))
+            for here, there in ways]
+    runs += [(f"{here} to {there} and back, {'coordinator' if first else 'workers'} first", STEPS, upgrade_and_roll_back,
+              (here, there, first)) for here, there in ways for first in orders]
     failures = 0
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-
-        def prepare(name):
-            folder = scratch / name
-            folder.mkdir()
-            (folder / "text.txt").write_text("".join(f"the {i} of {i * i} is {i % 7}; " for i in range(4000)))
-            (folder / "run.yaml").write_text(RUN)
-            return folder
-
-        plain = prepare("plain")
-        subprocess.run([new / "weft", "train", plain / "run.yaml", "--reference", "--out", plain / "out"], check=True,
-                       capture_output=True)
-        orders = [(old, new, False), (old, new, True), (new, old, False), (new, old, True)]
-        for number, (before, after, coordinator_first) in enumerate(orders[:1] if old == new else orders):
-            what = f"{before} to {after}, {'coordinator' if coordinator_first else 'workers'} first"
+        undisturbed = {steps: train_undisturbed(scratch, bins, steps) for steps in (MIXED_STEPS, STEPS)}
+        for number, (what, steps, train, arguments) in enumerate(runs):
+            begun = time.monotonic()
             try:
-                out = upgrade(prepare(f"run-{number}"), before, after, coordinator_first)
-                steps = [json.loads(line)["step"] for line in (out / "steps.jsonl").read_text().splitlines()]
-                right = weights(out) == weights(plain / "out") and steps == list(range(STEPS))
-                print(f"{what}: {'ends with the bits of the plain loop' if right else 'DIFFERS'}")
-                failures += not right
+                right = result(train(prepare(scratch, f"run-{number}", steps), *arguments)) == undisturbed[steps]
+                said = "the bits of an undisturbed run" if right else "DIFFERS"
             except RuntimeError as error:
-                print(f"{what}: {error}")
-                failures += 1
+                right, said = False, str(error)
+            print(f"{what}: {said}, {time.monotonic() - begun:.0f} s", flush=True)
+            failures += not right
     return 1 if failures else 0
 
 

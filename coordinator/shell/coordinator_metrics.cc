@@ -43,8 +43,8 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                                 "Completions of jobs that were done before; they changed nothing.")),
       violations_(
           m->AddCounter("weft_protocol_violations_total",
-                        "Messages that a correct worker never sends; each failed its run, or ended its "
-                        "session.")),
+                        "Messages that a correct worker of a release that this one works with never sends; "
+                        "each failed its run, or ended its session.")),
       grants_(m->AddCounter("weft_grants_total", "Jobs granted to ranks.")),
       received_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
                               {{"direction", "received"}})),

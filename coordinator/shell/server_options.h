@@ -12,6 +12,7 @@
 #include "base/net/security_flags.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/core/events.h"
+#include "proto/session/protocol_versions.h"
 #include "proto/session/run_trace.h"
 #include "proto/wire/runs_codec.h"
 
@@ -57,6 +58,7 @@ struct CoordinatorServerOptions {
   CertificateWatch::Observer certificates;
   CoreOptions core;
   Planner planner;  // required
+  ProtocolVersions protocol = kProtocolVersions;
   CoordinatorObserver observer;
   // Opens the output folder of a run that is about to be taken in, and returns where its workers write.
   // Called on the planner's thread, as it waits for the disk. Absent: they write into the folder that the

@@ -7,6 +7,7 @@
 #include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/packet_reader.h"
+#include "proto/wire/session_codec.h"
 
 namespace weft {
 
@@ -87,12 +88,9 @@ void SessionCall::Write() {
 
 void SessionCall::OnFirst() {
   if (!in_.has_open())
-    return Finish(absl::InvalidArgumentError("the first message of a stream must be `open`"));
-  if (in_.open().protocol() != kProtocolVersion) {
-    return Finish(absl::FailedPreconditionError(absl::StrCat(
-        "the worker speaks protocol version ", in_.open().protocol(), ", this coordinator version ",
-        kProtocolVersion, "; run the same release on both sides")));
-  }
+    return EndForViolation(absl::InvalidArgumentError("the first message of a stream must be `open`"));
+  const absl::StatusOr<uint32_t> protocol = ChooseProtocol(wire::Decode(in_.open()), host_->protocol());
+  if (!protocol.ok()) return EndForViolation(protocol.status());
   absl::StatusOr<Session*> session = host_->Attach(this, in_.open());
   if (!session.ok()) return Finish(session.status());
   session_ = *session;
@@ -102,7 +100,7 @@ void SessionCall::OnFirst() {
     return Finish(resumed);
   }
   v1::Open* open = out_.mutable_open();
-  open->set_protocol(kProtocolVersion);
+  wire::Encode(host_->protocol(), open);
   open->set_session(session_->id);
   open->set_received(session_->end.received());
   Write();
@@ -122,7 +120,7 @@ void SessionCall::OnPacket() {
 }
 
 void SessionCall::EndForViolation(const absl::Status& violation) {
-  if (session_ != nullptr) host_->CountViolation();
+  host_->CountViolation();
   Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", violation.message()));
   Finish(violation);
 }

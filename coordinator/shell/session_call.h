@@ -26,6 +26,7 @@
 #include "coordinator/core/events.h"
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/session_clock.h"
+#include "proto/session/protocol_versions.h"
 #include "proto/wire/stream_end.h"
 #include "weft/v1/session.grpc.pb.h"
 
@@ -58,8 +59,10 @@ class SessionHost {
   // Takes leave of a stream that is gone. `over`: for good, by goodbye or a fault; else the session may be
   // resumed.
   virtual void Detached(Session* session, bool over, const std::string& reason) = 0;
-  // Counts a message of a session that no worker sends, which ends the session.
+  // Counts a message that no worker of a release that may come here sends, which ends its stream.
   virtual void CountViolation() = 0;
+  // Returns the versions of the protocol that the coordinator speaks.
+  virtual ProtocolVersions protocol() const = 0;
 };
 
 class SessionCall final : public Call {
@@ -89,7 +92,8 @@ class SessionCall final : public Call {
   void ReadAgain();
   void OnPacket();
   void Leave(bool over, const std::string& reason);
-  // Ends the session and its stream, because of a message that no worker sends.
+  // Ends the stream and its session, if it has one, because of a message that no worker sends to this
+  // release.
   void EndForViolation(const absl::Status& violation);
   void Finish(const absl::Status& status);
   void FinishNow();

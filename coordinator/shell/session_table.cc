@@ -18,8 +18,12 @@ constexpr char kProcessEnded[] = "its process has ended";
 
 }  // namespace
 
-SessionTable::SessionTable(std::vector<Event>* events, OnLocal on_local)
-    : events_(events), on_local_(std::move(on_local)), host_(HostName()), clock_(ClockName()) {}
+SessionTable::SessionTable(std::vector<Event>* events, const ProtocolVersions& protocol, OnLocal on_local)
+    : events_(events),
+      protocol_(protocol),
+      on_local_(std::move(on_local)),
+      host_(HostName()),
+      clock_(ClockName()) {}
 
 Session* SessionTable::Find(SessionId id) {
   const auto it = sessions_.find(id);

@@ -23,7 +23,7 @@ namespace weft {
 struct SessionCounts {
   uint64_t resumed = 0;     // connections that took up a session
   uint64_t refused = 0;     // connections of workers that came back to a session that had ended without them
-  uint64_t violations = 0;  // sessions that a message ended which no worker sends
+  uint64_t violations = 0;  // streams that a message ended which no worker sends to this release
 };
 
 class SessionTable final : public SessionHost {
@@ -31,12 +31,13 @@ class SessionTable final : public SessionHost {
   // Called with the session of a process of this machine, once it has greeted.
   using OnLocal = std::function<void(SessionId session, int64_t pid)>;
   // Appends to `events`, which outlives it.
-  explicit SessionTable(std::vector<Event>* events, OnLocal on_local = nullptr);
+  SessionTable(std::vector<Event>* events, const ProtocolVersions& protocol, OnLocal on_local);
 
   absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) override;
   void Arrived(Session* session, std::vector<FromWorker> messages) override;
   void Detached(Session* session, bool over, const std::string& reason) override;
   void CountViolation() override { ++counts_.violations; }
+  ProtocolVersions protocol() const override { return protocol_; }
 
   // Takes the end of the session's process: the session does not come back. Messages that it has sent still
   // count.
@@ -58,6 +59,7 @@ class SessionTable final : public SessionHost {
   void Queue(Session* session);
 
   std::vector<Event>* const events_;
+  const ProtocolVersions protocol_;
   const OnLocal on_local_;
   const std::string host_, clock_;  // names of this machine, and of this process's monotonic clock
   std::map<SessionId, std::unique_ptr<Session>> sessions_;

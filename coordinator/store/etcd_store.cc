@@ -51,6 +51,7 @@ class EtcdStore final : public Store {
     const absl::StatusOr<EtcdKey> head = client_->Read(head_key_);
     if (!head.ok()) return head.status();
     absl::Status taken = head->create_revision == 0 ? absl::OkStatus() : TakeHead(head->value, &state);
+    if (absl::IsFailedPrecondition(taken)) return taken;
     const absl::StatusOr<std::vector<EtcdKey>> rows = client_->ReadAll(runs_key_);
     if (!rows.ok()) return rows.status();
     for (size_t i = 0; taken.ok() && i < rows->size(); ++i) taken = TakeRow((*rows)[i], &state);
@@ -136,8 +137,11 @@ class EtcdStore final : public Store {
     if (value.size() < kChecksumBytes) return Damaged(head_key_);
     const absl::string_view body = value.substr(kChecksumBytes);
     const std::vector<absl::string_view> numbers = absl::StrSplit(body, ' ');
-    if (ChecksumIn(value) != ChecksumOfHead(body) || numbers.size() != 2 ||
-        !absl::SimpleAtoi(numbers[0], &state->epoch) || !absl::SimpleAtoi(numbers[1], &state->last_run)) {
+    if (ChecksumIn(value) != ChecksumOfHead(body)) return Damaged(head_key_);
+    // The head of a later format has its number as a third word.
+    if (numbers.size() > 2) return UnknownFormat(head_key_, numbers[2]);
+    if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &state->epoch) ||
+        !absl::SimpleAtoi(numbers[1], &state->last_run)) {
       return Damaged(head_key_);
     }
     return absl::OkStatus();

@@ -37,11 +37,8 @@ absl::Status CheckFormat(SqliteDatabase* database) {
   if (!version.ok()) return version.status();
   if (*application != kStoreApplication)
     return absl::FailedPreconditionError(absl::StrCat(database->path(), " is not a store of Weft's"));
-  if (*version < kOldestStoreVersion || *version > kStoreVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(database->path(), " has the format ", *version,
-                                                      ", and this program knows the formats ",
-                                                      kOldestStoreVersion, " to ", kStoreVersion));
-  }
+  if (*version < kOldestStoreVersion || *version > kStoreVersion)
+    return UnknownFormat(database->path(), absl::StrCat(*version));
   const absl::StatusOr<std::string> whole = database->Text("PRAGMA integrity_check(1)");
   if (!whole.ok()) return whole.status();
   if (*whole == "ok") return absl::OkStatus();

@@ -38,6 +38,13 @@ void Apply(const Records& records, StoredState* state) {
   for (const uint64_t id : records.forgotten) state->runs.erase(id);
 }
 
+absl::Status UnknownFormat(absl::string_view store, absl::string_view format) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      store, " has the format ", format, ", and this release knows the formats ", kOldestStoreVersion, " to ",
+      kStoreVersion,
+      "; a newer release has written it: start that one, or restore the backup from before the upgrade"));
+}
+
 absl::Status CheckStored(const StoredState& state) {
   for (const auto& [id, run] : state.runs) {
     const auto damaged = [id = id](const auto&... what) {

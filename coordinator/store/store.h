@@ -14,19 +14,28 @@
 #ifndef WEFT_COORDINATOR_STORE_STORE_H_
 #define WEFT_COORDINATOR_STORE_STORE_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/records.h"
 
 namespace weft {
+
+// The format of what is stored. Format 1 had no rows of attempts: such a store is one of this format too,
+// without any.
+inline constexpr int32_t kStoreVersion = 2, kOldestStoreVersion = 1;
+
+// Refuses a store of a format that this release does not know (FailedPrecondition), and says how to go on.
+absl::Status UnknownFormat(absl::string_view store, absl::string_view format);
 
 class Store {
  public:
   virtual ~Store() = default;
 
-  // Returns all that was committed. DataLoss if it is damaged.
+  // Returns all that was committed. DataLoss if it is damaged; FailedPrecondition if it is of a later format.
   virtual absl::StatusOr<StoredState> Load() = 0;
   // Makes the batch durable.
   virtual absl::Status Commit(const std::vector<Records>& batch) = 0;

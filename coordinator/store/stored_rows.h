@@ -33,8 +33,6 @@ struct RunSums {
 };
 
 inline constexpr int32_t kStoreApplication = 0x57656674;  // "Weft"
-// Version 1 had no rows of attempts: such a store is one of this version too, without any.
-inline constexpr int32_t kStoreVersion = 2, kOldestStoreVersion = 1;
 
 // The tables of a new store.
 extern const char* const kStoreSchema;

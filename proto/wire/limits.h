@@ -7,8 +7,6 @@
 
 namespace weft {
 
-inline constexpr uint32_t kProtocolVersion = 2;
-
 inline constexpr size_t kMaxSpecBytes = 1 << 20;
 inline constexpr size_t kMaxNameBytes = 63;
 inline constexpr size_t kMaxTextBytes = 16 << 10;    // reasons, labels, hosts, paths

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "proto/session/link.h"
 #include "proto/session/messages.h"
+#include "proto/session/protocol_versions.h"
 #include "weft/v1/report.pb.h"
 #include "weft/v1/session.pb.h"
 
@@ -28,6 +29,10 @@ void Encode(const Packet<std::shared_ptr<const FromWorker>>& packet, v1::WorkerM
 void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::CoordinatorMessage* out);
 absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in);
 absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in);
+
+// Convert the versions that a side speaks. An `open` of a release that knows no ranges has one version.
+void Encode(const ProtocolVersions& versions, v1::Open* out);
+ProtocolVersions Decode(const v1::Open& in);
 
 // Convert tokens and the ids of groups, for both directions.
 void Encode(const Token& token, v1::Token* out);

@@ -124,6 +124,11 @@ class GrpcSessionStream final : public SessionStream {
     return status_;
   }
 
+  uint32_t protocol() const override {
+    MutexLock lock(mu_);
+    return protocol_;
+  }
+
   uint64_t reconnects() const override {
     MutexLock lock(mu_);
     return reconnects_;
@@ -383,7 +388,7 @@ class GrpcSessionStream final : public SessionStream {
   void WriteOpen(Connection* c) {
     MutexLock lock(mu_);
     v1::Open* open = c->out.mutable_open();
-    open->set_protocol(kProtocolVersion);
+    wire::Encode(options_.protocol, open);
     open->set_session(session_);
     open->set_received(end_.received());
     c->writing = true;
@@ -412,6 +417,9 @@ class GrpcSessionStream final : public SessionStream {
     if (session_ != 0 && c->in.open().session() != session_) {
       return absl::InvalidArgumentError("it resumed another session than was asked for");
     }
+    const absl::StatusOr<uint32_t> protocol = ChooseProtocol(options_.protocol, wire::Decode(c->in.open()));
+    if (!protocol.ok()) return protocol.status();
+    protocol_ = *protocol;
     if (session_ != 0) ++reconnects_;
     session_ = c->in.open().session();
     c->opened = true;
@@ -437,6 +445,7 @@ class GrpcSessionStream final : public SessionStream {
   bool signalled_ ABSL_GUARDED_BY(mu_) = false;  // event_fd_ was written
   uint64_t session_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reconnects_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t protocol_ ABSL_GUARDED_BY(mu_) = 0;
   bool was_open_ ABSL_GUARDED_BY(mu_) = false;  // the coordinator has answered before
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

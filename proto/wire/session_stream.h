@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "base/net/security_flags.h"
 #include "proto/session/messages.h"
+#include "proto/session/protocol_versions.h"
 
 namespace weft {
 
@@ -34,6 +35,7 @@ struct SessionStreamOptions {
   SecurityFlags security;
   int64_t unreachable_ns = 30'000'000'000;  // longest time without a connection, at first
   int64_t lost_ns = 30'000'000'000;         // likewise later
+  ProtocolVersions protocol = kProtocolVersions;
   // Hears, on another thread, of new certificates that are not taken.
   std::function<void(const std::string&)> complain = nullptr;
 };
@@ -78,6 +80,9 @@ class SessionStream {
 
   // Returns how often a broken connection was replaced.
   virtual uint64_t reconnects() const = 0;
+
+  // Returns the version of the protocol that both sides speak; 0 before the first connection.
+  virtual uint32_t protocol() const = 0;
 };
 
 }  // namespace weft

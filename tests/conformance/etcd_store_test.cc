@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/fnv1a.h"
 #include "tests/conformance/stored_records.h"
 #include "tests/process/etcd_server.h"
 
@@ -56,6 +57,18 @@ TEST_F(EtcdStores, ASecondCoordinator_LeadsWhenTheFirstGivesUp) {
   EXPECT_EQ(leader, "first");
   first.reset();
   EXPECT_NE(Try("second"), nullptr);
+}
+
+TEST_F(EtcdStores, HeadOfALaterFormat_IsRefusedAndNotCalledDamaged) {
+  auto leadership = Try("leader");
+  ASSERT_NE(leadership, nullptr);
+  const std::string body = "1 1 3";
+  const uint64_t checksum = Fnv1a().Add(body).hash();
+  const std::string value(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  ASSERT_GT(*client_->ChangeIf(leadership->token(), {{"test/head", absl::StrCat(value, body), ""}}), 0);
+  const absl::Status loaded = MakeEtcdStore(client_, std::move(leadership), "test", kUnix)->Load().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(loaded)) << loaded;
+  EXPECT_THAT(std::string(loaded.message()), HasSubstr("test/head has the format 3"));
 }
 
 TEST_F(EtcdStores, AFormerLeader_StoresNothing) {

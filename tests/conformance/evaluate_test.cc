@@ -165,6 +165,12 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
   refused(absl::StatusCode::kInvalidArgument, checkpoint, "names no linear0.bias");
   index_with({{"stage01.linear9.bias", "stage01.safetensors"}});
   refused(absl::StatusCode::kDataLoss, checkpoint, "does not hold stage01.linear9.bias");
+  Json later = Json::parse(names);
+  later["metadata"]["format"] = 2;
+  later["metadata"].erase("crc32");
+  WriteFile(index, later.dump());
+  refused(absl::StatusCode::kFailedPrecondition, checkpoint,
+          "has the format 2, and this release reads format 1");
   // An index without the files' checksums, and one with other checksums than the files have.
   WriteFile(index, Json{{"weight_map", Json::parse(names)["weight_map"]}}.dump());
   refused(absl::StatusCode::kDataLoss, checkpoint, "it is not the index of a checkpoint");

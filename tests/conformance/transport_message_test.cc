@@ -1,8 +1,10 @@
 // The bytes of the transport: what is encoded comes back, and nothing that a peer can send does harm.
 #include "worker/shell/transport/transport_message.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 #include <string>
 #include <utility>
@@ -191,6 +193,19 @@ TEST(TransportAddress, EncodedAndDecoded_IsTheSame) {
   EXPECT_EQ(out->messenger, in.messenger);
   EXPECT_EQ(out->device, in.device);
   EXPECT_EQ(out->plane, in.plane);
+}
+
+TEST(TransportAddress, AnotherFormat_IsRefusedByItsNumber) {
+  std::string later =
+      EncodeAddress({42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, "ucx", {"cuda", "GPU"}});
+  later[3] = 5;
+  uint32_t checksum = 2166136261u;
+  for (const char c : later.substr(0, later.size() - 4))
+    checksum = (checksum ^ static_cast<uint8_t>(c)) * 16777619u;
+  std::memcpy(&later[later.size() - 4], &checksum, 4);
+  EXPECT_THAT(std::string(DecodeAddress(later).status().message()),
+              ::testing::HasSubstr(
+                  "has the format 5, and this release reads format 4; train with workers of one release"));
 }
 
 TEST(TransportAddress, Damaged_IsRefused) {

@@ -205,7 +205,7 @@ class Stranger:
     """A worker that is none of Weft: it says by hand what it likes, over curl's HTTP/2."""
 
     def __init__(self, cluster):
-        self.protocol = int(re.search(r"kProtocolVersion = (\d+)", (SOURCE / "proto/wire/limits.h").read_text())[1])
+        self.protocol = int(re.search(r"kProtocolVersions{(\d+)", (SOURCE / "proto/session/protocol_versions.h").read_text())[1])
         self.said = 0
         self.curl = cluster.run("curl", "curl", "-sN", "--http2-prior-knowledge", "--unix-socket", cluster.socket.removeprefix("unix:"),
                                 "-X", "POST", "-T", ".", "-H", "content-type: application/grpc", "-H", "te: trailers",

@@ -17,6 +17,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
 #include "schedules/families/families.h"
 #include "tests/process/quick_planner.h"
 #include "tests/unit/without_terms.h"
@@ -58,11 +59,14 @@ class HostileSession : public ::testing::Test {
     stub_ = v1::Coordination::NewStub(channel_);
   }
 
-  void Open() {
+  void WriteOpen(const ProtocolVersions& versions) {
     stream_ = stub_->Session(&context_);
     v1::WorkerMessage open;
-    open.mutable_open()->set_protocol(kProtocolVersion);
+    wire::Encode(versions, open.mutable_open());
     ASSERT_TRUE(stream_->Write(open));
+  }
+  void Open() {
+    WriteOpen(kProtocolVersions);
     v1::CoordinatorMessage answer;
     ASSERT_TRUE(stream_->Read(&answer));
     ASSERT_TRUE(answer.has_open());
@@ -112,6 +116,25 @@ class HostileSession : public ::testing::Test {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream_;
 };
+
+TEST_F(HostileSession, NoProtocolInCommon_IsRefusedAndCounted) {
+  WriteOpen({kProtocolVersions.highest + 1, kProtocolVersions.highest + 2});
+  EXPECT_THAT(End(), HasSubstr("upgrade it to one that speaks version"));
+  EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
+}
+
+TEST_F(HostileSession, ProtocolVersionsAreNoRange_IsRefusedAndCounted) {
+  WriteOpen({0, 0});
+  EXPECT_THAT(End(), HasSubstr("the protocol versions 0 to 0, which is no range"));
+  EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
+}
+
+TEST_F(HostileSession, FirstMessageIsNotOpen_IsRefusedAndCounted) {
+  stream_ = stub_->Session(&context_);
+  stream_->Write(v1::WorkerMessage());
+  EXPECT_EQ(End(), "the first message of a stream must be `open`");
+  EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
+}
 
 TEST_F(HostileSession, LargeMessageBeforeHello_IsRefusedWithItsSize) {
   Open();

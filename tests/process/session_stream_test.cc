@@ -45,8 +45,9 @@ bool Eventually(Condition condition) {
 }
 
 struct Server {
-  Server() {
+  explicit Server(const ProtocolVersions& protocol = kProtocolVersions) {
     CoordinatorServerOptions options;
+    options.protocol = protocol;
     options.listen = {"127.0.0.1:0"};
     options.planner = QuickPlanner(Plan);
     options.observer.jobs = [this](const JobsEnded& j) { jobs += j.jobs.size(); };
@@ -130,6 +131,46 @@ TEST(SessionStream, CoordinatorIsDownForAWhile_SessionGoesOn) {
   ASSERT_TRUE(Eventually([&] { return stream->reconnects() == 1; }));
   EXPECT_TRUE(stream->Close(10'000'000'000).ok());
   EXPECT_EQ(stream->status().code(), absl::StatusCode::kCancelled);
+}
+
+// Opens a session of a worker that speaks `versions`, and waits until it has been answered or refused.
+std::unique_ptr<SessionStream> OpenSpeaking(const Server& server, const ProtocolVersions& versions) {
+  SessionStreamOptions options;
+  options.address = server.server->addresses()[0];
+  options.protocol = versions;
+  auto stream = *SessionStream::Open(options);
+  stream->Send(Hello{"w", "h", 1, -1, ""});
+  std::vector<FromCoordinator> heard;
+  EXPECT_TRUE(Eventually([&] { return stream->Drain(&heard) || !stream->status().ok(); }));
+  return stream;
+}
+
+// Upgrades from release to release: each speaks what the one before it speaks.
+TEST(SessionStream, SidesOfTwoReleases_SpeakTheHighestCommonVersion) {
+  struct {
+    ProtocolVersions worker, coordinator;
+    uint32_t spoken;
+  } const cases[] = {{{2, 2}, {2, 3}, 2},
+                     {{2, 3}, {2, 2}, 2},
+                     {{2, 3}, {2, 3}, 3},
+                     {{2, 3}, {3, 4}, 3},
+                     {{3, 4}, {2, 3}, 3}};
+  for (const auto& c : cases) {
+    Server server(c.coordinator);
+    auto stream = OpenSpeaking(server, c.worker);
+    EXPECT_TRUE(stream->status().ok()) << stream->status();
+    EXPECT_EQ(stream->protocol(), c.spoken) << c.worker.text() << ", " << c.coordinator.text();
+  }
+}
+
+TEST(SessionStream, SidesHaveNoVersionInCommon_WorkerHearsBothRanges) {
+  Server server({2, 3});
+  auto stream = OpenSpeaking(server, {4, 5});
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(
+      std::string(stream->status().message()),
+      AllOf(HasSubstr("the worker speaks protocol versions 4 to 5, the coordinator versions 2 to 3"),
+            HasSubstr("the coordinator is of an older release: upgrade it to one that speaks version 4")));
 }
 
 TEST(SessionStream, NobodyListens_GivesUpWithTheAddress) {

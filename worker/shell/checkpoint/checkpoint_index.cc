@@ -12,6 +12,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kMaxBytes = 1 << 30;
+// An index of this format does not name it: releases before did not read it.
+constexpr int64_t kCheckpointFormat = 1;
 constexpr const char* kOwnChecksum = "crc32";  // of the index without this key
 
 std::string PathOf(const std::string& folder) {
@@ -21,6 +23,18 @@ std::string PathOf(const std::string& folder) {
 absl::Status DamagedIndex(const std::string& folder, absl::string_view what) {
   return absl::DataLossError(absl::StrFormat("%s is damaged: %s; copy the checkpoint again, or use another",
                                              PathOf(folder), std::string(what)));
+}
+
+// Refuses an index of a later format: it may lack what this release needs, and is whole nevertheless.
+absl::Status CheckIndexFormat(const std::string& folder, const Json& metadata) {
+  const int64_t format = metadata.contains("format") && metadata["format"].is_number_integer()
+                             ? metadata["format"].get<int64_t>()
+                             : kCheckpointFormat;
+  if (format <= kCheckpointFormat) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s has the format %d, and this release reads format %d; a newer release has written "
+                      "it: go on with that one",
+                      PathOf(folder), format, kCheckpointFormat));
 }
 
 // Returns the text of a key, or "".
@@ -95,6 +109,7 @@ absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder)
   if (!TakeOwnChecksum(&json))
     return DamagedIndex(folder, "it is not what was written: its checksum differs");
   const Json& metadata = json["metadata"];
+  if (absl::Status known = CheckIndexFormat(folder, metadata); !known.ok()) return known;
   CheckpointIndex index;
   index.run = TextOf(metadata, "run");
   index.training = TextOf(metadata, "training");

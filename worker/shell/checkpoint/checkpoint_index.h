@@ -9,8 +9,8 @@
 // the files carry too. So files of the same training are equal byte for byte, and their indexes are not
 // (docs/decisions/0010-checkpoints-without-a-pause.md).
 //
-// Failure: NotFound where there is no index, DataLoss for one that is damaged or names other files; each says
-// which file. Needs no LibTorch.
+// Failure: NotFound where there is no index, DataLoss for one that is damaged or names other files,
+// FailedPrecondition for one of a later format; each says which file. Needs no LibTorch.
 #ifndef WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_INDEX_H_
 #define WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_INDEX_H_
 

@@ -10,7 +10,8 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kMagic = 0x04414657;  // "WFA", format 4
+constexpr uint32_t kAddressName = 0x414657;  // "WFA"; the format is the byte behind it
+constexpr uint32_t kAddressFormat = 4;
 constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 7 * 4;
 constexpr size_t kIpv4Bytes = 4, kIpv6Bytes = 16;
 
@@ -44,7 +45,7 @@ uint64_t NewSenderNumber() {
 std::string EncodeAddress(const TransportAddress& address) {
   std::string out(kFixedBytes, '\0');
   ByteWriter writer(out.data());
-  writer.Put(kMagic);
+  writer.Put(kAddressFormat << 24 | kAddressName);
   writer.Put(address.sender);
   writer.Put(address.process.pid);
   writer.Put(address.process.start_time);
@@ -75,7 +76,13 @@ absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes) {
   const absl::string_view body = bytes.substr(0, bytes.size() - kTail);
   if (ByteReader(bytes.substr(body.size())).Get<uint32_t>() != Checksum(body)) return bad;
   ByteReader in(body);
-  if (in.Get<uint32_t>() != kMagic) return bad;
+  const auto magic = in.Get<uint32_t>();
+  if ((magic & 0xffffff) != kAddressName) return bad;
+  if (const uint32_t format = magic >> 24; format != kAddressFormat) {
+    return absl::InvalidArgumentError(absl::StrCat("the address of its transport has the format ", format,
+                                                   ", and this release reads format ", kAddressFormat,
+                                                   "; train with workers of one release"));
+  }
   TransportAddress address;
   address.sender = in.Get<uint64_t>();
   address.process.pid = in.Get<int32_t>();
