@@ -37,13 +37,13 @@ class UnaryCall final : public Call {
   // Answers by calling Finish, now or later, on the loop's thread.
   using Handler = std::function<void(ServerLoop*, UnaryCall*)>;
 
-  static void Accept(std::shared_ptr<const Context> context,
+  static void Accept(std::shared_ptr<const Context> context, const char* name,
                      void (v1::Runs::AsyncService::*method)(grpc::ServerContext*, Request*,
                                                             grpc::ServerAsyncResponseWriter<Response>*,
                                                             grpc::CompletionQueue*,
                                                             grpc::ServerCompletionQueue*, void*),
                      Handler handler) {
-    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, method, std::move(handler)));
+    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, name, method, std::move(handler)));
     UnaryCall* c = call.get();
     context->own(std::move(call));
     (context->service->*method)(&c->grpc_, &c->request, &c->writer_, context->queue, context->queue,
@@ -52,7 +52,8 @@ class UnaryCall final : public Call {
 
   bool OnDone(int /*kind*/, bool ok) override {
     if (!ok || finished_) return false;
-    Accept(context_, method_, handler_);
+    Accept(context_, name_, method_, handler_);
+    came_ns_ = MonotonicNow();
     handler_(context_->loop, this);
     return true;
   }
@@ -61,6 +62,7 @@ class UnaryCall final : public Call {
 
   void Finish(const absl::Status& status) {
     finished_ = true;
+    context_->loop->HearCall(name_, status, came_ns_);
     writer_.Finish(response, ToGrpc(status), &operation_);
   }
 
@@ -68,16 +70,18 @@ class UnaryCall final : public Call {
   Response response;
 
  private:
-  UnaryCall(std::shared_ptr<const Context> context, Method method, Handler handler)
-      : context_(std::move(context)), method_(method), handler_(std::move(handler)) {}
+  UnaryCall(std::shared_ptr<const Context> context, const char* name, Method method, Handler handler)
+      : context_(std::move(context)), name_(name), method_(method), handler_(std::move(handler)) {}
 
   const std::shared_ptr<const Context> context_;
+  const char* const name_;
   const Method method_;
   const Handler handler_;
   grpc::ServerContext grpc_;
   grpc::ServerAsyncResponseWriter<Response> writer_{&grpc_};
   Operation operation_{this, 0};
   bool finished_ = false;
+  int64_t came_ns_ = 0;
 };
 
 absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
@@ -236,6 +240,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     if (!run.ok()) {
       last_seen_ = true;
       finished_ = true;
+      context_->loop->HearCall("Watch", run.status());
       writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
       return;
     }
@@ -261,6 +266,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     } else if (last_seen_) {
       finished_ = true;
       Unsubscribe();
+      context_->loop->HearCall("Watch", absl::OkStatus());
       writer_.Finish(grpc::Status::OK, Begin(kFinished));
     }
   }
@@ -284,16 +290,21 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
                      std::function<void(std::unique_ptr<Call>)> own, CallerName caller) {
   const auto context =
       std::make_shared<const Context>(Context{loop, service, queue, std::move(own), std::move(caller)});
-  UnaryCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
-                                                           Submit);
-  UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
-  UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
-  UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
-  UnaryCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, &v1::Runs::AsyncService::RequestMove, Move);
-  UnaryCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
+  UnaryCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, "Submit",
+                                                           &v1::Runs::AsyncService::RequestSubmit, Submit);
+  UnaryCall<v1::GetRequest, v1::Run>::Accept(context, "Get", &v1::Runs::AsyncService::RequestGet, Get);
+  UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, "List", &v1::Runs::AsyncService::RequestList,
+                                                       List);
+  UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, "Cancel", &v1::Runs::AsyncService::RequestCancel,
+                                                Cancel);
+  UnaryCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, "Move", &v1::Runs::AsyncService::RequestMove,
+                                                       Move);
+  UnaryCall<v1::DrainRequest, v1::Worker>::Accept(context, "Drain", &v1::Runs::AsyncService::RequestDrain,
+                                                  Drain);
   UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
-      context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
-  UnaryCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
+      context, "ListWorkers", &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
+  UnaryCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, "Logs", &v1::Runs::AsyncService::RequestLogs,
+                                                       Logs);
   WatchCall::Accept(context);
 }
 
