@@ -23,7 +23,7 @@ class DaemonMetrics {
   struct Source {
     const DaemonLog* log = nullptr;
     const LastReload* reload = nullptr;  // null where it takes no reloads
-    std::function<int64_t()> dumps;      // of its last events
+    std::function<int64_t()> dumps;      // number of dumps of its last events
   };
   DaemonMetrics(Metrics* metrics, Source source, const SecurityFlags& security);
 

@@ -49,9 +49,8 @@ struct Probe {
   int64_t step_wait_ns = 0;                  // time in which a run was running, since the last step ended
   int64_t running_since_ns = 0;     // time from which on running_ns and step_wait_ns grow; 0: they do not
   int64_t workers_chosen_last = 0;  // workers with which a run failed
-  // Of the running runs that save checkpoints on the way: how many intervals of these the run that is the
-  // farthest behind its newest checkpoint has gone on since, and the earliest time of such a checkpoint; 0
-  // for no such run.
+  // Checkpoints of the running runs that save them on the way: the most intervals that a run has gone on
+  // behind its newest one, and the earliest time at which a newest one was complete; 0 without such a run.
   double checkpoint_lag = 0;
   int64_t oldest_checkpoint_ns = 0;
 };

@@ -116,7 +116,7 @@ class RunCheckpoints {
   std::map<int32_t, std::string> saved_;
   std::optional<int32_t> sealing_;  // step of the one that is being sealed or dropped
   int32_t sealed_ = -1, validated_ = -1;
-  int64_t newest_ns_ = 0;  // when the newest checkpoint was complete; before one, when the attempt began
+  int64_t newest_ns_ = 0;  // time when the newest checkpoint was complete; before one, when the attempt began
   bool stop_sealed_ = false;
 };
 

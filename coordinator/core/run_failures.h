@@ -34,7 +34,7 @@ namespace weft {
 struct RunEnding {
   RunState state = RunState::kFailed;  // kWaiting: the run begins again
   std::string reason;
-  RestartCause cause = RestartCause::kCoordinator;  // of a run that begins again
+  RestartCause cause = RestartCause::kCoordinator;  // cause for which the run begins again
   bool quarantined = false;                         // true if a job of it is to end no other process
 };
 

@@ -27,17 +27,18 @@ class RunningTime {
     if (!running) waited_from_ = total_;
   }
 
-  // Return the time in which a run was running, up to the last Pass; that part of it which has passed since
-  // the last step ended; and when that Pass was if a run is running, else 0: since then both grow.
+  // Returns the time in which a run was running, up to the last Pass.
   int64_t total() const { return total_; }
+  // Returns the part of it since the last step ended. `steps` as in Pass.
   int64_t step_wait(uint64_t steps) const { return steps == steps_ ? total_ - waited_from_ : 0; }
+  // Returns when the last Pass was if a run is running: both times grow since then. 0 if none is.
   int64_t grows_since() const { return running_ ? last_ : 0; }
 
  private:
   bool running_ = false;
   uint64_t steps_ = 0;
   int64_t last_ = 0, total_ = 0;
-  int64_t waited_from_ = 0;  // the total when the last step ended
+  int64_t waited_from_ = 0;  // total when the last step ended
 };
 
 }  // namespace weft

@@ -157,7 +157,7 @@ class ServerLoop {
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   uint64_t written_ = 0;  // number of the last records that were handed to the store
   std::unique_ptr<CoordinatorMetrics> metrics_;
-  std::optional<int64_t> turn_begun_ns_;  // when the first operation of this turn had ended
+  std::optional<int64_t> turn_begun_ns_;  // time when the first operation of this turn had ended
   bool grants_ = false;                   // true once this turn has sent a grant
   int64_t end_due_ = INT64_MAX;           // time when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;
