@@ -43,6 +43,7 @@ void DaemonLog::SetListener(const void* source, Listener listener) {
 }
 
 void DaemonLog::Write(LogSeverity severity, absl::string_view text, const void* source) const {
+  ++events_[static_cast<int>(severity)];
   if (ring_ != nullptr) {
     ring_->Note(MonotonicNow(),
                 EventText("log").AddWord("level", LogSeverityName(severity)).AddText("msg", text));

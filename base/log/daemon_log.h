@@ -13,6 +13,7 @@
 #ifndef WEFT_BASE_LOG_DAEMON_LOG_H_
 #define WEFT_BASE_LOG_DAEMON_LOG_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -52,6 +53,9 @@ class DaemonLog {
   // `source`: what the event belongs to; null: the whole program.
   void Write(LogSeverity severity, absl::string_view text, const void* source = nullptr) const;
 
+  // Returns how many events of that severity there have been, written or not.
+  uint64_t events(LogSeverity severity) const { return events_[static_cast<int>(severity)]; }
+
  private:
   // Returns false for a line that standard error did not take whole.
   bool Put(absl::string_view line) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(out_);
@@ -60,6 +64,7 @@ class DaemonLog {
   const LogFormat format_;
   FlightRing* const ring_;
   std::atomic<LogSeverity> least_;
+  mutable std::array<std::atomic<uint64_t>, kLogSeverities> events_{};
   mutable Mutex mu_;
   std::map<const void*, Listener> listeners_ ABSL_GUARDED_BY(mu_);  // by source
   mutable Mutex out_;

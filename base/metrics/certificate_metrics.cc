@@ -1,6 +1,5 @@
 #include "base/metrics/certificate_metrics.h"
 
-#include <memory>
 #include <utility>
 
 #include "base/certificates/certificate_folder.h"
@@ -18,11 +17,6 @@ void CertificateMetrics::Refresh() {
   const auto content = ReadCertificateFolder(folder_, OwnCertificate::kRequired);
   usable_.Set(content.ok() ? 1 : 0);
   if (content.ok()) expiry_.Set(static_cast<double>(content->expires));
-}
-
-std::function<void()> RefreshCertificateMetrics(Metrics* metrics, const std::string& folder) {
-  if (folder.empty()) return nullptr;
-  return [figures = std::make_shared<CertificateMetrics>(metrics, folder)] { figures->Refresh(); };
 }
 
 }  // namespace weft

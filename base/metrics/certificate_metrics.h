@@ -6,7 +6,6 @@
 #ifndef WEFT_BASE_METRICS_CERTIFICATE_METRICS_H_
 #define WEFT_BASE_METRICS_CERTIFICATE_METRICS_H_
 
-#include <functional>
 #include <string>
 
 #include "base/metrics/metrics.h"
@@ -24,9 +23,6 @@ class CertificateMetrics {
   const std::string folder_;
   Gauge expiry_, usable_;
 };
-
-// Returns what refreshes the figures of the folder before a scrape; null without a folder.
-std::function<void()> RefreshCertificateMetrics(Metrics* metrics, const std::string& folder);
 
 }  // namespace weft
 

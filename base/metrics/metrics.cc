@@ -31,6 +31,17 @@ void Gauge::Set(double value) { series_->Set(value); }
 double Gauge::value() const { return series_->Value(); }
 
 void Histogram::Observe(double value) { series_->Observe(value); }
+void Histogram::RaiseTo(const std::vector<double>& counts, double sum) {
+  const prometheus::ClientMetric::Histogram now = series_->Collect().histogram;
+  std::vector<double> more = counts;
+  double before = 0;  // of all smaller buckets
+  for (size_t i = 0; i < more.size() && i < now.bucket.size(); ++i) {
+    const auto cumulated = static_cast<double>(now.bucket[i].cumulative_count);
+    more[i] -= cumulated - before;
+    before = cumulated;
+  }
+  series_->ObserveMultiple(more, sum - now.sample_sum);
+}
 
 struct Metrics::Impl {
   // Families of the same name merge, so a family can be named again for each label set.

@@ -52,6 +52,8 @@ class Gauge {
 class Histogram {
  public:
   void Observe(double value);
+  // Raises this histogram to counts by bucket, not cumulated, and a sum that are kept elsewhere.
+  void RaiseTo(const std::vector<double>& counts, double sum);
 
  private:
   friend class Metrics;

@@ -1,6 +1,7 @@
 #include "base/settings/reload.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,14 @@ bool Reload(const absl::Status& read, const std::vector<Setting>& now, const std
       "reloaded: log level ", level, limits, "; ", what.watched, " are taken whenever they change",
       later.empty() ? "" : "; these take effect at the next start: ", absl::StrJoin(later, ", ")));
   return true;
+}
+
+void LastReload::Note(bool taken) {
+  if (taken) {
+    taken_unix_seconds_ =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+  taken_ = taken;
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #ifndef WEFT_BASE_SETTINGS_RELOAD_H_
 #define WEFT_BASE_SETTINGS_RELOAD_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,21 @@ struct Reloadable {
 // and the log has its message.
 bool Reload(const absl::Status& read, const std::vector<Setting>& now, const std::vector<Setting>& at_start,
             const Reloadable& what, DaemonLog* log);
+
+// Remembers whether the configuration was taken when it was read last, and when it was taken last. Begins
+// with the start of the daemon, which has taken one. Thread-safe.
+class LastReload {
+ public:
+  LastReload() { Note(true); }
+
+  void Note(bool taken);
+  bool taken() const { return taken_; }
+  double taken_unix_seconds() const { return taken_unix_seconds_; }
+
+ private:
+  std::atomic<bool> taken_{true};
+  std::atomic<double> taken_unix_seconds_{0};
+};
 
 }  // namespace weft
 

@@ -78,7 +78,7 @@ void Checkpoints::Announce(int32_t step, int64_t now) {
   const bool checkpoint = IsCheckpoint(step, now);
   if (rule_.every_ns > 0 && checkpoint) next_ns_ = now + rule_.every_ns;
   // To be prepared they have saved their initial weights.
-  under_way_.push_back({step, std::vector<bool>(members_, step == 0), "", checkpoint});
+  under_way_.push_back({step, now, std::vector<bool>(members_, step == 0), "", checkpoint});
 }
 
 int32_t Checkpoints::Stop(int32_t granted_end) {

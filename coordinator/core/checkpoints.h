@@ -69,6 +69,8 @@ class Checkpoints {
   // they are to be validated.
   bool Passes(int32_t step) const;
   bool Validates(int32_t step) const;
+  // Returns when the snapshot of the step, which is under way, was announced.
+  int64_t AnnouncedAt(int32_t step) const { return Find(step)->announced_ns; }
   // Notes that it is complete or dropped. Returns false if it was not under way.
   bool Sealed(int32_t step);
 
@@ -99,6 +101,7 @@ class Checkpoints {
  private:
   struct Snapshot {
     int32_t step = 0;
+    int64_t announced_ns = 0;
     std::vector<bool> saved;  // by member
     std::string failure;
     bool checkpoint = true;              // else it passes

@@ -64,6 +64,7 @@ void CoordinatorCore::BeginStep(int64_t now) {
     if (due != kNever && now - due > kPauseNs) sessions_.Excuse(now);
   }
   out_.now = now;
+  runs_.PassTime(now, out_.counts.steps);
 }
 
 Effects CoordinatorCore::EndStep() {
@@ -75,6 +76,7 @@ Effects CoordinatorCore::EndStep() {
     run->Grant(out_);
     runs_.NoteDue(*run);
   }
+  runs_.NoteRunning();
   worked_.clear();
   if (std::exchange(stirred_, false)) {
     ++out_.counts.surveys;
@@ -233,7 +235,8 @@ bool CoordinatorCore::IsWaitedFor(const std::string& pool) const {
 // the next run.
 void CoordinatorCore::EndRun(Run& run) {
   stirred_ = true;
-  const auto& [state, reason] = *run.ending();
+  const RunState state = run.ending()->state;
+  const std::string& reason = run.ending()->reason;
   const bool unprepared = run.state() == RunState::kPreparing && state == RunState::kFailed && !run.blaming();
   const std::string message = state == RunState::kCancelled
                                   ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason)
@@ -298,7 +301,7 @@ void CoordinatorCore::On(WorkerExited& e) {
     if (run.state() > RunState::kWaiting) continue;
     const std::string reason =
         absl::StrCat("a worker process (pid ", e.pid, ") ended before it connected: ", e.reason);
-    run.info().restarts > 0 ? run.EndAttempt(reason) : run.Fail(reason);
+    run.info().restarts > 0 ? run.EndAttempt(reason, RestartCause::kProcessLost) : run.Fail(reason);
     Settle(run);
   }
 }
@@ -501,21 +504,14 @@ void CoordinatorCore::EndBlame(Run& run) {
     if (w == nullptr || !w->broken || m.session == run.first_failure().session) continue;
     return run.EndForLoss(m, w->broken_reason);
   }
-  run.first_failure().is_link ? run.EndAttempt(run.first_failure().what) : run.Fail(run.first_failure().what);
+  const std::string& what = run.first_failure().what;
+  run.first_failure().is_link ? run.EndAttempt(what, RestartCause::kLinkLost) : run.Fail(what);
 }
 
 Probe CoordinatorCore::probe() const {
   Probe p = out_.counts;
   p.epoch = numbers_.epoch;
-  runs_.Count(&p);
-  for (const auto& [id, run] : runs_.active()) {
-    const WorkQueue* queue = run->queue();
-    if (queue == nullptr) continue;
-    p.jobs.blocked += queue->counts().blocked;
-    p.jobs.ready += queue->counts().ready;
-    p.jobs.claimed += queue->counts().claimed;
-    p.jobs.done += queue->counts().done;
-  }
+  runs_.Count(out_.now, &p);
   sessions_.Count(&p);
   return p;
 }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "coordinator/core/duration_counts.h"
+#include "coordinator/core/restart_cause.h"
 #include "coordinator/core/work_queue.h"
 #include "proto/session/run_info.h"
 #include "schedules/job.h"
@@ -23,10 +25,16 @@ struct Probe {
   uint64_t surveys = 0;  // Steps of the core in which all workers were looked at
   uint64_t messages_received = 0, messages_sent = 0;
   uint64_t workers_lost = 0;
-  uint64_t non_finite_steps = 0;                  // steps given up for a number that is not finite
-  uint64_t restarts = 0;                          // runs that began again behind a loss
-  RecoveryTimes recovery_ns = {};                 // times of the restarts that led to a new step
-  std::array<uint64_t, kRunStates> runs_ended{};  // by final state
+  uint64_t non_finite_steps = 0;                    // steps given up for a number that is not finite
+  uint64_t leases_expired = 0;                      // workers that were lost because they were silent
+  uint64_t jobs_quarantined = 0;                    // jobs that ended each process which took them
+  std::array<uint64_t, kRestartCauses> restarts{};  // runs that began again, by cause
+  RecoveryTimes recovery_ns = {};                   // times of the restarts that led to a new step
+  std::array<uint64_t, kRunStates> runs_ended{};    // by final state
+  DurationCounts<100'000'000, 4, 10> queue_wait;    // from a run's submission until it runs: 0.1 s to 7 h
+  DurationCounts<100'000'000, 2, 15> checkpoints;   // from a checkpoint's announcement until it is complete
+  uint64_t failed_checkpoints = 0;
+  int64_t running_ns = 0;  // time in which a run was running (running_time.h)
 
   // Present values.
   uint64_t epoch = 0;
@@ -38,6 +46,13 @@ struct Probe {
   bool has_loss = false;
   std::optional<double> gradient_norm = {};  // norm of the last step of a run that clips
   int64_t last_step_ns = 0;                  // time when the last step was seen to end; 0: never
+  int64_t step_wait_ns = 0;                  // time in which a run was running, since the last step ended
+  int64_t running_since_ns = 0;     // time from which on running_ns and step_wait_ns grow; 0: they do not
+  int64_t workers_chosen_last = 0;  // workers with which a run failed
+  // Checkpoints of the running runs that save them on the way: the most intervals that a run has gone on
+  // behind its newest one, and the earliest time at which a newest one was complete; 0 without such a run.
+  double checkpoint_lag = 0;
+  int64_t oldest_checkpoint_ns = 0;
 };
 
 }  // namespace weft

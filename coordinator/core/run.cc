@@ -133,7 +133,7 @@ void Run::GoOnTogether(StepEffects& out) {
   deadlines_.EndGathering();
   info_.state = RunState::kRunning;
   if (!attempt()->stops()) info_.reason.clear();
-  progress_.Running(out.now);
+  progress_.Running(out);
   deadlines_.Run(out.now);
   Announce(out);
   for (auto& [from, message] : back->deferred()) {
@@ -158,7 +158,7 @@ void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
 
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
-  progress_.Running(out.now);
+  progress_.Running(out);
   deadlines_.Run(out.now);
   attempt()->Begin(out);
   Announce(out);
@@ -224,7 +224,7 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
       attempt()->TakeJointOperations(member, m.joint_operations, plan().job_timeout.at_least_ns);
   if (!hangs.empty()) {
     out.effects.stalls.push_back({info_.id, hangs});
-    return EndAttempt(hangs);
+    return EndAttempt(hangs, RestartCause::kNoProgress);
   }
   TakeRunning(out, member, m.running);
 }
@@ -345,8 +345,8 @@ void Run::EndForLoss(const RunMember& member, const std::string& reason, const s
   End(failures_.Lose(member, reason, wrote, in_hand, ends()));
 }
 
-void Run::EndAttempt(const std::string& reason) {
-  if (!ending_.has_value()) End(failures_.EndAttempt(reason, ends()));
+void Run::EndAttempt(const std::string& reason, RestartCause cause) {
+  if (!ending_.has_value()) End(failures_.EndAttempt(reason, cause, ends()));
 }
 
 // If the checkpoint with which the attempt stopped could not be saved, the run begins again with the one
@@ -367,8 +367,8 @@ void Run::Restart(StepEffects& out) {
   RunBeginnings& beginnings = present_.beginnings();
   beginnings.Tell(plan(), beginnings.Next(plan(), !submission_.output().empty(), nullptr, std::nullopt),
                   ending_->reason);
+  ++out.counts.restarts[static_cast<int>(ending_->cause)];
   ending_.reset();
-  out.counts.restarts += attempts_.lost() && !returning() ? 1 : 0;
   attempts_.End();
   progress_.Lost(out.now);
   DropAttempt();
@@ -417,6 +417,7 @@ void Run::End(RunEnding ending) {
 }
 
 void Run::Close(StepEffects& out) {
+  out.counts.jobs_quarantined += ending_->quarantined ? 1 : 0;
   info_.state = ending_->state;
   info_.reason = std::move(ending_->reason);
   ending_.reset();
@@ -450,7 +451,7 @@ void Run::CheckDeadline(StepEffects& out) {
   const std::string reason = deadlines_.Describe(out.now, info_, members(), attempt());
   if (info_.state > RunState::kWaiting) out.effects.stalls.push_back({info_.id, reason});
   // No job runs, for an unknown reason: something was lost that another attempt makes anew.
-  info_.state == RunState::kRunning ? EndAttempt(reason) : Fail(reason);
+  info_.state == RunState::kRunning ? EndAttempt(reason, RestartCause::kNoProgress) : Fail(reason);
 }
 
 }  // namespace weft

@@ -74,7 +74,10 @@ class Run {
   const RunSubmission& submission() const { return submission_; }
   const RunMembers& members() const { return present_.members(); }
   const RunCopies& copies() const { return present_.copies(); }
-  const WorkQueue* queue() const { return attempt() == nullptr ? nullptr : &attempt()->queue(); }
+  // Counts the jobs and checkpoints of the attempt.
+  void Count(int64_t now, Probe* probe) const {
+    if (attempt() != nullptr) attempt()->Count(now, probe);
+  }
   // Reports the run's state, and has it stored.
   void Announce(StepEffects& out) const { progress_.Announce(out); }
 
@@ -131,7 +134,7 @@ class Run {
   // Ends the attempt for the loss of a member's process.
   void EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote = {});
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
-  void EndAttempt(const std::string& reason);
+  void EndAttempt(const std::string& reason, RestartCause cause);
   // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
   // announced, or behind copies where it saves none, so that no work is lost; at once where it has neither,
   // or has not made a step. This does not count as a loss.

@@ -69,6 +69,15 @@ bool RunAttempt::HasStopped(const RunCopies& copies) const {
   return queue_.steps_done() >= *copies_stop_ && copies.HasComplete(*copies_stop_) && !saves;
 }
 
+void RunAttempt::Count(int64_t now, Probe* probe) const {
+  const JobCounts& jobs = queue_.counts();
+  probe->jobs.blocked += jobs.blocked;
+  probe->jobs.ready += jobs.ready;
+  probe->jobs.claimed += jobs.claimed;
+  probe->jobs.done += jobs.done;
+  if (checkpoints_ != nullptr && info_->state == RunState::kRunning) checkpoints_->Count(now, probe);
+}
+
 void RunAttempt::Begin(StepEffects& out) {
   running_since_ns_ = out.now;
   all_may_grant_ = true;

@@ -58,6 +58,8 @@ class RunAttempt {
   // do not fit.
   bool GoOn(StepEffects& out, const RunReturn& back);
   int64_t running_since_ns() const { return running_since_ns_; }
+  // Counts its jobs, and its checkpoints while its run runs.
+  void Count(int64_t now, Probe* probe) const;
   // Returns true if it has made a step.
   bool HasSteps() const { return queue_.steps_done() > plan_->first_step; }
 

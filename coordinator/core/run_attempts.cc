@@ -85,7 +85,6 @@ bool RunAttempts::FallBack(int32_t damaged_step) {
 bool RunAttempts::MayRestart(int32_t steps_done) {
   if (!losses_.Bear(steps_done)) return false;
   ++restarts_;
-  lost_ = true;
   return true;
 }
 

@@ -53,12 +53,7 @@ class RunAttempts {
   // Keeps the report of a rank in the present attempt, which has the figures of the former ones.
   void Keep(RankReport report);
   // Ends the attempt.
-  void End() {
-    former_ = present_;
-    lost_ = false;
-  }
-  // Returns true if the present attempt ends because of a loss, and another one may begin.
-  bool lost() const { return lost_; }
+  void End() { former_ = present_; }
 
   // Returns the number of attempts that ended so that another one may begin.
   int32_t restarts() const { return restarts_; }
@@ -78,7 +73,6 @@ class RunAttempts {
   LossCount losses_;
   const int32_t keep_;
   int32_t restarts_ = 0;
-  bool lost_ = false;
   std::set<int32_t> checkpoints_;  // steps of the newest
   bool assigned_ = false;          // true once an attempt was
   int64_t first_assigned_ns_ = 0;

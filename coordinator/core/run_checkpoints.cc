@@ -14,6 +14,7 @@ RunCheckpoints::RunCheckpoints(const RunPlan& plan, const RunMembers& members, R
     : plan_(plan), members_(members), info_(*info), checkpoints_(plan, members.size()) {}
 
 void RunCheckpoints::Begin(StepEffects& out) {
+  newest_ns_ = out.now;
   checkpoints_.Begin(out.now);
   if (plan_.first_step == 0) {
     checkpoints_.Announce(0, out.now);
@@ -25,6 +26,7 @@ void RunCheckpoints::Begin(StepEffects& out) {
 }
 
 void RunCheckpoints::GoOn(StepEffects& out, const AskedBefore& asked) {
+  newest_ns_ = out.now;
   checkpoints_.Begin(out.now);
   sealed_ = asked.sealed;
   validated_ = asked.validated;
@@ -116,10 +118,31 @@ void RunCheckpoints::SealSaved(StepEffects& out) {
   if (!failure.empty() || step <= reported) Seal(out, step, failure);
 }
 
+void RunCheckpoints::NoteComplete(StepEffects& out, int32_t step, int64_t announced_ns) {
+  info_.checkpoint_step = std::max(info_.checkpoint_step, step);
+  newest_ns_ = out.now;
+  out.counts.checkpoints.Add(out.now - announced_ns);
+}
+
+void RunCheckpoints::Count(int64_t now, Probe* probe) const {
+  const CheckpointRule& rule = plan_.checkpoint;
+  if (rule.every_steps == 0 && rule.every_ns == 0) return;
+  double lag = 0;
+  if (rule.every_steps > 0) {
+    const int32_t behind = info_.steps_done - std::max(info_.checkpoint_step, plan_.first_step);
+    lag = static_cast<double>(behind) / rule.every_steps;
+  }
+  if (rule.every_ns > 0)
+    lag = std::max(lag, static_cast<double>(now - newest_ns_) / static_cast<double>(rule.every_ns));
+  probe->checkpoint_lag = std::max(probe->checkpoint_lag, lag);
+  const int64_t oldest = probe->oldest_checkpoint_ns;
+  probe->oldest_checkpoint_ns = oldest == 0 ? newest_ns_ : std::min(oldest, newest_ns_);
+}
+
 void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,
-                                  const std::string& save_failure) {
+                                  int64_t announced_ns, const std::string& save_failure) {
   if (m.failure.empty()) {
-    if (!passes) info_.checkpoint_step = std::max(info_.checkpoint_step, m.step);
+    if (!passes) NoteComplete(out, m.step, announced_ns);
     if (validates) checkpoints_.AddValidation(m.step);
     BeginValidation(out);
     return;
@@ -130,10 +153,12 @@ void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, b
   if (passes) return;
   info_.checkpoint_failure = absl::StrCat("the checkpoint of step ", m.step, " was not saved: ", cause);
   ++info_.failed_checkpoints;
+  ++out.counts.failed_checkpoints;
 }
 
 RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
   const bool passes = checkpoints_.Passes(m.step), validates = checkpoints_.Validates(m.step);
+  const int64_t announced_ns = checkpoints_.IsUnderWay(m.step) ? checkpoints_.AnnouncedAt(m.step) : 0;
   if (members_.NumberOf(from) != 0 || !checkpoints_.Sealed(m.step)) {
     ++out.counts.fenced;
     return Sealing::kFenced;
@@ -141,7 +166,7 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
   sealing_.reset();
   sealed_ = m.step;
   const auto saved = saved_.find(m.step);
-  RecordSealed(out, m, passes, validates, saved == saved_.end() ? "" : saved->second);
+  RecordSealed(out, m, passes, validates, announced_ns, saved == saved_.end() ? "" : saved->second);
   if (saved != saved_.end()) saved_.erase(saved);
   SealSaved(out);
   const bool failed = !m.failure.empty();

@@ -89,6 +89,8 @@ class RunCheckpoints {
   bool saving() const { return !checkpoints_.idle(); }
   bool validating() const { return checkpoints_.validating(); }
   int64_t next_due() const { return checkpoints_.next_due(); }
+  // Counts how far the run has gone on since its newest checkpoint, where it saves them on the way.
+  void Count(int64_t now, Probe* probe) const;
 
   // Returns "the checkpoint of step 40 from process 1 (..)". Requires saving().
   std::string DescribeSaving() const;
@@ -102,8 +104,9 @@ class RunCheckpoints {
   void Seal(StepEffects& out, int32_t step, const std::string& failure);
   void BeginValidation(StepEffects& out);
   void RecordNotValidated(int32_t step, const std::string& cause);
+  void NoteComplete(StepEffects& out, int32_t step, int64_t announced_ns);
   void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,
-                    const std::string& save_failure);
+                    int64_t announced_ns, const std::string& save_failure);
 
   const RunPlan& plan_;
   const RunMembers& members_;
@@ -113,6 +116,7 @@ class RunCheckpoints {
   std::map<int32_t, std::string> saved_;
   std::optional<int32_t> sealing_;  // step of the one that is being sealed or dropped
   int32_t sealed_ = -1, validated_ = -1;
+  int64_t newest_ns_ = 0;  // time when the newest checkpoint was complete; before one, when the attempt began
   bool stop_sealed_ = false;
 };
 

@@ -10,14 +10,16 @@ std::optional<RunEnding> RunFailures::Report(StepEffects& out, const RunMember& 
                                              bool stops) {
   if (any()) return std::nullopt;
   std::string failed = absl::StrCat(member.label, " failed: ", m.reason);
-  if (!stops && beginnings_.ForgetDamaged(m.damaged_checkpoint)) return RunEnding{RunState::kWaiting, failed};
+  if (!stops && beginnings_.ForgetDamaged(m.damaged_checkpoint))
+    return RunEnding{RunState::kWaiting, failed, RestartCause::kDamagedCheckpoint};
   if (m.non_finite_step >= 0) {
     ++info_->non_finite_steps;
     ++out.counts.non_finite_steps;
     if (MakesOnceMore(m.non_finite_step, stops)) {
       attempts_.Relocated();
       return RunEnding{RunState::kWaiting,
-                       absl::StrCat(failed, "; no stage keeps the step's update, and it is made once more")};
+                       absl::StrCat(failed, "; no stage keeps the step's update, and it is made once more"),
+                       RestartCause::kNonFinite};
     }
     if (info_->non_finite_step == m.non_finite_step) absl::StrAppend(&failed, "; the step was made twice");
   }
@@ -37,13 +39,13 @@ RunEnding RunFailures::Lose(const RunMember& member, const std::string& reason, 
   const std::string lost = first_.ExplainedBy(member, reason);
   suspects_.Lost({member.label, reason, wrote}, in_hand);
   if (attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses))
-    return {RunState::kFailed, suspects_.Describe()};
-  return EndAttempt(lost, stops);
+    return {RunState::kFailed, suspects_.Describe(), RestartCause::kProcessLost, /*quarantined=*/true};
+  return EndAttempt(lost, RestartCause::kProcessLost, stops);
 }
 
-RunEnding RunFailures::EndAttempt(const std::string& reason, bool stops) {
+RunEnding RunFailures::EndAttempt(const std::string& reason, RestartCause cause, bool stops) {
   if (stops || attempts_.allowed() == 0) return {RunState::kFailed, reason};
-  if (attempts_.MayRestart(info_->steps_done)) return {RunState::kWaiting, reason};
+  if (attempts_.MayRestart(info_->steps_done)) return {RunState::kWaiting, reason, cause};
   const int32_t times = attempts_.allowed();
   return {RunState::kFailed,
           absl::StrCat(reason, "; before, the run began again ", times, times == 1 ? " time" : " times",

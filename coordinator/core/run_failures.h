@@ -21,6 +21,7 @@
 
 #include "coordinator/core/core_options.h"
 #include "coordinator/core/first_failure.h"
+#include "coordinator/core/restart_cause.h"
 #include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_members.h"
@@ -33,6 +34,8 @@ namespace weft {
 struct RunEnding {
   RunState state = RunState::kFailed;  // kWaiting: the run begins again
   std::string reason;
+  RestartCause cause = RestartCause::kCoordinator;  // cause for which the run begins again
+  bool quarantined = false;                         // true if a job of it is to end no other process
 };
 
 class RunFailures {
@@ -50,7 +53,7 @@ class RunFailures {
                  const std::vector<Job>& in_hand, bool stops);
   // Counts an attempt that ends for a lost process or data link. Returns how: the run begins again, or fails
   // if it may not.
-  RunEnding EndAttempt(const std::string& reason, bool stops);
+  RunEnding EndAttempt(const std::string& reason, RestartCause cause, bool stops);
   // Notes that the job was done: it is not what ends processes.
   void Done(const Job& job) { suspects_.Done(job); }
   // Forgets the failure of an attempt that is over.

@@ -24,9 +24,11 @@ RunInfo RunProgress::InfoWithReports() const {
   return info;
 }
 
-void RunProgress::Running(int64_t now) {
-  recovery_.Running(now);
-  if (info_->started_ns == 0) info_->started_ns = now;
+void RunProgress::Running(StepEffects& out) {
+  recovery_.Running(out.now);
+  if (info_->started_ns != 0) return;
+  info_->started_ns = out.now;
+  out.counts.queue_wait.Add(out.now - info_->submitted_ns);
 }
 
 void RunProgress::JobsDone(int64_t now, const std::vector<Completion>& jobs) {

@@ -42,7 +42,7 @@ class RunProgress {
   // Note the phases of an attempt: that the one before is over, that one is assigned, and that it runs.
   void Lost(int64_t now) { recovery_.Lost(now); }
   void Assigned(int64_t now) { recovery_.Assigned(now); }
-  void Running(int64_t now);
+  void Running(StepEffects& out);
   // Notes that the jobs, at least one, are done.
   void JobsDone(int64_t now, const std::vector<Completion>& jobs);
   // Takes the number of steps done, if it has grown, and ends a recovery under way with that.

@@ -130,7 +130,7 @@ std::optional<RunEnding> RunRelocation::Stopped() {
 
 RunEnding RunRelocation::End(const std::string& reason) {
   attempts_.Relocated();
-  return {RunState::kWaiting, reason};
+  return {RunState::kWaiting, reason, RestartCause::kRelocated};
 }
 
 }  // namespace weft

@@ -50,6 +50,7 @@ void RunTable::File(Run& run) {
   if (run.state() <= RunState::kWaiting && !run.returning()) {
     active_.erase(run.id());
     active_dues_.Remove(run.id());
+    running_.erase(run.id());
     return waiting_.Add(&run);
   }
   waiting_.Remove(run);
@@ -101,6 +102,7 @@ void RunTable::Retire(StepEffects& out, uint64_t id) {
   waiting_.Remove(runs_.at(id));
   active_.erase(id);
   active_dues_.Remove(id);
+  running_.erase(id);
   plan_bytes_ -= plan_bytes_of_.extract(id).mapped();
   ended_.push_back(id);
   ForgetOldest(out);
@@ -136,9 +138,15 @@ bool RunTable::IsRunning(uint64_t id) const {
   return run != nullptr && run->state() == RunState::kRunning;
 }
 
-void RunTable::Count(Probe* probe) const {
+void RunTable::Count(int64_t now, Probe* probe) const {
+  probe->running_ns = running_time_.total();
+  probe->step_wait_ns = running_time_.step_wait(probe->steps);
+  probe->running_since_ns = running_time_.grows_since();
   probe->runs[static_cast<int>(RunState::kWaiting)] += static_cast<int64_t>(waiting_.size());
-  for (const auto& [id, run] : active_) ++probe->runs[static_cast<int>(run->state())];
+  for (const auto& [id, run] : active_) {
+    ++probe->runs[static_cast<int>(run->state())];
+    run->Count(now, probe);
+  }
   for (const uint64_t id : ended_) ++probe->runs[static_cast<int>(runs_.at(id).state())];
 }
 

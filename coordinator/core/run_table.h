@@ -15,12 +15,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/core/run.h"
+#include "coordinator/core/running_time.h"
 #include "coordinator/core/waiting_runs.h"
 
 namespace weft {
@@ -65,11 +67,22 @@ class RunTable {
   const WaitingRuns& waiting() const { return waiting_; }
   const std::map<uint64_t, Run*>& active() const { return active_; }
   // Notes that the deadline of an active run may have changed.
-  void NoteDue(const Run& run) { active_dues_.Set(run.id(), run.next_due()); }
+  void NoteDue(const Run& run) {
+    active_dues_.Set(run.id(), run.next_due());
+    if (run.state() != RunState::kRunning) {
+      running_.erase(run.id());
+    } else {
+      running_.insert(run.id());
+    }
+  }
   // Returns the earliest deadline of the runs, as they were filed or noted last.
   int64_t next_due() const { return std::min(waiting_.dues().earliest(), active_dues_.earliest()); }
-  // Counts the runs by state.
-  void Count(Probe* probe) const;
+  // Notes, at the end of a step of the core, whether a run is running from now on.
+  void NoteRunning() { running_time_.Set(!running_.empty()); }
+  // Lets the time pass since the last step of the core. `steps` as in RunningTime.
+  void PassTime(int64_t now, uint64_t steps) { running_time_.Pass(now, steps); }
+  // Counts the runs by state, and what the active ones do.
+  void Count(int64_t now, Probe* probe) const;
 
   // NotFound for a run that is not known, or not any more.
   absl::StatusOr<RunInfo> Info(uint64_t id) const;
@@ -88,6 +101,8 @@ class RunTable {
   WaitingRuns waiting_;
   std::map<uint64_t, Run*> active_;
   RunDues active_dues_;
+  std::set<uint64_t> running_;  // of the active runs, those that run
+  RunningTime running_time_;
   std::map<uint64_t, int64_t> plan_bytes_of_;  // of the live runs, as they were taken in
   int64_t plan_bytes_ = 0;                     // sum of these
   std::deque<uint64_t> ended_;                 // in the order of their ends

@@ -185,6 +185,7 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
   }
   if (!worker.serves() || !runs_.IsRunning(worker.run) || now < worker.heard_ns + options_.lease_ns)
     return std::nullopt;
+  ++out.counts.leases_expired;
   return absl::StrCat("it was silent for ", Seconds(options_.lease_ns), worker.broken ? "; " : "",
                       worker.broken ? worker.broken_reason : "");
 }
@@ -214,6 +215,7 @@ std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {
 void WorkerSessions::Count(Probe* probe) const {
   for (const auto& [session, w] : workers_.all()) {
     if (!w.greeted) continue;
+    probe->workers_chosen_last += w.failed_last ? 1 : 0;
     ++(w.broken     ? probe->workers_broken
        : w.ending() ? probe->workers_ending
                     : (w.run == 0 ? probe->workers_free : probe->workers_busy));

@@ -93,7 +93,7 @@ void HealthCalls::Accept(Service* service, grpc::ServerCompletionQueue* queue,
   const auto context =
       std::make_shared<const HealthContext>(HealthContext{nullptr, service, queue, std::move(own), nullptr});
   using CheckCall = UnaryCall<Service, HealthCheckRequest, HealthCheckResponse>;
-  CheckCall::Accept(context, &Service::RequestCheck, [this](ServerLoop*, CheckCall* call) {
+  CheckCall::Accept(context, "Check", &Service::RequestCheck, [this](ServerLoop*, CheckCall* call) {
     call->response.set_status(StatusOf(call->request.service()));
     const bool known = call->response.status() != HealthCheckResponse::SERVICE_UNKNOWN;
     call->Finish(known ? absl::OkStatus() : absl::NotFoundError("this server has no such service"));

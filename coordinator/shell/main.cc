@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@
 #include "base/log/flight_recorder.h"
 #include "base/log/flight_ring.h"
 #include "base/log/log_flags.h"
-#include "base/metrics/certificate_metrics.h"
+#include "base/metrics/daemon_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/monotonic_clock.h"
@@ -267,29 +268,38 @@ StatusSources SourcesOf(const Serving& serving) {
   return sources;
 }
 
-// Returns what sets the metrics that are read when somebody asks.
-std::function<void()> RefreshMetrics(const Flags& flags, Metrics* metrics, const FlightRecorder& recorder) {
-  return [certificates = RefreshCertificateMetrics(metrics, flags.security.tls),
-          dumps = metrics->AddCounter("weft_flight_dumps_total", "Dumps of the flight recorder."),
-          &recorder]() mutable {
-    if (certificates) certificates();
-    dumps.RaiseTo(static_cast<double>(recorder.dumps()));
+// Returns what shows how much room the disk of a store in a folder has; null for any other place.
+std::function<void()> ShowRoomOf(const std::string& place, Metrics* metrics) {
+  if (place.empty() || IsEtcdPlace(place)) return nullptr;
+  auto room = metrics->AddGauge("weft_store_free_bytes", "Bytes that are free on the disk of the store.");
+  return [place, room]() mutable {
+    std::error_code error;
+    const std::filesystem::space_info space = std::filesystem::space(place, error);
+    if (!error) room.Set(static_cast<double>(space.available));
   };
 }
 
 // Serves metrics, health and the status page where the flags say so; null where they do not.
 absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& flags, Metrics* metrics,
                                                             const Serving& serving, const DaemonLog& log,
-                                                            const FlightRecorder& recorder) {
+                                                            DaemonMetrics::Source source) {
   if (flags.metrics.empty()) return nullptr;
   const MetricsReaders readers = {flags.security, MayRead, ObserveCertificates(&log)};
   const auto healthy = [&serving] {
     const CoordinatorServer* server = serving.server;
     return server == nullptr ? std::string(kServesNot) : server->Problem();
   };
-  auto started =
-      MetricsServer::Start(flags.metrics, metrics, readers, healthy, RefreshMetrics(flags, metrics, recorder),
-                           StatusPages(SourcesOf(serving)));
+  const auto figures = std::make_shared<DaemonMetrics>(metrics, std::move(source), flags.security);
+  auto leads = metrics->AddGauge("weft_coordinator_leads",
+                                 "1 while this coordinator serves; 0 while it starts, or another one leads.");
+  const auto refresh = [figures, leads, show_room = ShowRoomOf(StorePlaceOf(flags), metrics),
+                        &serving]() mutable {
+    figures->Refresh();
+    leads.Set(serving.server == nullptr ? 0 : 1);
+    if (show_room) show_room();
+  };
+  auto started = MetricsServer::Start(flags.metrics, metrics, readers, healthy, refresh,
+                                      StatusPages(SourcesOf(serving)));
   if (started.ok()) log.Info(absl::StrCat("status page and metrics on port ", (*started)->port()));
   return started;
 }
@@ -350,6 +360,15 @@ std::string AwaitEnd(const AwaitedSignals& signals, const std::function<void()>&
   return strsignal(signal);
 }
 
+// Takes what may change while the daemon serves from the configuration that was read again.
+void TakeReload(const Configuration& at_start, const absl::StatusOr<Configuration>& now,
+                CoordinatorServer* server, DaemonLog* log, LastReload* last) {
+  const bool taken = Reload(now.status(), now.ok() ? now->settings : at_start.settings, at_start.settings,
+                            {"certificates and tokens", {std::begin(kLimits), std::end(kLimits)}}, log);
+  last->Note(taken);
+  if (taken) server->SetLimits(LimitsOf(now->flags));
+}
+
 // Returns the folder of runs that were submitted without one.
 std::string OutputRootOf(const Flags& flags) {
   return std::filesystem::absolute(flags.output_root).lexically_normal().string();
@@ -381,7 +400,9 @@ int Serve(const Configuration& configuration,
   };
   notices->Watch(problem);
   recorder.Watch(problem);
-  auto metrics_server = StartMetrics(flags, &metrics, serving, log, recorder);
+  LastReload last_reload;
+  auto metrics_server = StartMetrics(flags, &metrics, serving, log,
+                                     {&log, &last_reload, [&recorder] { return recorder.dumps(); }});
   if (!metrics_server.ok()) return Complain(metrics_server.status());
   absl::StatusOr<DaemonStore> store = OpenStore(flags, signals.ending, &log, &metrics, &*notices);
   if (absl::IsCancelled(store.status())) return kOk;
@@ -404,11 +425,7 @@ int Serve(const Configuration& configuration,
   notices->Ready(serves);
   const std::string signal = AwaitEnd(signals, [&] {
     notices->Reloading();
-    const auto now = read_again();
-    const bool taken =
-        Reload(now.status(), now.ok() ? now->settings : configuration.settings, configuration.settings,
-               {"certificates and tokens", {std::begin(kLimits), std::end(kLimits)}}, &log);
-    if (taken) (*server)->SetLimits(LimitsOf(now->flags));
+    TakeReload(configuration, read_again(), server->get(), &log, &last_reload);
     notices->Ready(serves);
   });
   log.Info(absl::StrCat("stopping on ", signal));

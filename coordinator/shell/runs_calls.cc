@@ -177,6 +177,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     if (!run.ok()) {
       last_seen_ = true;
       finished_ = true;
+      context_->loop->HearCall("Watch", run.status());
       writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
       return;
     }
@@ -202,6 +203,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     } else if (last_seen_) {
       finished_ = true;
       Unsubscribe();
+      context_->loop->HearCall("Watch", absl::OkStatus());
       writer_.Finish(grpc::Status::OK, Begin(kFinished));
     }
   }
@@ -224,17 +226,25 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
 void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
                      std::function<void(std::unique_ptr<Call>)> own, CallerName caller) {
   const auto context = std::make_shared<const RunsContext>(
-      RunsContext{loop, service, queue, std::move(own), std::move(caller)});
-  RunsCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
-                                                          Submit);
-  RunsCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
-  RunsCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
-  RunsCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
-  RunsCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, &v1::Runs::AsyncService::RequestMove, Move);
-  RunsCall<v1::DrainRequest, v1::Worker>::Accept(context, &v1::Runs::AsyncService::RequestDrain, Drain);
+      RunsContext{loop, service, queue, std::move(own), std::move(caller),
+                  [loop](const char* method, const absl::Status& status, int64_t came_ns) {
+                    loop->HearCall(method, status, came_ns);
+                  }});
+  RunsCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, "Submit",
+                                                          &v1::Runs::AsyncService::RequestSubmit, Submit);
+  RunsCall<v1::GetRequest, v1::Run>::Accept(context, "Get", &v1::Runs::AsyncService::RequestGet, Get);
+  RunsCall<v1::ListRequest, v1::ListResponse>::Accept(context, "List", &v1::Runs::AsyncService::RequestList,
+                                                      List);
+  RunsCall<v1::CancelRequest, v1::Run>::Accept(context, "Cancel", &v1::Runs::AsyncService::RequestCancel,
+                                               Cancel);
+  RunsCall<v1::MoveRequest, v1::MoveResponse>::Accept(context, "Move", &v1::Runs::AsyncService::RequestMove,
+                                                      Move);
+  RunsCall<v1::DrainRequest, v1::Worker>::Accept(context, "Drain", &v1::Runs::AsyncService::RequestDrain,
+                                                 Drain);
   RunsCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
-      context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
-  RunsCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
+      context, "ListWorkers", &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
+  RunsCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, "Logs", &v1::Runs::AsyncService::RequestLogs,
+                                                      Logs);
   WatchCall::Accept(context);
 }
 

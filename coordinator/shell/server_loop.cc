@@ -150,8 +150,10 @@ void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
   gpr_timespec deadline = DeadlineAt(NextDeadline());
+  turn_begun_ns_.reset();
   for (int taken = 0; taken < kMaxTaken; ++taken) {
     if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
+    if (taken == 0) turn_begun_ns_ = MonotonicNow();
     TakeTag(tag, ok);
     deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever
   }
@@ -177,6 +179,9 @@ void ServerLoop::Run() {
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
     if (alive) sessions_.Flush(now);
+    const bool grants = std::exchange(grants_, false);
+    if (metrics_ != nullptr && grants && turn_begun_ns_.has_value())
+      metrics_->HearClaims(MonotonicNow() - *turn_begun_ns_);
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.counts());
     EndQueue(now);
   }
@@ -240,6 +245,7 @@ void ServerLoop::CarryOut(Effects effects) {
   }
   for (const JobsEnded& j : effects.jobs) {
     Note(j);
+    if (metrics_ != nullptr) metrics_->Hear(j);
     replanner_.Hear(j);
     if (observer.jobs) observer.jobs(j);
   }
@@ -291,6 +297,7 @@ void ServerLoop::CarryOut(Effects effects) {
 // Sends a message, and notes a grant; the log has most others.
 void ServerLoop::Send(OutgoingMessage message) {
   const auto* grant = std::get_if<Grant>(&message.message);
+  grants_ |= grant != nullptr;
   if (options_.flight_ring != nullptr && grant != nullptr && !grant->jobs.empty()) {
     EventText text("grants");
     text.Add("run", static_cast<int64_t>(grant->run)).Add("rank", grant->rank);
@@ -298,6 +305,14 @@ void ServerLoop::Send(OutgoingMessage message) {
     options_.flight_ring->Note(MonotonicNow(), text);
   }
   sessions_.Send(std::move(message));
+}
+
+void ServerLoop::HearCall(const std::string& method, const absl::Status& status,
+                          std::optional<int64_t> came_ns) {
+  if (metrics_ == nullptr) return;
+  std::optional<int64_t> took;
+  if (came_ns.has_value()) took = MonotonicNow() - *came_ns;
+  metrics_->HearCall(method, status.code(), took);
 }
 
 void ServerLoop::Note(const JobsEnded& jobs) const {

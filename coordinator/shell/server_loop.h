@@ -22,7 +22,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -91,6 +93,9 @@ class ServerLoop {
   RunLogPart LogOf(uint64_t run, uint64_t after, Rank rank) const;
   // Returns what tells these logs from those of a coordinator that was started again.
   uint64_t log_id() const { return log_id_; }
+  // Counts a call of the run API as answered. `came_ns`: when it came; none for a stream. Loop's thread.
+  void HearCall(const std::string& method, const absl::Status& status,
+                std::optional<int64_t> came_ns = std::nullopt);
   // Hears every event of a run; called with nothing after it was removed.
   class Watcher {
    public:
@@ -157,7 +162,9 @@ class ServerLoop {
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   uint64_t written_ = 0;  // number of the last records that were handed to the store
   std::unique_ptr<CoordinatorMetrics> metrics_;
-  int64_t end_due_ = INT64_MAX;  // time when the queue ends at the latest, once the loop is over
+  std::optional<int64_t> turn_begun_ns_;  // time when the first operation of this turn had ended
+  bool grants_ = false;                   // true once this turn has sent a grant
+  int64_t end_due_ = INT64_MAX;           // time when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;
 
   Mutex mu_;

@@ -70,7 +70,10 @@ class TraceCall final : public Call {
     part_.Clear();  // it was serialized
   }
 
-  void Finish(const absl::Status& status) { writer_.Finish(ToGrpc(status), &operations_[kFinished]); }
+  void Finish(const absl::Status& status) {
+    context_->loop->HearCall("Trace", status);
+    writer_.Finish(ToGrpc(status), &operations_[kFinished]);
+  }
 
   const std::shared_ptr<const RunsContext> context_;
   grpc::ServerContext grpc_;

@@ -8,12 +8,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/monotonic_clock.h"
 #include "coordinator/shell/call.h"
 #include "proto/wire/channel.h"
 
@@ -32,6 +34,8 @@ struct CallContext {
   grpc::ServerCompletionQueue* queue;
   std::function<void(std::unique_ptr<Call>)> own;
   CallerName caller;
+  // Hears that a call of the method, which came at `came_ns`, was answered; null where nobody counts them.
+  std::function<void(const char* method, const absl::Status& status, int64_t came_ns)> hear;
 };
 
 template <typename Service, typename Request, typename Response>
@@ -43,8 +47,10 @@ class UnaryCall final : public Call {
   // Answers by calling Finish, now or later, on the loop's thread.
   using Handler = std::function<void(ServerLoop*, UnaryCall*)>;
 
-  static void Accept(std::shared_ptr<const CallContext<Service>> context, Method method, Handler handler) {
-    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, method, std::move(handler)));
+  // `name` is the method's, as "Submit".
+  static void Accept(std::shared_ptr<const CallContext<Service>> context, const char* name, Method method,
+                     Handler handler) {
+    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, name, method, std::move(handler)));
     UnaryCall* c = call.get();
     context->own(std::move(call));
     (context->service->*method)(&c->grpc_, &c->request, &c->writer_, context->queue, context->queue,
@@ -53,7 +59,8 @@ class UnaryCall final : public Call {
 
   bool OnDone(int /*kind*/, bool ok) override {
     if (!ok || finished_) return false;
-    Accept(context_, method_, handler_);
+    Accept(context_, name_, method_, handler_);
+    came_ns_ = MonotonicNow();
     handler_(context_->loop, this);
     return true;
   }
@@ -62,6 +69,7 @@ class UnaryCall final : public Call {
 
   void Finish(const absl::Status& status) {
     finished_ = true;
+    if (context_->hear) context_->hear(name_, status, came_ns_);
     writer_.Finish(response, ToGrpc(status), &operation_);
   }
 
@@ -69,15 +77,18 @@ class UnaryCall final : public Call {
   Response response;
 
  private:
-  UnaryCall(std::shared_ptr<const CallContext<Service>> context, Method method, Handler handler)
-      : context_(std::move(context)), method_(method), handler_(std::move(handler)) {}
+  UnaryCall(std::shared_ptr<const CallContext<Service>> context, const char* name, Method method,
+            Handler handler)
+      : context_(std::move(context)), name_(name), method_(method), handler_(std::move(handler)) {}
 
   const std::shared_ptr<const CallContext<Service>> context_;
+  const char* const name_;
   const Method method_;
   const Handler handler_;
   grpc::ServerContext grpc_;
   grpc::ServerAsyncResponseWriter<Response> writer_{&grpc_};
   Operation operation_{this, 0};
+  int64_t came_ns_ = 0;  // when the call came
   bool finished_ = false;
 };
 

@@ -19,6 +19,13 @@ def panel(title, unit, queries, description, kind="timeseries", width=12, stack=
             "stack": stack}
 
 
+def quantiles(metric, by=()):
+    """The median and the 99th percentile of a histogram."""
+    labels, legend = ", ".join(["le", *by]), "".join(f" {{{{{label}}}}}" for label in by)
+    return [(f'histogram_quantile({share}, sum by ({labels}) (rate({metric}_bucket[$__rate_interval])))', f"{name}{legend}")
+            for share, name in ((0.5, "p50"), (0.99, "p99"))]
+
+
 def number(title, unit, query, description):
     return panel(title, unit, [(query, "")], description, kind="stat", width=4)
 
@@ -42,12 +49,22 @@ FLEET = ("weft-fleet", "Weft: fleet", [
               "broken: the connection may still come back. ending: the process has not left its aborted run yet.", stack=True),
         panel("Runs by state", "none", [('sum by (state) (weft_runs{state=~"waiting|preparing|running|finishing"})', "{{state}}")],
               "Runs that have not ended.", stack=True),
+        panel("Wait in the queue", "s", quantiles("weft_queue_wait_seconds"),
+              "Time from the submission of a run until it ran."),
+        panel("Claims and calls", "s",
+              [*((query, f"claim {name}") for query, name in quantiles("weft_claim_latency_seconds")),
+               *((query, f"call {name}") for query, name in quantiles("weft_rpc_server_handling_seconds"))],
+              "How long workers wait for the jobs that they may claim, and clients of the run API for an answer."),
     ]),
     ("Faults", [
-        panel("Lost workers and runs that began again", "none",
-              [('sum(increase(weft_workers_lost_total[$__rate_interval]))', "lost workers"),
-               ('sum(increase(weft_run_restarts_total[$__rate_interval]))', "runs that began again")],
-              "A run that loses a worker begins again by itself."),
+        panel("Lost workers", "none",
+              [('sum(increase(weft_workers_lost_total[$__rate_interval]))', "lost"),
+               ('sum(increase(weft_leases_expired_total[$__rate_interval]))', "of these for their silence"),
+               ('sum(weft_workers_chosen_last)', "chosen last")],
+              "A run that loses a worker begins again by itself. chosen last: the last run failed with them."),
+        panel("Runs that began again by cause", "none",
+              [('sum by (cause) (increase(weft_run_restarts_total[$__rate_interval]))', "{{cause}}")],
+              "relocated is no loss: the run goes on with other processes, or under another schedule.", stack=True),
         panel("Time of recoveries by phase", "s",
               [('sum by (phase) (increase(weft_recovery_seconds_total[$__rate_interval]))', "{{phase}}")],
               "Time from a loss to the next new step: the others leave the attempt, state is read, the first job, the step.",
@@ -61,6 +78,23 @@ FLEET = ("weft-fleet", "Weft: fleet", [
               [('histogram_quantile(0.5, sum by (le) (rate(weft_store_commit_seconds_bucket[$__rate_interval])))', "p50"),
                ('histogram_quantile(0.99, sum by (le) (rate(weft_store_commit_seconds_bucket[$__rate_interval])))', "p99")],
               "How long answers and sealed checkpoints wait for the disk. Only with a store."),
+        panel("Lines of the logs by level", "ops",
+              [('sum by (job, level) (rate(weft_log_messages_total{level!="info"}[$__rate_interval]))', "{{job}} {{level}}")],
+              "A second. Each daemon's log has them."),
+        panel("Calls by method and code", "ops",
+              [('sum by (method, code) (rate(weft_rpc_server_handled_total[$__rate_interval]))', "{{method}} {{code}}")],
+              "Answers of the run API, a second."),
+    ]),
+    ("Coordinators and configurations", [
+        panel("Leading coordinators", "none", [('weft_coordinator_leads', "{{instance}}")],
+              "1 for the one that serves; 0 for those that start or stand by."),
+        panel("Time until certificates end", "s", [('weft_certificate_expiry_timestamp_seconds - time()', "{{job}} {{instance}}")],
+              "Behind it nobody can connect any more. Only with TLS."),
+        panel("Configurations that were taken", "none", [('weft_config_last_reload_successful', "{{job}} {{instance}}")],
+              "0 after a SIGHUP whose configuration could not be read."),
+        panel("Room on the disk of the store", "bytes", [('weft_store_free_bytes', "{{instance}}")], "Only with a store in a folder."),
+        panel("Daemons without TLS by --insecure", "none", [('sum by (job) (weft_insecure)', "{{job}}")],
+              "Everybody who reaches them may do everything."),
     ]),
 ])
 
@@ -74,6 +108,22 @@ RUN = ("weft-run", "Weft: training", [
         panel("Steps given up for a number that is not finite", "none",
               [('sum by (instance) (increase(weft_non_finite_steps_total[$__rate_interval]))', "{{instance}}")],
               "Each such step is made once more."),
+        panel("Wait for a step", "s", [('weft_step_wait_seconds', "{{instance}}")],
+              "Time since the last step ended in which a run was running."),
+        panel("Time in which runs ran", "percentunit", [('rate(weft_running_seconds_total[$__rate_interval])', "{{instance}}")],
+              "Share of the time in which at least one run of the coordinator was running."),
+    ]),
+    ("Checkpoints", [
+        panel("Work behind the newest checkpoint", "none", [('weft_checkpoint_lag_ratio', "{{instance}}")],
+              "In intervals of checkpoints, of the running run that is the farthest behind. Above 2, checkpoints are not saved."),
+        panel("Time of a checkpoint", "s", quantiles("weft_checkpoint_duration_seconds"),
+              "From its announcement until it was complete. Training goes on meanwhile."),
+        panel("Bytes written to checkpoints", "Bps",
+              [('sum by (instance) (rate(weft_checkpoint_written_bytes_total[$__rate_interval]))', "{{instance}}")],
+              "By the workers, beside the training."),
+        panel("Checkpoints that could not be saved", "none",
+              [('sum by (instance) (increase(weft_checkpoint_failures_total[$__rate_interval]))', "{{instance}}")],
+              "weft describe has the reason. The run goes on."),
     ]),
     ("Why ranks are idle", [
         panel("Busy and idle by cause", "percentunit",
@@ -87,6 +137,8 @@ RUN = ("weft-run", "Weft: training", [
               "Shares of the time that ranks compute.", stack=True),
         panel("Jobs in the window of steps", "none", [('sum by (state) (weft_jobs{state!="done"})', "{{state}}")],
               "claimed: granted to ranks. ready: their inputs are there. blocked: not yet.", stack=True),
+        panel("Time of a job by kind", "s", quantiles("weft_job_duration_seconds", ["kind"]), "Of all runs of the coordinators.",
+              width=24),
     ]),
 ])
 
@@ -113,6 +165,12 @@ WORKER = ("weft-worker", "Weft: workers", [
         panel("Runs that the worker reported as failed", "none",
               [('sum by (instance) (increase(weft_worker_failures_total[$__rate_interval]))', "{{instance}}")],
               "The worker's log has the reasons."),
+        panel("Time that threads wrote checkpoints", "s",
+              [('sum by (instance) (rate(weft_checkpoint_write_seconds_total[$__rate_interval]))', "{{instance}}")],
+              "Seconds a second, of the two threads of a process. At 2 the disk is the bottleneck."),
+        panel("Pieces of checkpoints that could not be written", "none",
+              [('sum by (instance) (increase(weft_checkpoint_write_failures_total[$__rate_interval]))', "{{instance}}")],
+              "The worker's log has the file and the reason."),
         panel("Workers that answer", "none", [('sum(up{job="weft-worker"})', "up"), ('count(up{job="weft-worker"})', "known")],
               "By Prometheus' own scrapes."),
     ]),
@@ -129,6 +187,9 @@ DATA_PLANE = ("weft-data-plane", "Weft: data plane", [
         panel("Read in the producer's memory", "Bps",
               [('sum by (instance) (rate(weft_transfer_in_place_bytes_total[$__rate_interval]))', "{{instance}}")],
               "Bytes that processes of one machine did not copy."),
+        panel("Bytes between processes", "Bps",
+              [('sum by (instance, direction) (rate(weft_transfer_process_bytes_total[$__rate_interval]))', "{{instance}} {{direction}}")],
+              "Also those that are read in place."),
         panel("Tensors between processes", "ops",
               [('sum by (direction) (rate(weft_transfers_total[$__rate_interval]))', "{{direction}}")], "A second."),
     ]),
@@ -141,6 +202,9 @@ DATA_PLANE = ("weft-data-plane", "Weft: data plane", [
               [('sum by (instance) (rate(weft_transfer_dropped_messages_total[$__rate_interval]))', "dropped {{instance}}"),
                ('sum by (instance) (rate(weft_fenced_total{job="weft-worker"}[$__rate_interval]))', "stale {{instance}}")],
               "They change nothing. Dropped: malformed, or from a stranger."),
+        panel("Tensors sent or asked for again", "ops",
+              [('sum by (instance, direction) (rate(weft_transfer_retries_total[$__rate_interval]))', "{{instance}} {{direction}}")],
+              "sent: they had not arrived. received: they were late, perhaps because they were not made yet."),
         panel("Idle for transfers", "s",
               [('sum by (instance) (rate(weft_idle_seconds_total{cause="transfer"}[$__rate_interval]))', "{{instance}}")],
               "Idle seconds a second, of all ranks of a process."),

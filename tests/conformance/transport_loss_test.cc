@@ -128,6 +128,8 @@ TEST_P(TransportLoss, OfOneTensorAgainAndAgain_FailsTheLinkAndNamesIt) {
                            "of step 0, stage 3, micro-batch 0, from rank 1 for rank 2 (20000 bytes) 5 "
                            "times"));
   EXPECT_EQ(producer_.transport->bytes_held(), 0u);
+  EXPECT_EQ(producer_.transport->counters().sent_again, 4u);
+  EXPECT_GE(consumer_.transport->counters().asked_again, 5u);
 }
 
 // The link lives and the tensor is not made yet: the consumer asks now and then, and nothing comes of it.
@@ -138,6 +140,8 @@ TEST_P(TransportLoss, OfNothing_TensorThatIsMadeLateArrivesOnce) {
   ASSERT_TRUE(PassUntil(1, 1));
   EXPECT_EQ(consumer_.events[0].kind, Kind::kArrived);
   EXPECT_EQ(producer_.transport->counters().dropped_messages, 0u);
+  EXPECT_EQ(producer_.transport->counters().sent_again, 0u);
+  EXPECT_GT(consumer_.transport->counters().asked_again, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, TransportLoss,

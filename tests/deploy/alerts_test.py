@@ -33,7 +33,7 @@ MINUTE = TIME_FACTOR  # seconds
 SHORTENED = {"30s": MINUTE, "1m": MINUTE, "2m": 2 * MINUTE, "5m": 5 * MINUTE, "10m": 10 * MINUTE, "15m": 15 * MINUTE, "1h": 60 * MINUTE,
              "6h": 60 * MINUTE}  # the window of an average; no run here is older than a minute
 # Numbers in expressions, of which some are seconds. A week stays a week: certificates are valid for days.
-SHORTENED_NUMBERS = {"300": str(5 * MINUTE), "10": "10", "86400": "86400"}
+SHORTENED_NUMBERS = {"300": str(5 * MINUTE), "600": str(10 * MINUTE), "10": "10", "86400": "86400"}
 
 
 def shortened(rules):
@@ -73,16 +73,21 @@ class Cluster:
             self.address, self.tls = f"127.0.0.1:{free_port()}", ("--tls", self.folder / "certs/worker")
             listen += ["--listen", self.address, "--tls", self.folder / "certs/coordinator"]
         (self.folder / "text.txt").write_text("".join(f"the {i} of {i * i}; " for i in range(3000)))
-        self.coordinator_flags = [*listen, "--output-root", self.folder, *coordinator]
+        self.configuration = self.folder / "coordinator.yaml"
+        self.configuration.write_text("history: 100\n")
+        self.coordinator_flags = ["--config", self.configuration, *listen, "--output-root", self.folder, *coordinator]
 
     def start(self, before=()):
         """Starts the daemons, the coordinator behind the words `before`, and waits until the workers have joined."""
-        self.run("coordinator", *before, self.test.bin / "weft-coordinator", *self.coordinator_flags, "--metrics",
-                 self.metrics["coordinator"])
+        self.start_coordinator(before)
         eventually(f"coordinator of {self.name}", lambda: self.ask("ls") is not None)
         for worker in self.workers:
             self.start_worker(worker)
         self.await_workers()
+
+    def start_coordinator(self, before=()):
+        self.run("coordinator", *before, self.test.bin / "weft-coordinator", *self.coordinator_flags, "--metrics",
+                 self.metrics["coordinator"])
 
     def await_workers(self):
         count = len(self.workers) * self.runs
@@ -119,11 +124,11 @@ class Cluster:
                               text=True, timeout=SECONDS)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def submit(self, stages=1, processes=1, steps=1_000_000, sgd="lr: 0.01", pool=()):
+    def submit(self, stages=1, processes=1, steps=1_000_000, sgd="lr: 0.01", pool=(), width=32):
         """Submits a run and returns its number."""
         name = f"run{len(list(self.folder.glob('*.yaml'))) + 1}"
         path = self.folder / f"{name}.yaml"
-        path.write_text(f"name: {name}\nmodel: {{gpt: {{layers: 4, width: 32, heads: 2, context: 32}}}}\n"
+        path.write_text(f"name: {name}\nmodel: {{gpt: {{layers: 4, width: {width}, heads: 2, context: 32}}}}\n"
                         "data: {text: {path: text.txt}}\n"
                         f"train: {{steps: {steps}, batch: 8, microbatches: 4, seed: 1, optimizer: {{sgd: {{{sgd}}}}}}}\n"
                         f"stages: {stages}\nschedule: 1f1b\nrestarts: 100\ncheckpoint: {{every: 20}}\n")
@@ -190,6 +195,43 @@ def lose_workers(cluster):
         disturb_until(alert, cluster, runs, cluster.kill, cluster.start_worker)
     disturb_until("WeftFencingSpike", cluster, runs, lambda worker: cluster.signal(worker, signal.SIGSTOP),
                   lambda worker: cluster.signal(worker, signal.SIGCONT))
+    quarantine_a_job(cluster, runs)
+
+
+def quarantine_a_job(cluster, runs):
+    """The processes that take a run's first jobs, which take long, are killed one after the other."""
+    for run in runs:
+        cluster.command("cancel", run, "--coordinator", cluster.socket)
+    run = cluster.submit(width=768)
+
+    def kill_the_next():
+        state = cluster.state(run)
+        if state.get("state") != "running":
+            return state.get("state") == "failed"
+        worker = next(worker for worker in cluster.workers if f"({worker}" in state["members"][0])
+        cluster.kill(worker)
+        eventually(f"the loss of {worker}", lambda: cluster.state(run).get("state") != "running")
+        cluster.start_worker(worker)
+        return False
+
+    eventually("a run that is not begun again", kill_the_next)
+    assert "quarantined" in cluster.state(run)["reason"], cluster.state(run)["reason"]
+    cluster.fires("WeftJobQuarantined")
+
+
+def lose_the_outputs(cluster):
+    """The folder of a run's outputs goes away: a file has its name."""
+    run = cluster.submit()
+    cluster.await_steps(run, 100)
+    output = pathlib.Path(cluster.state(run)["out"])
+    assert list(output.glob("checkpoint-*")), f"{output} has no checkpoint"
+    aside = output.with_name("aside")
+    output.rename(aside)
+    output.touch()
+    cluster.fires("WeftCheckpointTooOld")
+    output.unlink()
+    aside.rename(output)
+    cluster.command("cancel", run, "--coordinator", cluster.socket)
 
 
 def diverge(cluster):
@@ -199,6 +241,7 @@ def diverge(cluster):
     cluster.fires("WeftNonFiniteLoss")
     cluster.fires("WeftRunFailed")
     cluster.fires("WeftWorkerFailures", "w1")
+    lose_the_outputs(cluster)
 
 
 class Stranger:
@@ -260,7 +303,8 @@ def break_the_protocol(cluster):
 
 
 def ask_for_too_much(cluster):
-    """A run needs more processes than there are. The certificates, too, are wrong: they end tomorrow, and a key is exchanged alone."""
+    """A run needs more processes than there are. The certificates are wrong, too: they end tomorrow, and a key is exchanged alone. And so
+    is the configuration, which is read again."""
     cluster.submit(stages=2, processes=2)
     daemons = {"coordinator": "coordinator", "w1": "worker"}
     for daemon in daemons:
@@ -269,6 +313,9 @@ def ask_for_too_much(cluster):
     for daemon, role in daemons.items():
         shutil.copy(cluster.folder / f"other/{role}/tls.key", cluster.folder / f"certs/{role}/tls.key")
         cluster.fires("WeftCertificateWrong", daemon)
+    cluster.configuration.write_text("leese: 20\n")
+    cluster.signal("coordinator", signal.SIGHUP)
+    cluster.fires("WeftConfigurationRefused")
     cluster.fires("WeftQueueStuck")
 
 
@@ -381,6 +428,16 @@ class Alerts:
             self.fired_by_faults.add(alert)
             print(f"ok  {alert} fires{where and ' at ' + where}", flush=True)
 
+    def lose_the_leaders(self, standing_by):
+        """All coordinators are killed, with the etcd of one of them; that one is started again, and cannot lead. Then it is killed too."""
+        standing_by.kill("etcd")
+        for cluster in self.clusters:
+            cluster.kill("coordinator")
+        standing_by.start_coordinator()
+        self.fires("WeftNoLeader", "")
+        standing_by.kill("coordinator")
+        self.fires("WeftNoCoordinator", "")
+
     @staticmethod
     def make(fault, cluster):
         try:
@@ -403,9 +460,7 @@ class Alerts:
         fired = self.prometheus.series('max_over_time(ALERTS{alertstate="firing", instance=~"healthy/.*"}[1h])')
         assert fired == [], f"alerts fired on a healthy cluster: {[series['metric'] for series in fired]}"
         print("ok  none fires at the healthy cluster", flush=True)
-        for cluster in self.clusters:
-            cluster.kill("coordinator")
-        self.fires("WeftNoCoordinator", "")
+        self.lose_the_leaders(next(cluster for cluster in faults if cluster.name == "slow"))
         if not self.has_disk:
             print("NOT TESTED: WeftStoreFull and WeftStoreFailing, because no mount namespace can be made here")
             alerts -= {"WeftStoreFull", "WeftStoreFailing"}

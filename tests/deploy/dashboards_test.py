@@ -21,21 +21,23 @@ data: {text: {path: text.txt}}
 train: {steps: 20000, batch: 8, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: {adamw: {lr: 1.0e-3}}}
 stages: 4
 schedule: 1f1b
+checkpoint: {every: 100}
 """
 
 
 class Fleet:
-    """A coordinator with a store, two workers, and a Prometheus, on loopback."""
+    """A coordinator with a store, two workers with certificates, and a Prometheus, on loopback."""
 
     def __init__(self, bin_dir, folder):
         self.bin, self.folder, self.processes = bin_dir, folder, {}
         metrics = [f"127.0.0.1:{free_port()}" for _ in range(3)]
-        self.address = f"unix:{folder}/coordinator.sock"
-        self.start("coordinator", bin_dir / "weft-coordinator", "--listen", self.address, "--metrics", metrics[0], "--store",
-                   folder / "store", "--output-root", folder)
+        subprocess.run([bin_dir / "weft", "certs", "init", folder / "certs"], check=True, capture_output=True, timeout=SECONDS)
+        self.address, secured = f"unix:{folder}/coordinator.sock", f"127.0.0.1:{free_port()}"
+        self.start("coordinator", bin_dir / "weft-coordinator", "--listen", self.address, "--listen", secured, "--tls",
+                   folder / "certs/coordinator", "--metrics", metrics[0], "--store", folder / "store", "--output-root", folder)
         for number in (1, 2):
-            self.start(f"worker {number}", bin_dir / "weft-worker", "--coordinator", self.address, "--name", f"w{number}",
-                       "--metrics", metrics[number])
+            self.start(f"worker {number}", bin_dir / "weft-worker", "--coordinator", secured, "--tls", folder / "certs/worker", "--name",
+                       f"w{number}", "--metrics", metrics[number])
         shutil.copy(SOURCE / "deploy/prometheus/weft.rules.yaml", folder)
         config = (SOURCE / "deploy/prometheus/prometheus.yaml").read_text()
         for number, usual in enumerate(("127.0.0.1:9100", "127.0.0.1:9101", "127.0.0.1:9102")):

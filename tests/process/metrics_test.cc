@@ -1,8 +1,11 @@
 // The metrics of a real run, scraped while it trains, against what the run says of itself at the end.
 #include <signal.h>
+#include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -51,6 +54,16 @@ double Of(const Series& series, const std::string& key) {
   const auto it = series.find(key);
   EXPECT_NE(it, series.end()) << "no series " << key;
   return it == series.end() ? -1 : it->second;
+}
+
+// Asks until the answer is right, for a minute at most.
+template <typename Condition>
+bool Becomes(Condition condition) {
+  for (int i = 0; i < 600; ++i) {
+    if (condition()) return true;
+    usleep(100'000);
+  }
+  return false;
 }
 
 std::string RunFile(const TestFolder& folder, int steps, const std::string& more = "") {
@@ -151,6 +164,91 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
     EXPECT_EQ(lint.code, 0) << lint.out << lint.err;
     EXPECT_LT(Parse(text).size(), 200u) << "too many series for one process";
   }
+}
+
+// A coordinator and two workers as daemons, which serve one run with checkpoints.
+class MetricsOfDaemons : public ::testing::Test {
+ protected:
+  MetricsOfDaemons() {
+    for (int w = 0; w < 2; ++w) {
+      workers_.push_back(std::make_unique<Command>(
+          std::vector<std::string>{"weft-worker", "--coordinator", socket_, "--metrics", Address(1 + w)}));
+    }
+  }
+
+  std::string Address(int process) const { return absl::StrCat("127.0.0.1:", port_ + process); }
+  Series Scrape(int process) const { return Parse(Fetch(port_ + process)); }
+
+  const TestFolder folder_;
+  const int port_ = FreePorts(3);
+  const std::string socket_ = absl::StrCat("unix:", folder_ / "coordinator.sock");
+  const std::string config_ = folder_.Write("coordinator.yaml", "lease: 30\n");
+  Command coordinator_{{"weft-coordinator", "--config", config_, "--listen", socket_, "--metrics", Address(0),
+                        "--store", folder_ / "store", "--output-root", folder_ / "out"}};
+  std::vector<std::unique_ptr<Command>> workers_;
+};
+
+TEST_F(MetricsOfDaemons, RunThatEnds_HasMovedThem) {
+  const std::string file = RunFile(folder_, 30, "checkpoint: {every: 10}\n");
+  ASSERT_TRUE(coordinator_.WaitFor("listening on ", 60));
+  const CommandResult run =
+      Command::Run({"weft", "submit", file, "--processes", "2", "--coordinator", socket_}, 120);
+  ASSERT_EQ(run.code, 0) << run.err;
+  const Series coordinator = Scrape(0);
+  EXPECT_EQ(Of(coordinator, "weft_coordinator_leads"), 1);
+  EXPECT_EQ(Of(coordinator, "weft_queue_wait_seconds_count"), 1);
+  EXPECT_EQ(Of(coordinator, "weft_checkpoint_duration_seconds_count"), 4) << "of the steps 0, 10, 20 and 30";
+  EXPECT_GT(Of(coordinator, "weft_checkpoint_duration_seconds_sum"), 0);
+  EXPECT_EQ(Of(coordinator, "weft_checkpoint_failures_total"), 0);
+  EXPECT_GT(Of(coordinator, "weft_claim_latency_seconds_count"), 0);
+  EXPECT_EQ(Of(coordinator, "weft_job_duration_seconds_count{kind=\"forward\"}"),
+            Of(coordinator, "weft_job_completions_total{kind=\"forward\"}"));
+  EXPECT_GT(Of(coordinator, "weft_job_duration_seconds_sum{kind=\"backward\"}"), 0);
+  EXPECT_GT(Of(coordinator, "weft_running_seconds_total"), 0);
+  EXPECT_EQ(Of(coordinator, "weft_step_wait_seconds"), 0) << "no run is running";
+  EXPECT_EQ(Of(coordinator, "weft_rpc_server_handled_total{code=\"OK\",method=\"Submit\"}"), 1);
+  EXPECT_GE(Of(coordinator, "weft_rpc_server_handling_seconds_count"), 1);
+  EXPECT_GT(Of(coordinator, "weft_log_messages_total{level=\"info\"}"), 0);
+  EXPECT_EQ(Total(coordinator, "weft_run_restarts_total"), 0);
+  EXPECT_EQ(Of(coordinator, "weft_insecure"), 0);
+  EXPECT_GT(Of(coordinator, "weft_store_free_bytes"), 0);
+  double sent = 0, received = 0, written = 0;
+  for (int w = 1; w <= 2; ++w) {
+    const Series worker = Scrape(w);
+    sent += Of(worker, "weft_transfer_process_bytes_total{direction=\"sent\"}");
+    received += Of(worker, "weft_transfer_process_bytes_total{direction=\"received\"}");
+    written += Of(worker, "weft_checkpoint_written_bytes_total");
+    EXPECT_GT(Of(worker, "weft_checkpoint_write_seconds_total"), 0);
+    EXPECT_EQ(Of(worker, "weft_checkpoint_write_failures_total"), 0);
+    EXPECT_GT(Of(worker, "weft_log_messages_total{level=\"info\"}"), 0);
+  }
+  EXPECT_GT(sent, 0);
+  EXPECT_EQ(sent, received);
+  EXPECT_GT(written, 0);
+}
+
+TEST_F(MetricsOfDaemons, ConfigurationThatIsNotTaken_ShowsUntilOneIs) {
+  ASSERT_TRUE(coordinator_.WaitFor("listening on ", 60));
+  const double started = Of(Scrape(0), "weft_config_last_reload_success_timestamp_seconds");
+  EXPECT_EQ(Of(Scrape(0), "weft_config_last_reload_successful"), 1);
+  EXPECT_GT(started, 0);
+  folder_.Write("coordinator.yaml", "leese: 30\n");
+  coordinator_.Signal(SIGHUP);
+  ASSERT_TRUE(coordinator_.WaitFor("the configuration is not taken", 60));
+  EXPECT_TRUE(Becomes([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 0; }));
+  EXPECT_EQ(Of(Scrape(0), "weft_config_last_reload_success_timestamp_seconds"), started);
+  EXPECT_GE(Of(Scrape(0), "weft_log_messages_total{level=\"warning\"}"), 1);
+  folder_.Write("coordinator.yaml", "lease: 40\n");
+  coordinator_.Signal(SIGHUP);
+  ASSERT_TRUE(coordinator_.WaitFor("reloaded: ", 60));
+  EXPECT_TRUE(Becomes([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 1; }));
+  EXPECT_GT(Of(Scrape(0), "weft_config_last_reload_success_timestamp_seconds"), started);
+}
+
+TEST_F(MetricsOfDaemons, CallThatIsRefused_IsCountedByItsCode) {
+  ASSERT_TRUE(coordinator_.WaitFor("listening on ", 60));
+  EXPECT_NE(Command::Run({"weft", "cancel", "7", "--coordinator", socket_}).code, 0);
+  EXPECT_EQ(Of(Scrape(0), "weft_rpc_server_handled_total{code=\"NOT_FOUND\",method=\"Cancel\"}"), 1);
 }
 
 // The second copy of the state costs no bytes of its own where both processes are on one machine.

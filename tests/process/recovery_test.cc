@@ -219,7 +219,7 @@ TEST_F(Recovery, WorkerKilledBesideASpare_RunKeepsItsNumberOfProcesses) {
   std::string scraped;
   EXPECT_TRUE(Eventually([&] {
     scraped = Command::Run({"/usr/bin/curl", "-s", absl::StrCat("http://", metrics, "/metrics")}).out;
-    return scraped.find("weft_run_restarts_total 1") != std::string::npos &&
+    return scraped.find("weft_run_restarts_total{cause=\"process_lost\"} 1") != std::string::npos &&
            scraped.find("weft_workers{state=\"busy\"} 2") != std::string::npos;
   })) << scraped;
   const CommandResult result = train.Wait(kSeconds);

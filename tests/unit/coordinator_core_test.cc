@@ -106,6 +106,29 @@ class CoreTest : public ::testing::Test {
     }
   }
 
+  // Ends the granted jobs of the first step, until no more of them are granted.
+  void EndFirstStep(uint64_t run) {
+    for (bool any = true; any;) {
+      any = false;
+      for (SessionId s : {1, 2}) {
+        while (auto grant = Heard<Grant>(s)) {
+          std::erase_if(grant->jobs, [](const Job& job) { return job.step > 0; });
+          any |= !grant->jobs.empty();
+          Say(s, Complete(s, run, grant->jobs));
+        }
+      }
+    }
+  }
+  // Returns how many runs have begun again, by cause.
+  std::map<std::string, uint64_t> Restarts() const {
+    std::map<std::string, uint64_t> restarts;
+    for (int c = 0; c < kRestartCauses; ++c) {
+      const uint64_t count = core->probe().restarts[c];
+      if (count > 0) restarts[std::string(RestartCauseName(static_cast<RestartCause>(c)))] = count;
+    }
+    return restarts;
+  }
+
   int64_t now = kSecond;
   CoreOptions options;
   std::unique_ptr<CoordinatorCore> core = std::make_unique<CoordinatorCore>(options);
@@ -834,7 +857,58 @@ TEST_F(CoreTest, LostProcess_RunBeginsAgainOnTheOtherFromTheCheckpoint) {
   }
   EXPECT_EQ(run_info.state, RunState::kFinishing);
   ASSERT_EQ(steps.size(), 2u) << "each step is reported once, of " << steps_before << " before the loss";
-  EXPECT_EQ(core->probe().restarts, 1u);
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"process_lost", 1}}));
+}
+
+// ---- times and counts for the metrics
+
+TEST_F(CoreTest, RunThatWaitsForWorkers_CountsItsWaitOnceItRuns) {
+  Submit();
+  now += 3 * kSecond;
+  EXPECT_EQ(core->probe().queue_wait.total(), 0u);
+  for (const SessionId s : {1, 2}) Join(s);
+  for (const SessionId s : {1, 2}) Say(s, Prepared{1});
+  EXPECT_EQ(core->probe().queue_wait.total(), 1u);
+  EXPECT_EQ(core->probe().queue_wait.sum_ns, 3 * kSecond);
+}
+
+TEST_F(CoreTest, RunRuns_ItsTimeAndItsWaitForAStepAreMeasured) {
+  EXPECT_EQ(core->probe().running_since_ns, 0);
+  const uint64_t run = Running();
+  now += 5 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->probe().running_ns, 5 * kSecond);
+  EXPECT_EQ(core->probe().step_wait_ns, 5 * kSecond);
+  EXPECT_EQ(core->probe().running_since_ns, now);
+  EndAll(run);
+  EXPECT_EQ(core->probe().step_wait_ns, 0) << "its steps have ended";
+  now += 7 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->probe().running_ns, 5 * kSecond) << "it only finishes";
+  EXPECT_EQ(core->probe().running_since_ns, 0);
+}
+
+TEST_F(CoreTest, CheckpointsOnTheWay_CountTheirTimesAndHowFarTheRunIsBehindThem) {
+  checkpoint_every = 1;
+  const uint64_t run = Running(4, "out");
+  const int64_t begun = now;
+  now += kSecond;
+  Say(1, CheckpointSealed{run, 0, ""});
+  EXPECT_EQ(core->probe().checkpoints.total(), 1u);
+  EXPECT_EQ(core->probe().checkpoints.sum_ns, now - begun);
+  EXPECT_EQ(core->probe().oldest_checkpoint_ns, now);
+  EXPECT_EQ(core->probe().checkpoint_lag, 0);
+  const int64_t sealed = now;
+  now += kSecond;
+  EndFirstStep(run);
+  EXPECT_EQ(core->GetRun(run)->steps_done, 1);
+  EXPECT_EQ(core->probe().checkpoint_lag, 1) << "the next one is due";
+  EXPECT_EQ(core->probe().oldest_checkpoint_ns, sealed);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, s == 2 ? "no space left" : ""});
+  Say(1, CheckpointSealed{run, 1, "it was dropped"});
+  EXPECT_EQ(core->probe().failed_checkpoints, 1u);
+  EXPECT_EQ(core->probe().checkpoints.total(), 1u);
+  EXPECT_EQ(core->probe().oldest_checkpoint_ns, sealed);
 }
 
 class DamagedCheckpointTest : public CoreTest {
@@ -867,6 +941,7 @@ TEST_F(DamagedCheckpointTest, OfTheAttempt_IsLeftOutAndTheRunGoesOnFromTheOneBef
   EXPECT_TRUE(Heard<Abort>(1).has_value());
   Say(1, Forgotten{run});
   EXPECT_EQ(Heard<Assign>(1)->spec, "{}");
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"damaged_checkpoint", 1}, {"process_lost", 1}}));
   // It was no loss of a process, of which the run may have one.
   Join(3);
   Do(WorkerExited{101, "killed by signal 9"});
@@ -953,7 +1028,7 @@ TEST_F(CoreTest, WorkerLeavesBeforeTheFirstStep_RunBeginsAgainOnTheOthers) {
   Do(SessionClosed{2, "it said goodbye"});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
   EXPECT_EQ(core->GetRun(run)->restarts, 1);
-  EXPECT_EQ(core->probe().restarts, 0u) << "the count of the metrics is about losses";
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"relocated", 1}})) << "nothing was lost";
   EXPECT_EQ(core->probe().workers_lost, 0u);
 }
 
@@ -1048,7 +1123,7 @@ TEST_F(MoveTest, RankMoves_BehindCopiesWithoutACheckpoint) {
   EXPECT_EQ(assign.kept.size(), 4u);
   EXPECT_EQ(assign.spec, absl::StrCat(" from step ", made));
   EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 2, 1, 1}));
-  EXPECT_EQ(core->probe().restarts, 0u) << "nothing was lost";
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"relocated", 1}})) << "nothing was lost";
 }
 
 // A process that keeps no rank leaves the run and does not come back by itself, though the run was submitted
@@ -1400,6 +1475,8 @@ TEST_F(CoreTest, LostLink_RunBeginsAgainOnOtherProcessesWhereSomeAreFree) {
   for (const SessionId s : {1, 2}) EXPECT_TRUE(Heard<Abort>(s).has_value());
   for (const SessionId s : {1, 2}) EXPECT_FALSE(Heard<Assign>(s).has_value()) << "either may be at fault";
   for (const SessionId s : {3, 4}) EXPECT_TRUE(Heard<Assign>(s).has_value());
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"link_lost", 1}}));
+  EXPECT_EQ(core->probe().workers_chosen_last, 2);
 }
 
 TEST_F(CoreTest, LostLinkOfTheOnlyProcesses_RunBeginsAgainOnThem) {
@@ -1457,6 +1534,7 @@ TEST_F(PoisonTest, JobThatEndsThreeProcesses_FailsItsRunAlone) {
       ::testing::AllOf(HasSubstr("quarantined: 3 processes in a row"), HasSubstr("forward (step 0, stage 0"),
                        HasSubstr("pid 101"), HasSubstr("pid 102"), HasSubstr("pid 103"),
                        HasSubstr("killed by signal 11 (before that it wrote: it wrote this)")));
+  EXPECT_EQ(core->probe().jobs_quarantined, 1u);
   EXPECT_EQ(core->GetRun(other)->state, RunState::kRunning);
 }
 
@@ -1501,6 +1579,7 @@ TEST_F(CoreTest, NumberThatIsNotFinite_StepIsMadeOnceMoreAndThenFailsTheRun) {
   EXPECT_THAT(run_info.reason, HasSubstr("the loss is nan; the step was made twice"));
   EXPECT_EQ(run_info.non_finite_steps, 3);
   EXPECT_EQ(core->probe().non_finite_steps, 3u);
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"non_finite", 2}}));
 }
 
 TEST_F(CoreTest, NumberThatIsNotFinite_WithoutRestarts_FailsTheRun) {

@@ -338,7 +338,7 @@ TEST_F(RestoredCore, AllProcessesComeBack_TheAttemptGoesOnUnderItsTokens) {
   for (const auto& [job, times] : times_granted) EXPECT_EQ(times, 1) << Describe(job);
   EXPECT_EQ(core->GetRun(run)->restarts, 0);
   EXPECT_EQ(core->GetRun(run)->restart_reason, "");
-  EXPECT_EQ(core->probe().restarts, 0u);
+  for (const uint64_t restarts : core->probe().restarts) EXPECT_EQ(restarts, 0u);
 }
 
 TEST_F(RestoredCore, RestartedWhileItsProcessesComeBack_TheAttemptGoesOnAllTheSame) {

@@ -126,7 +126,8 @@ TEST_F(PresentAttemptTest, Recovery_IsCountedOnceWithTheFirstNewStep) {
   info.steps_done = 3;
   progress.Lost(10);
   progress.Assigned(12);
-  progress.Running(15);
+  out.now = 15;
+  progress.Running(out);
   progress.JobsDone(19, {Completion{}});
   out.now = 24;
   progress.StepsDone(out, 3);

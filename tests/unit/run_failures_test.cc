@@ -50,7 +50,8 @@ TEST_F(RunFailuresTest, Report_WaitsForItsCauseAndTheFirstCounts) {
 }
 
 TEST_F(RunFailuresTest, RunThatWasToldToEnd_DoesNotBeginAgain) {
-  EXPECT_EQ(failures.EndAttempt("a link broke", /*stops=*/true).state, RunState::kFailed);
+  EXPECT_EQ(failures.EndAttempt("a link broke", RestartCause::kLinkLost, /*stops=*/true).state,
+            RunState::kFailed);
   EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(3), /*stops=*/true).has_value());
   EXPECT_TRUE(failures.any());
   EXPECT_EQ(attempts.restarts(), 0);

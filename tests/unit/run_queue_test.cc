@@ -127,7 +127,7 @@ TEST_F(RunQueueTest, RunThatBeginsAgain_ComesBeforeAHigherPriority) {
   EXPECT_THAT(Pass(), ElementsAre(begun));
   const uint64_t high = Submit(1, {7, "", ""});
   EXPECT_THAT(Pass(), IsEmpty());
-  runs.Find(begun)->EndAttempt("a process is lost");
+  runs.Find(begun)->EndAttempt("a process is lost", RestartCause::kProcessLost);
   runs.Find(begun)->Restart(out);
   runs.File(*runs.Find(begun));
   workers.Find(1)->run = 0;

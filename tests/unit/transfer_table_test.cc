@@ -119,6 +119,7 @@ TEST_F(TransferTableTest, WantThatWaits_IsAskedForAgainSeldomerAndSeldomer) {
     }
   }
   EXPECT_THAT(asked, ::testing::ElementsAre(2, 4, 8, 16, 24, 32, 40));
+  EXPECT_EQ(table_.WithCounts({}).asked_again, 7u);
   EXPECT_TRUE(events_.empty()) << "a want has no deadline";
   EXPECT_TRUE(table_.Take(1, Key(0)));
   EXPECT_TRUE(table_.AskAgain(1, 100 * kSecond).empty());

@@ -108,7 +108,9 @@ TEST_F(Sessions, SilentWorker_IsLostOnlyWhileItsRunRuns) {
   out.now = worker.heard_ns + options.lease_ns;
   EXPECT_EQ(sessions.Overdue(out, worker), std::nullopt) << "it prepares";
   run.Take(out, 1, Prepared{run.id()});
+  EXPECT_EQ(out.counts.leases_expired, 0u);
   EXPECT_EQ(sessions.Overdue(out, worker), "it was silent for 15 s");
+  EXPECT_EQ(out.counts.leases_expired, 1u);
   const LostWorker lost = sessions.Remove(out, worker, WorkerChange::Kind::kLost, "it was silent for 15 s");
   EXPECT_EQ(lost.run, run.id());
   EXPECT_EQ(out.counts.workers_lost, 1u);

@@ -176,7 +176,7 @@ RunSlot::Options SlotOptionsOf(const Flags& flags, UcxOptions transport, GpuMoni
   return options;
 }
 
-int Serve(const Flags& flags, DaemonLog& log, FlightRecorder& recorder,
+int Serve(const Flags& flags, DaemonLog& log, const LastReload* last_reload, FlightRecorder& recorder,
           std::unique_ptr<DeviceBackend> backend, SignalStop& signals, ServiceNotices::Manager manager) {
   absl::StatusOr<UcxOptions> transport = TransportOptionsOf(flags);
   if (!transport.ok()) return Complain(transport.status(), kBadConfiguration);
@@ -194,8 +194,9 @@ int Serve(const Flags& flags, DaemonLog& log, FlightRecorder& recorder,
   RunSlots& slots = **opened;
   absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
       WorkerMetrics::Start(flags.metrics, MetricsReadersOf(flags, &log),
-                           {[&slots] { return slots.Snapshot(); }, [&slots] { return slots.Problem(); },
-                            [&recorder] { return recorder.dumps(); }},
+                           {[&slots] { return slots.Snapshot(); },
+                            [&slots] { return slots.Problem(); },
+                            {&log, last_reload, [&recorder] { return recorder.dumps(); }}},
                            gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
@@ -482,12 +483,14 @@ int Main(int argc, char** argv) {
   DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(), flags.log.line_format(),
                 &ring);
   std::optional<FlightRecorder> recorder;
+  LastReload last_reload;
   std::function<void()> reload;
   if (!flags.owned) {
     reload = [&] {
       const auto now = read();
       const bool taken = Reload(now.status(), now.ok() ? now->settings : configuration->settings,
                                 configuration->settings, {"certificates", {"drain"}}, &log);
+      last_reload.Note(taken);
       if (taken) signals->SetPatience(now->flags.drain);
     };
   }
@@ -508,7 +511,8 @@ int Main(int argc, char** argv) {
     return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
   if (!flags.generate.empty())
     return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
-  return Serve(flags, log, *recorder, std::move(device->backend), *signals, *std::move(manager));
+  return Serve(flags, log, reload ? &last_reload : nullptr, *recorder, std::move(device->backend), *signals,
+               *std::move(manager));
 }
 
 }  // namespace

@@ -501,6 +501,7 @@ WorkerSnapshot EffectRunner::Figures(int64_t now) {
   s.runs = core_.has_run() ? 1 : 0;
   if (s.runs > 0) AddRun(now, prepared_, core_, seats_, &s);
   s.stale_grants = core_.stale_grants();
+  s.checkpoints = saver_.writes();
   return s;
 }
 

@@ -127,7 +127,6 @@ class EffectRunner {
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the ranks begin with copies of the state that this process keeps.
   void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Hands a copy to another process.
   absl::Status OfferCopy(int64_t now, const PublishEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   // Goes on where all ranks have been prepared, have saved, have begun with copies or have ended.

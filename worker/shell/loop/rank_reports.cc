@@ -85,6 +85,11 @@ void Add(const WorkerSnapshot& other, WorkerSnapshot* totals) {
   totals->transport.bytes_received += other.transport.bytes_received;
   totals->transport.bytes_in_place += other.transport.bytes_in_place;
   totals->transport.dropped_messages += other.transport.dropped_messages;
+  totals->transport.asked_again += other.transport.asked_again;
+  totals->transport.sent_again += other.transport.sent_again;
+  totals->checkpoints.bytes += other.checkpoints.bytes;
+  totals->checkpoints.ns += other.checkpoints.ns;
+  totals->checkpoints.failures += other.checkpoints.failures;
   totals->paths.insert(totals->paths.end(), other.paths.begin(), other.paths.end());
   totals->bytes_held += other.bytes_held;
   totals->stale_grants += other.stale_grants;

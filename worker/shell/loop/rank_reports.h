@@ -13,6 +13,7 @@
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/loop/rank_seats.h"
+#include "worker/shell/loop/snapshot_writes.h"
 #include "worker/shell/transport/transport.h"
 
 namespace weft {
@@ -28,6 +29,7 @@ struct WorkerSnapshot {
   std::array<uint64_t, kJobKinds> jobs{};
   std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
   TransportCounters transport;
+  SnapshotWrites checkpoints;
   std::vector<PeerPath> paths;  // paths of the transport, now
   uint64_t bytes_held = 0, stale_grants = 0, failures = 0;
   int silent_links = 0;  // links on which a tensor is awaited and that answer no question

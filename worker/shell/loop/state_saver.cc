@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/monotonic_clock.h"
 #include "worker/core/state_copies.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -13,6 +14,12 @@ namespace {
 MemorySource& OrdinaryMemory() {
   static auto* const memory = new PlainMemory;
   return *memory;
+}
+
+uint64_t BytesOf(const StageSnapshot& piece) {
+  uint64_t bytes = 0;
+  for (const Tensor& flat : piece.flats) bytes += flat.bytes;
+  return bytes;
 }
 
 }  // namespace
@@ -37,8 +44,11 @@ void StateSaver::BeginRun(const Assign& assign, std::shared_ptr<const RunSpec> s
 
 void StateSaver::Expect(const SnapshotEffect& effect) {
   snapshots_.Expect(run_, effect.step, effect.pieces,
-                    [folder = folders_->Partial(effect.step)](const StageSnapshot& piece) {
-                      return WriteSnapshot(folder, piece);
+                    [folder = folders_->Partial(effect.step), writes = writes_](const StageSnapshot& piece) {
+                      const int64_t begin = MonotonicNow();
+                      absl::Status written = WriteSnapshot(folder, piece);
+                      writes->Note(BytesOf(piece), MonotonicNow() - begin, written.ok());
+                      return written;
                     });
 }
 

@@ -31,6 +31,7 @@
 #include "worker/shell/loop/kept_copies.h"
 #include "worker/shell/loop/rank_seats.h"
 #include "worker/shell/loop/snapshot_writer.h"
+#include "worker/shell/loop/snapshot_writes.h"
 #include "worker/shell/loop/validator.h"
 #include "worker/shell/memory/memory_source.h"
 
@@ -71,6 +72,8 @@ class StateSaver {
   // Returns a copy that another process wants.
   absl::StatusOr<Tensor> Find(const TensorKey& key) const { return kept_.Find(run_, KeyOf(key)); }
   const KeptCopies& copies() const { return kept_; }
+  // Returns what has been written to checkpoints.
+  SnapshotWrites writes() const { return writes_->Get(); }
 
   // Adds the bytes of snapshots and copies to the report of a rank: they are the process's.
   void AddTo(RankReport* report) const;
@@ -91,6 +94,8 @@ class StateSaver {
   uint64_t copies_epoch_ = 0;     // of the copies that it begins with
   std::shared_ptr<const RunSpec> spec_;
   SharedFolders folders_;
+  // Shared with writers that a file system holds for longer than this lives.
+  const std::shared_ptr<SnapshotWriteCounts> writes_ = std::make_shared<SnapshotWriteCounts>();
   // Last, so that their threads have ended before anything that they use.
   SnapshotMemory memory_, shared_memory_;  // for runs without redundancy, and with
   KeptCopies kept_;                        // beyond the end of an attempt

@@ -7,13 +7,74 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "base/metrics/certificate_metrics.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/mutex.h"
 
 namespace weft {
 namespace {
+
+// The series of what moves between processes.
+struct TransferSeries {
+  explicit TransferSeries(Metrics* m)
+      : in_place(m->AddCounter("weft_transfer_in_place_bytes_total",
+                               "Bytes that were received by reading them in the producer's memory.")),
+        dropped(m->AddCounter("weft_transfer_dropped_messages_total",
+                              "Messages of another epoch, or malformed ones.")),
+        held(m->AddGauge("weft_transfer_held_bytes",
+                         "Bytes offered to other processes and not yet released by them.")),
+        silent(m->AddGauge("weft_silent_links",
+                           "Data links on which a tensor is awaited and that answer no question.")) {
+    for (const char* direction : {"sent", "received"}) {
+      const Metrics::Labels labels = {{"direction", direction}};
+      tensors.push_back(m->AddCounter("weft_transfers_total", "Tensors moved between processes.", labels));
+      bytes.push_back(m->AddCounter("weft_transfer_process_bytes_total",
+                                    "Bytes of tensors moved between processes.", labels));
+      retries.push_back(m->AddCounter("weft_transfer_retries_total",
+                                      "Tensors that were sent again because they had not arrived, and "
+                                      "questions for tensors that were late.",
+                                      labels));
+    }
+  }
+
+  void Set(const WorkerSnapshot& s) {
+    const TransportCounters& c = s.transport;
+    tensors[0].RaiseTo(static_cast<double>(c.tensors_sent));
+    tensors[1].RaiseTo(static_cast<double>(c.tensors_received));
+    bytes[0].RaiseTo(static_cast<double>(c.bytes_sent));
+    bytes[1].RaiseTo(static_cast<double>(c.bytes_received));
+    retries[0].RaiseTo(static_cast<double>(c.sent_again));
+    retries[1].RaiseTo(static_cast<double>(c.asked_again));
+    in_place.RaiseTo(static_cast<double>(c.bytes_in_place));
+    dropped.RaiseTo(static_cast<double>(c.dropped_messages));
+    held.Set(static_cast<double>(s.bytes_held));
+    silent.Set(s.silent_links);
+  }
+
+  std::vector<Counter> tensors, bytes, retries;  // sent, received
+  Counter in_place, dropped;
+  Gauge held, silent;
+};
+
+// The series of what is written to checkpoints.
+struct CheckpointSeries {
+  explicit CheckpointSeries(Metrics* m)
+      : bytes(m->AddCounter("weft_checkpoint_written_bytes_total",
+                            "Bytes of snapshots that were written to checkpoints.")),
+        seconds(
+            m->AddCounter("weft_checkpoint_write_seconds_total",
+                          "Time that threads wrote snapshots, up to two at a time, beside the training.")),
+        failures(m->AddCounter("weft_checkpoint_write_failures_total",
+                               "Pieces of snapshots that could not be written.")) {}
+
+  void Set(const SnapshotWrites& writes) {
+    bytes.RaiseTo(static_cast<double>(writes.bytes));
+    seconds.RaiseTo(1e-9 * static_cast<double>(writes.ns));
+    failures.RaiseTo(static_cast<double>(writes.failures));
+  }
+
+  Counter bytes, seconds, failures;
+};
 
 class Exported final : public WorkerMetrics {
  public:
@@ -22,16 +83,6 @@ class Exported final : public WorkerMetrics {
         source_(std::move(source)),
         gpu_(gpu),
         running_(metrics_.AddGauge("weft_worker_busy_with_run", "Runs that this process works on.")),
-        sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
-                                  {{"direction", "sent"}})),
-        received_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
-                                      {{"direction", "received"}})),
-        in_place_(metrics_.AddCounter("weft_transfer_in_place_bytes_total",
-                                      "Bytes that were received by reading them in the producer's memory.")),
-        held_(metrics_.AddGauge("weft_transfer_held_bytes",
-                                "Bytes offered to other processes and not yet released by them.")),
-        dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total",
-                                     "Messages of another epoch, or malformed ones.")),
         stale_(metrics_.AddCounter("weft_fenced_total",
                                    "Grants and ids of groups of another attempt; they changed nothing.")),
         versions_(
@@ -39,11 +90,10 @@ class Exported final : public WorkerMetrics {
                               "Most versions of one stage's weights that a rank of this process holds.")),
         peak_versions_(metrics_.AddGauge("weft_weight_versions_peak",
                                          "Largest value of weft_weight_versions in this run.")),
-        silent_(metrics_.AddGauge("weft_silent_links",
-                                  "Data links on which a tensor is awaited and that answer no question.")),
         failures_(
             metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")),
-        dumps_(metrics_.AddCounter("weft_flight_dumps_total", "Dumps of the flight recorder.")) {
+        transfers_(&metrics_),
+        checkpoints_(&metrics_) {
     metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}})
         .Set(1);
     for (int k = 0; k < kJobKinds; ++k) {
@@ -77,7 +127,7 @@ class Exported final : public WorkerMetrics {
   }
 
   absl::Status Serve(const std::string& address, const MetricsReaders& readers) {
-    certificates_ = RefreshCertificateMetrics(&metrics_, readers.security.tls);
+    daemon_.emplace(&metrics_, source_.daemon, readers.security);
     auto server = MetricsServer::Start(address, &metrics_, readers, source_.problem, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -88,18 +138,13 @@ class Exported final : public WorkerMetrics {
 
  private:
   void Refresh() {
-    if (certificates_) certificates_();
+    daemon_->Refresh();
     const WorkerSnapshot s = source_.snapshot();
     running_.Set(s.runs);
-    sent_.RaiseTo(static_cast<double>(s.transport.tensors_sent));
-    received_.RaiseTo(static_cast<double>(s.transport.tensors_received));
-    in_place_.RaiseTo(static_cast<double>(s.transport.bytes_in_place));
-    held_.Set(static_cast<double>(s.bytes_held));
-    dropped_.RaiseTo(static_cast<double>(s.transport.dropped_messages));
+    transfers_.Set(s);
+    checkpoints_.Set(s.checkpoints);
     stale_.RaiseTo(static_cast<double>(s.stale_grants));
-    silent_.Set(s.silent_links);
     failures_.RaiseTo(static_cast<double>(s.failures));
-    dumps_.RaiseTo(static_cast<double>(source_.dumps()));
     versions_.Set(s.weight_versions);
     peak_versions_.Set(s.peak_weight_versions);
     for (int k = 0; k < kJobKinds; ++k) {
@@ -158,18 +203,18 @@ class Exported final : public WorkerMetrics {
   GpuMonitor* const gpu_;
   Metrics metrics_;
   Gauge running_;
-  Counter sent_, received_, in_place_;
-  Gauge held_;
-  Counter dropped_, stale_;
-  Gauge versions_, peak_versions_, silent_;
-  Counter failures_, dumps_;
+  Counter stale_;
+  Gauge versions_, peak_versions_;
+  Counter failures_;
+  TransferSeries transfers_;
+  CheckpointSeries checkpoints_;
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;
   Mutex series_mutex_;
   std::map<std::string, std::optional<Gauge>> gpu_gauges_ ABSL_GUARDED_BY(series_mutex_);
   std::map<Metrics::Labels, Gauge> paths_ ABSL_GUARDED_BY(series_mutex_);
-  std::function<void()> certificates_;     // refreshes their figures; null without any
+  std::optional<DaemonMetrics> daemon_;    // once it serves
   std::unique_ptr<MetricsServer> server_;  // last: stops before the objects that it serves end
 };
 

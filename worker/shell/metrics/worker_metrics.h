@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/metrics/daemon_metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/metrics/gpu_monitor.h"
@@ -21,12 +22,12 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Functions that return the figures, the reason why the process is of no use, and the number of dumps of
-  // its last events; called from any thread.
+  // Functions that return the figures, and the reason why the process is of no use; called from any thread.
+  // And what every daemon shows.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;
-    std::function<int64_t()> dumps;
+    DaemonMetrics::Source daemon;
   };
   // Serves on `address` (HOST:PORT; port 0 for any) to the readers; null for an empty address. `gpu`, which
   // may be null, and what `source` asks outlive it.

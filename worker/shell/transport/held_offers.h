@@ -99,6 +99,7 @@ class HeldOffers {
       if (held.sent >= kMostSends) return {Again::kGiveUp, id};
       ++held.sent;
       held.sent_ns = now;
+      ++sent_again_;
       return {Again::kSend, id};
     }
     return {};
@@ -130,6 +131,8 @@ class HeldOffers {
     return bytes;
   }
   uint64_t bytes() const { return bytes_; }
+  // Returns how often AskedAgain has said kSend.
+  uint64_t sent_again() const { return sent_again_; }
   bool empty() const { return held_.empty(); }
 
  private:
@@ -151,7 +154,7 @@ class HeldOffers {
   }
 
   Map held_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, sent_again_ = 0;
   uint64_t next_id_ = 1;
 };
 

@@ -374,8 +374,8 @@ bool LoopbackTransport::Arm() {
 }
 
 TransportCounters LoopbackTransport::counters() const {
-  TransportCounters counters = counters_;
-  counters.dropped_messages += table_.dropped();
+  TransportCounters counters = table_.WithCounts(counters_);
+  counters.sent_again = held_.sent_again();
   return counters;
 }
 

@@ -170,7 +170,14 @@ std::vector<TensorKey> TransferTable::AskAgain(PeerId peer, Nanos now) {
     want.asked = now;
     keys.push_back(key);
   }
+  asked_again_ += keys.size();
   return keys;
+}
+
+TransportCounters TransferTable::WithCounts(TransportCounters counters) const {
+  counters.dropped_messages += dropped_;
+  counters.asked_again += asked_again_;
+  return counters;
 }
 
 std::optional<PeerId> TransferTable::Cancel(const TensorKey& key) {

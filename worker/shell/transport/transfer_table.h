@@ -105,6 +105,8 @@ class TransferTable {
 
   // Returns how many messages and offers had no use: stale, duplicate, of a failed peer, or beyond a bound.
   uint64_t dropped() const { return dropped_; }
+  // Adds the messages that it dropped, and the wants that it had said again.
+  TransportCounters WithCounts(TransportCounters counters) const;
 
  private:
   struct Peer {
@@ -142,7 +144,7 @@ class TransferTable {
   absl::btree_map<ByPeer, bool> remote_wants_;  // value: in_place_ok
   std::deque<EarlyWant> early_wants_;
   uint64_t offered_bytes_ = 0;
-  uint64_t dropped_ = 0;
+  uint64_t dropped_ = 0, asked_again_ = 0;
 };
 
 }  // namespace weft

@@ -74,6 +74,8 @@ struct TransportCounters {
   uint64_t bytes_sent = 0, bytes_received = 0;
   uint64_t bytes_in_place = 0;  // the part of bytes_received that was not copied
   uint64_t dropped_messages = 0;
+  uint64_t asked_again = 0;  // wants that were said again for tensors that were late
+  uint64_t sent_again = 0;   // tensors that were sent again because they had not arrived
 };
 
 class Transport {

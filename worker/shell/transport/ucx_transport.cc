@@ -104,8 +104,8 @@ void UcxTransport::Close(Nanos deadline) {
 }
 
 TransportCounters UcxTransport::counters() const {
-  TransportCounters counters = counters_;
-  counters.dropped_messages += table_.dropped();
+  TransportCounters counters = table_.WithCounts(counters_);
+  counters.sent_again = held_.sent_again();
   return counters;
 }
 
