@@ -479,8 +479,8 @@ int Main(int argc, char** argv) {
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
   FlightRing ring;
-  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(), flags.log.line_format(),
-                &ring);
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(),
+                flags.owned ? LogFormat::kText : flags.log.line_format(), &ring);
   std::optional<FlightRecorder> recorder;
   std::function<void()> reload;
   if (!flags.owned) {
