@@ -134,9 +134,9 @@ absl::Status Init(const CertsOptions& options) {
 
 absl::Status Add(const CertsOptions& options) {
   const auto identity = MakeIdentity(options.role, options.name);
-  if (!identity.ok()) return identity.status();
+  if (!identity.ok()) return absl::OutOfRangeError(identity.status().message());
   if (identity->name == kAuthorityFolder || identity->name.front() == '.') {
-    return absl::InvalidArgumentError(absl::StrCat("\"", identity->name, "\" cannot be a name here"));
+    return absl::OutOfRangeError(absl::StrCat("\"", identity->name, "\" cannot be a name here"));
   }
   const auto authority = ReadAuthority(options.folder);
   if (!authority.ok()) return authority.status();
@@ -146,7 +146,7 @@ absl::Status Add(const CertsOptions& options) {
 // Makes a token and prints it. The file gets its hash alone.
 absl::Status AddToken(const CertsOptions& options) {
   const auto identity = MakeIdentity(options.role, options.name);
-  if (!identity.ok()) return identity.status();
+  if (!identity.ok()) return absl::OutOfRangeError(identity.status().message());
   const std::string path = absl::StrCat(options.folder, "/tokens");
   absl::StatusOr<TokenTable> table = ReadTokens(path);
   if (!table.ok()) return table.status();
@@ -168,3 +168,4 @@ ExitCode RunCerts(const CertsOptions& options) {
 }
 
 }  // namespace weft
+  if (absl::IsOutOfRange(status)) return Fail(kExitUsage, status.message());

@@ -28,7 +28,7 @@ struct TrainOptions {
 };
 
 // Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.
-// InvalidArgument that begins with the flag.
+// OutOfRange for more steps than the file has, else InvalidArgument; it begins with the flag.
 absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run);
 
 ExitCode RunTrain(const TrainOptions& options);

@@ -222,7 +222,7 @@ TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
   EXPECT_THAT(waits.out, HasSubstr("run 2 (small) is waiting: needs 2 worker processes, 0 are free"));
   EXPECT_EQ(Json::parse(Weft({"explain", "2", "-o", "json"}).out)["state"], "waiting");
   const CommandResult none = Weft({"trace", "2"});
-  EXPECT_EQ(none.code, 78);
+  EXPECT_EQ(none.code, 75);
   EXPECT_THAT(none.err, HasSubstr("run 2 has no trace: it has ended no step yet"));
   EXPECT_EQ(Weft({"explain", "3"}).code, 1);
   EXPECT_EQ(Weft({"trace", "3"}).code, 1);
