@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/release.h"
 #include "base/settings/settings.h"
 #include "client/commands/completion.h"
 #include "run/byte_size.h"
@@ -1030,7 +1031,7 @@ std::string ClientConfigFile() {
 
 // Adds what the program itself answers.
 void DescribeProgram(CLI::App& app) {
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_version_flag("--version", absl::StrCat("weft ", Release()));
   app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
   app.require_subcommand(1);
   app.footer(ProgramFooter());

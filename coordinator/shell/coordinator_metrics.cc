@@ -5,8 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "base/release.h"
+
 namespace weft {
 namespace {
+
+Metrics::Labels VersionLabel() { return {{"version", std::string(Release())}}; }
 
 constexpr int64_t kInterval = 50'000'000;
 
@@ -59,7 +63,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                         "infinite or not a number.")),
       resumed_(m->AddCounter("weft_sessions_resumed_total",
                              "Connections that replaced a broken connection of a session.")) {
-  m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
+  m->AddGauge("weft_build_info", "1, with the version of this program.", VersionLabel()).Set(1);
   jobs_ = GaugesByState(m, "weft_jobs",
                         "Jobs of the live runs by state; those not done within the window of steps.",
                         {"blocked", "ready", "claimed", "done"});

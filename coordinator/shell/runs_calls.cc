@@ -4,8 +4,10 @@
 #include <deque>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/monotonic_clock.h"
 #include "base/plain_text.h"
+#include "base/release.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
@@ -113,6 +115,8 @@ void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWor
   for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
+  call->response.set_release(std::string(Release()));
+  call->response.set_unix_ns(absl::GetCurrentTimeNanos());
   call->Finish(absl::OkStatus());
 }
 

@@ -80,6 +80,9 @@ class SessionStream {
   virtual uint64_t reconnects() const = 0;
 };
 
+// Returns the version of the gRPC that the process runs with, as "1.51.1".
+std::string GrpcVersion();
+
 }  // namespace weft
 
 #endif  // WEFT_PROTO_WIRE_SESSION_STREAM_H_
