@@ -992,18 +992,30 @@ CLI::App* AddConfig(CLI::App& app, ConfigOptions& o) {
       ->required()
       ->check(CLI::IsMember({"check", "show"}))
       ->type_name("");
-  sub->add_option("FILE", o.file, "The file (default: the program's own)")->type_name("");
-  sub->add_option("--program", o.program,
-                  "Whose: weft (default), weft-coordinator or weft-worker; check knows it by the names "
-                  "coordinator.yaml and worker.yaml")
-      ->check(CLI::IsMember({"weft", "weft-coordinator", "weft-worker"}))
-      ->type_name("PROGRAM");
+  CLI::Option* const file =
+      sub->add_option("FILE", o.file, "The file (default: the program's own)")->type_name("");
+  CLI::Option* const program =
+      sub->add_option("--program", o.program,
+                      "Whose: weft (default), weft-coordinator or weft-worker; check knows it by the names "
+                      "coordinator.yaml and worker.yaml")
+          ->check(CLI::IsMember({"weft", "weft-coordinator", "weft-worker"}))
+          ->type_name("PROGRAM");
+  sub->add_option("--unit", o.unit,
+                  "With show: the settings of the daemon that this unit of systemd starts, as weft-worker@0, "
+                  "with its environment files; or the path of a unit")
+      ->type_name("UNIT")
+      ->excludes(file)
+      ->excludes(program);
+  sub->callback([&o] {
+    if (o.action == "check" && !o.unit.empty()) throw CLI::ValidationError("--unit goes with show");
+  });
   sub->add_flag("--origin", o.origins, "With show: where each value comes from");
   AddForm(*sub, &o.json, "text");
   sub->footer(
       Footer({{"weft config check /etc/weft/coordinator.yaml", "exit code 78 and the line if it is wrong"},
               {"weft config show --origin", "what commands take, and from where"},
-              {"weft config show --program weft-worker --origin", "the same of a worker on this machine"}},
+              {"weft config show --program weft-worker --origin", "the same of a worker on this machine"},
+              {"weft config show --unit weft-coordinator --origin", "what systemd and its files give it"}},
              "Built-in values, then the file, then WEFT_ variables, then flags: later ones win."));
   return sub;
 }
