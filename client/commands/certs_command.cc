@@ -21,17 +21,23 @@
 #include "base/certificates/secret_text.h"
 #include "base/durable_file.h"
 #include "coordinator/shell/user_tokens.h"
+#include "nlohmann/json.hpp"
 #include "proto/session/access.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kAuthorityFolder[] = "authority";
 constexpr int kAuthorityDays = 3650;
 // Clocks of machines differ; a certificate is valid a little before it was made.
 constexpr absl::Duration kClockDifference = absl::Minutes(5);
+
+std::string TextOf(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
 
 Validity ValidFor(int days) {
   const absl::Time now = absl::Now();
@@ -106,9 +112,9 @@ absl::StatusOr<KeyedCertificate> ReadOrMakeAuthority(const std::string& folder) 
   return made;
 }
 
-// Makes the folder of one identity. Prints where it is.
+// Makes the folder of one identity. Prints where it is, or adds it to the array.
 absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& authority,
-                         const Identity& identity) {
+                         const Identity& identity, OrderedJson* all) {
   const Validity validity = ValidFor(options.days);
   const auto made = IssueCertificate(authority, {identity.text(), identity.uri(), options.hosts, validity});
   if (!made.ok()) return made.status();
@@ -118,21 +124,25 @@ absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& au
   if (!written.ok()) return written;
   const std::string end =
       absl::FormatTime("%Y-%m-%d", absl::FromUnixSeconds(validity.end), absl::UTCTimeZone());
-  PrintData(absl::StrCat(folder, "  ", identity.uri(), "  valid until ", end, "\n"));
-  return absl::OkStatus();
-}
-
-absl::Status Init(const CertsOptions& options) {
-  const auto authority = ReadOrMakeAuthority(options.folder);
-  if (!authority.ok()) return authority.status();
-  for (const Role role : kRoles) {
-    const std::string name(RoleName(role));
-    if (absl::Status put = PutIdentity(options, *authority, {role, name}); !put.ok()) return put;
+  if (options.json) {
+    all->push_back({{"folder", folder}, {"identity", identity.uri()}, {"valid_until", end}});
+  } else {
+    PrintData(absl::StrCat(folder, "  ", identity.uri(), "  valid until ", end, "\n"));
   }
   return absl::OkStatus();
 }
 
-absl::Status Add(const CertsOptions& options) {
+absl::Status Init(const CertsOptions& options, OrderedJson* all) {
+  const auto authority = ReadOrMakeAuthority(options.folder);
+  if (!authority.ok()) return authority.status();
+  for (const Role role : kRoles) {
+    const std::string name(RoleName(role));
+    if (absl::Status put = PutIdentity(options, *authority, {role, name}, all); !put.ok()) return put;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Add(const CertsOptions& options, OrderedJson* all) {
   const auto identity = MakeIdentity(options.role, options.name);
   if (!identity.ok()) return absl::OutOfRangeError(identity.status().message());
   if (identity->name == kAuthorityFolder || identity->name.front() == '.') {
@@ -140,7 +150,7 @@ absl::Status Add(const CertsOptions& options) {
   }
   const auto authority = ReadAuthority(options.folder);
   if (!authority.ok()) return authority.status();
-  return PutIdentity(options, *authority, *identity);
+  return PutIdentity(options, *authority, *identity, all);
 }
 
 // Makes a token and prints it. The file gets its hash alone.
@@ -153,19 +163,22 @@ absl::Status AddToken(const CertsOptions& options) {
   const std::string token = RandomSecret();
   if (absl::Status put = table->Put(*identity, token); !put.ok()) return put;
   if (absl::Status written = WriteWholeFile(path, table->Text()); !written.ok()) return written;
-  PrintData(absl::StrCat(token, "\n"));
+  PrintData(options.json ? TextOf({{"identity", identity->uri()}, {"token", token}})
+                         : absl::StrCat(token, "\n"));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 ExitCode RunCerts(const CertsOptions& options) {
-  const absl::Status status = options.action == "init"  ? Init(options)
-                              : options.action == "add" ? Add(options)
+  OrderedJson all = OrderedJson::array();  // folders that were made
+  const absl::Status status = options.action == "init"  ? Init(options, &all)
+                              : options.action == "add" ? Add(options, &all)
                                                         : AddToken(options);
+  if (status.ok() && options.json && !all.empty()) return PrintData(TextOf(all));
   if (status.ok()) return kExitOk;
+  if (absl::IsOutOfRange(status)) return Fail(kExitUsage, status.message());
   return Fail(absl::IsUnavailable(status) ? kExitFailed : kExitBadConfiguration, status.message());
 }
 
 }  // namespace weft
-  if (absl::IsOutOfRange(status)) return Fail(kExitUsage, status.message());

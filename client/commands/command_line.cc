@@ -538,6 +538,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
                   "Begin with these weights: a safetensors file, or a folder of them with an index")
       ->type_name("PATH");
   AddRecord(*sub, o.record_hashes);
+  AddForm(*sub, &o.json, "text");
   AddDevice(*sub, o.device);
   sub->footer(Footer(
       {{"weft train docs/runs/shakespeare.yaml", "train, results in out/shakespeare"},
@@ -664,6 +665,7 @@ CLI::App* AddExportWeights(CLI::App& app, ExportWeightsOptions& o) {
   sub->add_option("FILE", o.file, "The safetensors file to write; one that is there is replaced")
       ->required()
       ->type_name("");
+  AddForm(*sub, &o.json, "text");
   sub->footer(Footer({{"weft export-weights out/run weights.safetensors", "the names are the model's"},
                       {"weft train run.yaml --weights weights.safetensors", "begin another run with them"}},
                      "For a state_dict with buffers and tied names, use weft.load_checkpoint in Python."));
@@ -970,6 +972,7 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
   CLI::Option* name =
       sub->add_option("--name", o.name, "With add and token: whose it is; of add also the folder's name")
           ->type_name("NAME");
+  AddForm(*sub, &o.json, "text");
   sub->callback([&o, role, name] {
     const bool adds = o.action != "init";
     if (adds && (role->empty() || name->empty())) throw CLI::RequiredError("--role and --name");

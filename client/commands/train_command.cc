@@ -224,6 +224,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.metrics = options.metrics;
   local.device = options.device;
   local.reference = options.reference;
+  local.json = options.json;
   absl::Status prepared =
       (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.run.spec.resume);
   if (local.run.spec.resume.checkpoint != spec->resume.checkpoint)
