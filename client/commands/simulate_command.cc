@@ -45,7 +45,7 @@ constexpr int kMaxLines = 64;    // ranks that a table draws
 constexpr size_t kMaxRows = 64;  // ranks that a table lists
 constexpr int kMaxDrawnRanks = 4096;
 
-// Says of an error that a file has it which the command line names, and not the command line itself.
+// Marks an error as one of a file that the command line names, and not of the command line itself.
 absl::Status InFile(const absl::Status& status) {
   return status.ok() ? status : absl::DataLossError(status.message());
 }

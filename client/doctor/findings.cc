@@ -184,8 +184,8 @@ Finding Workers(const CoordinatorFacts& f) {
                "runs wait until workers are there: weft-worker --coordinator ADDRESS");
 }
 
-// The columns of a table whose cells are wrapped: each as wide as its longest cell, and the last ones
-// narrower where the style has no room.
+// Returns the widths of the columns of a table: as wide as the longest cell each, and the last three narrower
+// where there is no room. Their cells are wrapped then.
 std::vector<int> WidthsOf(const std::vector<std::array<std::string, 5>>& rows, int width) {
   std::vector<int> widths(5, 0);
   for (const auto& row : rows) {

@@ -122,7 +122,8 @@ def commands(weft):
 
 
 def offers_json(weft, command):
-    return re.search(r"-o,--output.*?json", weft.run(command, "--help").stdout, re.S) is not None
+    about = re.search(r"-o,--output.*?(?=\n  -|\n\n|\Z)", weft.run(command, "--help").stdout, re.S)
+    return about is not None and "json" in about.group()
 
 
 def check_rows(weft, page):
