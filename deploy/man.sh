@@ -22,7 +22,7 @@ page() {
   local section=$1 name=$2 help summary version
   shift 2
   help=$("$build/bin/$1" "${@:2}" --help)
-  version=$("$build/bin/$1" --version)
+  version=$("$build/bin/$1" --version | head -n 1)
   summary=$(head -n 1 <<<"$help" | sed 's/\.$//; s/^./\L&/')
   # help2man knows a flag's second name by the blank before it.
   sed 's/^\( *-[A-Za-z0-9]\),--/\1, --/' <<<"$help" >"$scratch/help"

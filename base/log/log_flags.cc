@@ -11,7 +11,7 @@ void AddLogFlags(CLI::App& app, LogFlags& flags) {
       ->type_name("LEVEL");
   app.add_option("--log-format", flags.format,
                  "Form of a line of the log: text, logfmt, json or journald; auto (default): journald where "
-                 "standard error is the journal, else text")
+                 "standard error is the journal, logfmt on a terminal, else json")
       ->check(CLI::IsMember(LogFormatNames()))
       ->type_name("FORMAT");
   app.add_option(

@@ -53,7 +53,9 @@ LogFormat LogFormatNamed(absl::string_view name) {
   for (size_t i = 0; i < std::size(kNames); ++i) {
     if (name == kNames[i]) return static_cast<LogFormat>(i);
   }
-  return name == "auto" && IsJournal(STDERR_FILENO) ? LogFormat::kJournald : LogFormat::kText;
+  if (name != "auto") return LogFormat::kText;
+  if (IsJournal(STDERR_FILENO)) return LogFormat::kJournald;
+  return isatty(STDERR_FILENO) == 1 ? LogFormat::kLogfmt : LogFormat::kJson;
 }
 
 std::string LogLine(LogFormat format, int64_t unix_ms, LogSeverity severity, absl::string_view program,

@@ -25,7 +25,7 @@ enum class LogFormat : uint8_t { kText, kLogfmt, kJson, kJournald };
 // Returns the names of the formats, and "auto".
 std::vector<std::string> LogFormatNames();
 // Returns the format of such a name. "auto" is journald's where standard error is a stream of the journal
-// ($JOURNAL_STREAM), else text; so is any other name.
+// ($JOURNAL_STREAM), logfmt on a terminal, else JSON, which programs read. Any other name is text.
 LogFormat LogFormatNamed(absl::string_view name);
 
 // Returns the line with its end, for a time since 1970 in milliseconds.

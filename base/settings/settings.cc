@@ -50,6 +50,10 @@ bool Has(const std::vector<T>& all, const T& one) {
   return std::find(all.begin(), all.end(), one) != all.end();
 }
 
+std::string DumpJson(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
 std::string TextOf(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 }  // namespace
@@ -258,6 +262,8 @@ void AddConfigQuestion(CLI::App& app, ConfigQuestion& question) {
 }
 
 std::optional<std::string> AnswerTo(const ConfigQuestion& question, const Settings& settings) {
+  if (question.check && question.show == "json")
+    return DumpJson({{"file", settings.file()}, {"right", true}});
   if (question.check)
     return absl::StrCat(settings.file().empty() ? "the configuration" : settings.file(), " is right\n");
   if (question.show.empty()) return std::nullopt;
@@ -296,7 +302,7 @@ std::string SettingsJson(const std::vector<Setting>& settings) {
   OrderedJson json = OrderedJson::array();
   for (const Setting& s : settings)
     json.push_back({{"name", s.name}, {"value", s.value}, {"origin", s.origin}, {"place", s.place}});
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return DumpJson(json);
 }
 
 }  // namespace weft

@@ -75,7 +75,7 @@ class Settings {
 // Questions about its configuration that a daemon answers instead of serving.
 struct ConfigQuestion {
   bool check = false;  // --check-config: whether the configuration is right
-  std::string show;    // --show-config: "values", "origins" or "json"
+  std::string show;    // --show-config: "values", "origins" or "json"; with `check`, "json" is its form
 };
 void AddConfigQuestion(CLI::App& app, ConfigQuestion& question);
 // Returns the answer; nothing where nothing was asked.

@@ -21,17 +21,23 @@
 #include "base/certificates/secret_text.h"
 #include "base/durable_file.h"
 #include "coordinator/shell/user_tokens.h"
+#include "nlohmann/json.hpp"
 #include "proto/session/access.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kAuthorityFolder[] = "authority";
 constexpr int kAuthorityDays = 3650;
 // Clocks of machines differ; a certificate is valid a little before it was made.
 constexpr absl::Duration kClockDifference = absl::Minutes(5);
+
+std::string TextOf(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
 
 Validity ValidFor(int days) {
   const absl::Time now = absl::Now();
@@ -113,9 +119,9 @@ CertificateEnds EndsOf(Role role) {
   return serves ? CertificateEnds::kBoth : CertificateEnds::kClient;
 }
 
-// Makes the folder of one identity. Prints where it is.
+// Makes the folder of one identity. Prints where it is, or adds it to the array.
 absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& authority,
-                         const Identity& identity, const std::vector<std::string>& hosts) {
+                         const Identity& identity, const std::vector<std::string>& hosts, OrderedJson* all) {
   const Validity validity = ValidFor(options.days);
   const auto made =
       IssueCertificate(authority, {identity.text(), identity.uri(), hosts, validity, EndsOf(identity.role)});
@@ -126,54 +132,62 @@ absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& au
   if (!written.ok()) return written;
   const std::string end =
       absl::FormatTime("%Y-%m-%d", absl::FromUnixSeconds(validity.end), absl::UTCTimeZone());
-  PrintData(absl::StrCat(folder, "  ", identity.uri(), "  valid until ", end, "\n"));
+  if (options.json) {
+    all->push_back({{"folder", folder}, {"identity", identity.uri()}, {"valid_until", end}});
+  } else {
+    PrintData(absl::StrCat(folder, "  ", identity.uri(), "  valid until ", end, "\n"));
+  }
   return absl::OkStatus();
 }
 
-absl::Status Init(const CertsOptions& options) {
+absl::Status Init(const CertsOptions& options, OrderedJson* all) {
   const auto authority = ReadOrMakeAuthority(options.folder);
   if (!authority.ok()) return authority.status();
   for (const Role role : kRoles) {
     const std::string name(RoleName(role));
     // A client that compares hosts alone would take any certificate with the coordinator's host for it.
     const auto hosts = role == Role::kCoordinator ? options.hosts : std::vector<std::string>();
-    if (absl::Status put = PutIdentity(options, *authority, {role, name}, hosts); !put.ok()) return put;
+    if (absl::Status put = PutIdentity(options, *authority, {role, name}, hosts, all); !put.ok()) return put;
   }
   return absl::OkStatus();
 }
 
-absl::Status Add(const CertsOptions& options) {
+absl::Status Add(const CertsOptions& options, OrderedJson* all) {
   const auto identity = MakeIdentity(options.role, options.name);
-  if (!identity.ok()) return identity.status();
+  if (!identity.ok()) return absl::OutOfRangeError(identity.status().message());
   if (identity->name == kAuthorityFolder || identity->name.front() == '.') {
-    return absl::InvalidArgumentError(absl::StrCat("\"", identity->name, "\" cannot be a name here"));
+    return absl::OutOfRangeError(absl::StrCat("\"", identity->name, "\" cannot be a name here"));
   }
   const auto authority = ReadAuthority(options.folder);
   if (!authority.ok()) return authority.status();
-  return PutIdentity(options, *authority, *identity, options.hosts);
+  return PutIdentity(options, *authority, *identity, options.hosts, all);
 }
 
 // Makes a token and prints it. The file gets its hash alone.
 absl::Status AddToken(const CertsOptions& options) {
   const auto identity = MakeIdentity(options.role, options.name);
-  if (!identity.ok()) return identity.status();
+  if (!identity.ok()) return absl::OutOfRangeError(identity.status().message());
   const std::string path = absl::StrCat(options.folder, "/tokens");
   absl::StatusOr<TokenTable> table = ReadTokens(path);
   if (!table.ok()) return table.status();
   const std::string token = RandomSecret();
   if (absl::Status put = table->Put(*identity, token); !put.ok()) return put;
   if (absl::Status written = WriteWholeFile(path, table->Text()); !written.ok()) return written;
-  PrintData(absl::StrCat(token, "\n"));
+  PrintData(options.json ? TextOf({{"identity", identity->uri()}, {"token", token}})
+                         : absl::StrCat(token, "\n"));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 ExitCode RunCerts(const CertsOptions& options) {
-  const absl::Status status = options.action == "init"  ? Init(options)
-                              : options.action == "add" ? Add(options)
+  OrderedJson all = OrderedJson::array();  // folders that were made
+  const absl::Status status = options.action == "init"  ? Init(options, &all)
+                              : options.action == "add" ? Add(options, &all)
                                                         : AddToken(options);
+  if (status.ok() && options.json && !all.empty()) return PrintData(TextOf(all));
   if (status.ok()) return kExitOk;
+  if (absl::IsOutOfRange(status)) return Fail(kExitUsage, status.message());
   return Fail(absl::IsUnavailable(status) ? kExitFailed : kExitBadConfiguration, status.message());
 }
 

@@ -25,6 +25,7 @@ struct CertsOptions {
   std::string role, name;          // of add and token
   std::vector<std::string> hosts;  // names and addresses for a certificate that serves
   int days = 365;
+  bool json = false;
 };
 
 ExitCode RunCerts(const CertsOptions& options);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/release.h"
 #include "base/settings/settings.h"
 #include "client/commands/completion.h"
 #include "run/byte_size.h"
@@ -537,6 +538,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
                   "Begin with these weights: a safetensors file, or a folder of them with an index")
       ->type_name("PATH");
   AddRecord(*sub, o.record_hashes);
+  AddForm(*sub, &o.json, "text");
   AddDevice(*sub, o.device);
   sub->footer(Footer(
       {{"weft train docs/runs/shakespeare.yaml", "train, results in out/shakespeare"},
@@ -663,6 +665,7 @@ CLI::App* AddExportWeights(CLI::App& app, ExportWeightsOptions& o) {
   sub->add_option("FILE", o.file, "The safetensors file to write; one that is there is replaced")
       ->required()
       ->type_name("");
+  AddForm(*sub, &o.json, "text");
   sub->footer(Footer({{"weft export-weights out/run weights.safetensors", "the names are the model's"},
                       {"weft train run.yaml --weights weights.safetensors", "begin another run with them"}},
                      "For a state_dict with buffers and tied names, use weft.load_checkpoint in Python."));
@@ -971,6 +974,7 @@ CLI::App* AddCerts(CLI::App& app, CertsOptions& o) {
   CLI::Option* name =
       sub->add_option("--name", o.name, "With add and token: whose it is; of add also the folder's name")
           ->type_name("NAME");
+  AddForm(*sub, &o.json, "text");
   sub->callback([&o, role, name] {
     const bool adds = o.action != "init";
     if (adds && (role->empty() || name->empty())) throw CLI::RequiredError("--role and --name");
@@ -993,18 +997,30 @@ CLI::App* AddConfig(CLI::App& app, ConfigOptions& o) {
       ->required()
       ->check(CLI::IsMember({"check", "show"}))
       ->type_name("");
-  sub->add_option("FILE", o.file, "The file (default: the program's own)")->type_name("");
-  sub->add_option("--program", o.program,
-                  "Whose: weft (default), weft-coordinator or weft-worker; check knows it by the names "
-                  "coordinator.yaml and worker.yaml")
-      ->check(CLI::IsMember({"weft", "weft-coordinator", "weft-worker"}))
-      ->type_name("PROGRAM");
+  CLI::Option* const file =
+      sub->add_option("FILE", o.file, "The file (default: the program's own)")->type_name("");
+  CLI::Option* const program =
+      sub->add_option("--program", o.program,
+                      "Whose: weft (default), weft-coordinator or weft-worker; check knows it by the names "
+                      "coordinator.yaml and worker.yaml")
+          ->check(CLI::IsMember({"weft", "weft-coordinator", "weft-worker"}))
+          ->type_name("PROGRAM");
+  sub->add_option("--unit", o.unit,
+                  "With show: the settings of the daemon that this unit of systemd starts, as weft-worker@0, "
+                  "with its environment files; or the path of a unit")
+      ->type_name("UNIT")
+      ->excludes(file)
+      ->excludes(program);
+  sub->callback([&o] {
+    if (o.action == "check" && !o.unit.empty()) throw CLI::ValidationError("--unit goes with show");
+  });
   sub->add_flag("--origin", o.origins, "With show: where each value comes from");
   AddForm(*sub, &o.json, "text");
   sub->footer(
       Footer({{"weft config check /etc/weft/coordinator.yaml", "exit code 78 and the line if it is wrong"},
               {"weft config show --origin", "what commands take, and from where"},
-              {"weft config show --program weft-worker --origin", "the same of a worker on this machine"}},
+              {"weft config show --program weft-worker --origin", "the same of a worker on this machine"},
+              {"weft config show --unit weft-coordinator --origin", "what systemd and its files give it"}},
              "Built-in values, then the file, then WEFT_ variables, then flags: later ones win."));
   return sub;
 }
@@ -1032,7 +1048,7 @@ std::string ClientConfigFile() {
 
 // Adds what the program itself answers.
 void DescribeProgram(CLI::App& app) {
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_version_flag("--version", absl::StrCat("weft ", Release()));
   app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
   app.require_subcommand(1);
   app.footer(ProgramFooter());

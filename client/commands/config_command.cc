@@ -2,16 +2,24 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/settings/settings.h"
 #include "client/commands/command_line.h"
+#include "client/files/unit_file.h"
+#include "client/training/child_process.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {
@@ -25,6 +33,17 @@ std::string ProgramOf(const ConfigOptions& options) {
   return name == "worker.yaml" ? "weft-worker" : "weft";
 }
 
+constexpr double kPatienceSeconds = 30;  // LibTorch may come over a network
+
+// Returns the names of the variables of this process that a daemon would read.
+std::vector<std::string> OwnVariables() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (absl::StartsWith(*variable, "WEFT_")) names.emplace_back(*variable, std::strcspn(*variable, "="));
+  }
+  return names;
+}
+
 // Becomes the daemon, which answers and exits.
 ExitCode AskDaemon(const ConfigOptions& options, const std::string& program) {
   std::error_code error;
@@ -33,6 +52,7 @@ ExitCode AskDaemon(const ConfigOptions& options, const std::string& program) {
   if (!options.file.empty()) words.insert(words.end(), {"--config", options.file});
   if (options.action == "check") {
     words.emplace_back("--check-config");
+    if (options.json) words.insert(words.end(), {"--show-config", "json"});
   } else {
     words.insert(words.end(), {"--show-config", options.json      ? "json"
                                                 : options.origins ? "origins"
@@ -46,16 +66,67 @@ ExitCode AskDaemon(const ConfigOptions& options, const std::string& program) {
   return Fail(kExitFailed, absl::StrCat("cannot run ", path, ": ", std::strerror(errno)));
 }
 
+// Returns the places of the values that the unit's command line gives the flag.
+std::string PlacesOf(const std::string& flag, const UnitProcess& unit) {
+  std::vector<std::string> places;
+  for (size_t i = 0; i < unit.arguments.size(); ++i) {
+    const std::string& word = unit.arguments[i].text;
+    const bool follows =
+        word == flag && i + 1 < unit.arguments.size() && !absl::StartsWith(unit.arguments[i + 1].text, "--");
+    if (word != flag && !absl::StartsWith(word, flag + "=")) continue;
+    const std::string& place = unit.arguments[follows ? i + 1 : i].place;
+    if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+  }
+  return absl::StrJoin(places, ", ");
+}
+
+// Asks the daemon of the unit for its settings, with the command line and the variables that the unit gives.
+absl::StatusOr<std::vector<Setting>> SettingsOfUnit(const UnitProcess& unit) {
+  const auto program = SiblingProgram(fs::path(unit.program).filename().string());
+  if (!program.ok()) return program.status();
+  for (const std::string& own : OwnVariables()) unsetenv(own.c_str());
+  for (const auto& [name, value] : unit.variables) setenv(name.c_str(), value.text.c_str(), /*overwrite=*/1);
+  std::vector<std::string> words = {*program};
+  for (const PlacedText& argument : unit.arguments) words.push_back(argument.text);
+  words.insert(words.end(), {"--show-config", "json"});
+  const auto answer = AnswerOf(words, kPatienceSeconds);
+  if (!answer.ok()) return answer.status();
+  const auto list = nlohmann::json::parse(*answer, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) return absl::UnavailableError(absl::StrCat(*program, " does not tell its settings"));
+  std::vector<Setting> settings;
+  for (const auto& one : list) {
+    Setting setting = {one.value("name", ""), one.value("value", ""), one.value("origin", ""),
+                       one.value("place", "")};
+    if (setting.origin == "flag") setting.place = PlacesOf("--" + setting.name, unit);
+    if (const auto variable = unit.variables.find(setting.place); variable != unit.variables.end())
+      setting.place = variable->second.place;
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+ExitCode ShowUnit(const ConfigOptions& options) {
+  const auto unit = ReadUnit(options.unit);
+  if (!unit.ok()) return Fail(kExitBadConfiguration, unit.status().message());
+  const auto settings = SettingsOfUnit(*unit);
+  if (!settings.ok())
+    return Fail(kExitBadConfiguration, absl::StrCat(options.unit, ": ", settings.status().message()));
+  return PrintData(options.json ? SettingsJson(*settings) : SettingsText(*settings, options.origins));
+}
+
 }  // namespace
 
 ExitCode RunConfig(const ConfigOptions& options) {
+  if (!options.unit.empty()) return ShowUnit(options);
   const std::string program = ProgramOf(options);
   if (program != "weft") return AskDaemon(options, program);
   if (options.action == "check") {
     if (options.file.empty()) return Fail(kExitUsage, "config: check needs a FILE");
     if (const auto wrong = CheckClientConfig(options.file); wrong.has_value())
       return Fail(kExitBadConfiguration, *wrong);
-    return PrintData(options.file + " is right\n");
+    if (!options.json) return PrintData(options.file + " is right\n");
+    const nlohmann::ordered_json json = {{"file", options.file}, {"right", true}};
+    return PrintData(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
   const auto settings = ClientSettings(options.file);
   if (!settings.ok()) return Fail(kExitBadConfiguration, settings.status().message());

@@ -12,6 +12,7 @@ struct ConfigOptions {
   std::string action;   // "check" or "show"
   std::string file;     // "" for the program's own
   std::string program;  // "weft", "weft-coordinator" or "weft-worker"; "" to know it by the file
+  std::string unit;     // unit of systemd whose settings are shown, by its name or path; "" for none
   bool origins = false, json = false;
 };
 

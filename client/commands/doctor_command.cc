@@ -1,16 +1,23 @@
 #include "client/commands/doctor_command.h"
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/certificates/certificate_folder.h"
+#include "base/net/address.h"
+#include "base/release.h"
 #include "client/doctor/findings.h"
 #include "client/doctor/machine_facts.h"
+#include "client/doctor/port_facts.h"
+#include "client/doctor/program_facts.h"
 #include "nlohmann/json.hpp"
 #include "proto/session/access.h"
 
@@ -20,6 +27,7 @@ namespace {
 CertificateFacts FactsOfCertificates(const SecurityFlags& security) {
   CertificateFacts facts;
   facts.folder = security.tls;
+  if (facts.folder.empty()) return facts;
   const auto own = security.token.empty() ? OwnCertificate::kRequired : OwnCertificate::kOptional;
   const absl::StatusOr<CertificateFolder> folder = ReadCertificateFolder(security.tls, own);
   if (!folder.ok()) {
@@ -43,29 +51,72 @@ CoordinatorFacts FactsOfCoordinator(const CoordinatorOptions& options) {
     facts.problem = std::string(client.status().message());
     return facts;
   }
-  const auto workers = (*client)->ListWorkers();
-  if (!workers.ok()) {
-    facts.problem = std::string(workers.status().message());
+  absl::StatusOr<FleetInfo> fleet = (*client)->AskFleet();
+  const absl::Time asked = absl::Now();
+  if (fleet.ok()) fleet = (*client)->AskFleet();  // over the connection that is there now, for the clocks
+  const absl::Time answered = absl::Now();
+  if (!fleet.ok()) {
+    facts.problem = std::string(fleet.status().message());
     return facts;
   }
-  for (const WorkerInfo& worker : *workers) {
+  facts.own_release = std::string(Release());
+  facts.release = fleet->release;
+  if (fleet->unix_ns != 0) {
+    const absl::Duration half = (answered - asked) / 2;
+    facts.clock_ahead = absl::ToDoubleSeconds(absl::FromUnixNanos(fleet->unix_ns) - (asked + half));
+    facts.clock_error = absl::ToDoubleSeconds(half);
+  }
+  for (const WorkerInfo& worker : fleet->workers) {
     ++facts.workers;
     if (worker.state == "free") ++facts.free_workers;
     if (worker.state == "broken") ++facts.silent_workers;
+    ++facts.releases[worker.release];
+    ++facts.libraries[worker.libraries];
   }
   return facts;
+}
+
+// Returns the first HOST:PORT at which a coordinator of this machine would listen; "" for none.
+std::string ListenAddress(const ProgramFacts& coordinator) {
+  if (!coordinator.is_there) return "";
+  const auto listen = coordinator.settings.find("listen");
+  if (listen == coordinator.settings.end() || listen->second.empty()) return kDefaultCoordinator;
+  for (absl::string_view one : absl::StrSplit(listen->second, ',')) {
+    one = absl::StripAsciiWhitespace(one);
+    if (!absl::StartsWith(one, "unix:")) return std::string(one);
+  }
+  return "";
+}
+
+// Returns true if a coordinator that is reached at `asked`, one or several, is the one of `listen` here.
+bool IsSame(const std::string& asked, const std::string& listen) {
+  const auto here = ParseAddress(listen);
+  const auto there = ParseAddresses(asked);
+  return here.ok() && there.ok() &&
+         std::any_of(there->begin(), there->end(), [&here](const Address& address) {
+           return !address.is_unix && address.port == here->port &&
+                  (address.host == here->host || address.loopback());
+         });
 }
 
 }  // namespace
 
 ExitCode RunDoctor(const DoctorOptions& options) {
   std::vector<Finding> findings = JudgeMachine(ReadMachineFacts());
+  const ProgramFacts worker = ReadProgramFacts("weft-worker");
+  const auto data_ports = worker.settings.find("data-ports");
+  PortFacts ports = ReadPortFacts(ListenAddress(ReadProgramFacts("weft-coordinator")),
+                                  data_ports == worker.settings.end() ? "" : data_ports->second);
+  std::vector<Finding> connection;
   if (!options.machine_only) {
-    if (!options.coordinator.security.tls.empty())
-      findings.push_back(JudgeCertificates(FactsOfCertificates(options.coordinator.security)));
-    for (Finding& finding : JudgeCoordinator(FactsOfCoordinator(options.coordinator)))
-      findings.push_back(std::move(finding));
+    connection.push_back(JudgeCertificates(FactsOfCertificates(options.coordinator.security)));
+    const CoordinatorFacts coordinator = FactsOfCoordinator(options.coordinator);
+    ports.is_asked = coordinator.problem.empty() && IsSame(options.coordinator.address, ports.listen);
+    for (Finding& finding : JudgeCoordinator(coordinator)) connection.push_back(std::move(finding));
   }
+  findings.push_back(JudgeWorkerProgram(worker, std::string(Release())));
+  for (Finding& finding : JudgePorts(ports)) findings.push_back(std::move(finding));
+  for (Finding& finding : connection) findings.push_back(std::move(finding));
   const ExitCode printed = PrintData(options.coordinator.json ? FindingsJson(findings).dump(2) + "\n"
                                                               : FindingsText(findings, OutputStyle()));
   if (printed != kExitOk) return printed;

@@ -209,6 +209,7 @@ std::string ToJson(const RunSpec& run, const Compared& compared, const Explanati
 
 ExitCode Show(const ExplainOptions& options, const FoundTrace& found) {
   if (!found.run.ok()) return Fail(kExitBadConfiguration, found.run.status().message());
+  if (!found.trace.ok()) return FailToRead(found.trace.status());
   const RunSpec& run = *found.run;
   auto schedule = ScheduleOf(run);
   if (!schedule.ok()) return Fail(kExitBadConfiguration, schedule.status().message());
@@ -246,7 +247,7 @@ ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
   const absl::StatusOr<FoundTrace> found = FetchTrace(**client, number);
   if (absl::IsFailedPrecondition(found.status()) && run->state > RunState::kFinished)
     return ShowState(options, *run);
-  if (!found.ok()) return FailToFetch(found.status());
+  if (!found.ok()) return FailToFetch(**client, number, found.status());
   if (!run->reason.empty()) PrintMessage(absl::StrCat("note: run ", number, ": ", run->reason));
   return Show(options, *found);
 }

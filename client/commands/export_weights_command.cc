@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
 #include "worker/shell/checkpoint/safetensors.h"
@@ -30,7 +31,8 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& folder) {
   return absl::DataLossError(audit.damages.front().message);
 }
 
-absl::Status WriteWeights(const std::string& checkpoint, const std::string& file) {
+// Returns the number of tensors.
+absl::StatusOr<size_t> WriteWeights(const std::string& checkpoint, const std::string& file) {
   const absl::StatusOr<InitialWeights> weights = InitialWeights::Open(checkpoint);
   if (!weights.ok()) return weights.status();
   std::map<std::string, std::vector<float>> values;
@@ -41,7 +43,9 @@ absl::Status WriteWeights(const std::string& checkpoint, const std::string& file
     if (absl::Status read = weights->Read(name, place.entry.shape, value.data()); !read.ok()) return read;
     tensors.push_back({name, DataType::kFloat32, place.entry.shape, value.data()});
   }
-  return WriteSafetensors(file, tensors, {{"format", "pt"}});
+  if (absl::Status written = WriteSafetensors(file, tensors, {{"format", "pt"}}); !written.ok())
+    return written;
+  return tensors.size();
 }
 
 }  // namespace
@@ -49,9 +53,16 @@ absl::Status WriteWeights(const std::string& checkpoint, const std::string& file
 ExitCode RunExportWeights(const ExportWeightsOptions& options) {
   const absl::StatusOr<std::string> checkpoint = CheckpointIn(options.folder);
   if (!checkpoint.ok()) return Fail(kExitBadConfiguration, checkpoint.status().message());
-  const absl::Status written = WriteWeights(*checkpoint, options.file);
-  if (!written.ok())
-    return Fail(absl::IsDataLoss(written) ? kExitBadConfiguration : kExitFailed, written.message());
+  const absl::StatusOr<size_t> tensors = WriteWeights(*checkpoint, options.file);
+  if (!tensors.ok()) {
+    const absl::Status& why = tensors.status();
+    return Fail(absl::IsDataLoss(why) ? kExitBadConfiguration : kExitFailed, why.message());
+  }
+  if (options.json) {
+    const nlohmann::ordered_json json = {
+        {"file", options.file}, {"checkpoint", *checkpoint}, {"tensors", *tensors}};
+    return PrintData(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
   PrintMessage(absl::StrCat(options.file, ": the weights of ", *checkpoint));
   return kExitOk;
 }

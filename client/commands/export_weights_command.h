@@ -12,6 +12,7 @@ namespace weft {
 struct ExportWeightsOptions {
   std::string folder;  // a checkpoint, or the output of a run, of which it takes the newest whole one
   std::string file;
+  bool json = false;
 };
 
 ExitCode RunExportWeights(const ExportWeightsOptions& options);

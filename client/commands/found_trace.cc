@@ -73,9 +73,14 @@ absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run) {
       name, "", std::move(fetched->trace), std::move(trace), std::move(spec), std::move(fetched->summary)};
 }
 
-ExitCode FailToFetch(const absl::Status& status) {
-  return Fail(absl::IsFailedPrecondition(status) ? kExitBadConfiguration : ExitCodeOf(status),
-              status.message());
+ExitCode FailToFetch(RunsClient& client, uint64_t run, const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return Fail(ExitCodeOf(status), status.message());
+  const absl::StatusOr<RunInfo> now = client.Get(run);
+  return Fail(now.ok() && IsFinal(now->state) ? kExitFailed : kExitTryAgain, status.message());
+}
+
+ExitCode FailToRead(const absl::Status& status) {
+  return Fail(absl::IsFailedPrecondition(status) ? kExitTryAgain : kExitBadConfiguration, status.message());
 }
 
 }  // namespace weft

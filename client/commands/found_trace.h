@@ -34,8 +34,11 @@ FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise)
 // Fetches the trace of a coordinator's run. Failure as RunsClient::Trace; `run` and `trace` are ok in what it
 // returns.
 absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run);
-// Says why there is none.
-ExitCode FailToFetch(const absl::Status& status);
+// Says why there is none: a run that goes on has not ended a step yet, one that has ended has left no trace.
+ExitCode FailToFetch(RunsClient& client, uint64_t run, const absl::Status& status);
+// Says why a found trace cannot be shown: the training in its folder has ended no step yet, or the file is
+// wrong.
+ExitCode FailToRead(const absl::Status& status);
 
 }  // namespace weft
 

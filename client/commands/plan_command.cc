@@ -27,6 +27,7 @@ ExitCode RunPlan(const PlanOptions& options) {
   const auto source =
       ReadPlanSource({options.file, options.profile, options.flops, options.memory, options.bandwidth,
                       options.latency, options.network, options.microbatches});
+  if (absl::IsOutOfRange(source.status())) return Fail(kExitUsage, source.status().message());
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
   const auto report =
       MakePlan(*source, *wanted, {options.workers, options.time_limit, options.vary_microbatches});
@@ -37,6 +38,7 @@ ExitCode RunPlan(const PlanOptions& options) {
     }
     return Fail(kExitFailed, report.status().message());
   }
+  if (absl::IsOutOfRange(report.status())) return Fail(kExitUsage, report.status().message());
   if (!report.ok()) return Fail(kExitBadConfiguration, report.status().message());
   if (options.output == "json") return PrintData(PlanJson(*report).dump() + "\n");
   return PrintData(options.output == "yaml" ? PlanYaml(*report) : PlanTable(*report));

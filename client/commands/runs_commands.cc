@@ -154,7 +154,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   part.until = options.until;
   part.resume = options.resume;
   if (const absl::Status steps = ChooseSteps(part, &*run_file); !steps.ok())
-    return weft::Fail(kExitBadConfiguration, steps.message());
+    return weft::Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   SubmitRequest request;

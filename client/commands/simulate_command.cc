@@ -45,6 +45,17 @@ constexpr int kMaxLines = 64;    // ranks that a table draws
 constexpr size_t kMaxRows = 64;  // ranks that a table lists
 constexpr int kMaxDrawnRanks = 4096;
 
+// Marks an error as one of a file that the command line names, and not of the command line itself.
+absl::Status InFile(const absl::Status& status) {
+  return status.ok() ? status : absl::DataLossError(status.message());
+}
+
+// Returns the exit code of a simulation that cannot be made.
+ExitCode CodeOf(const absl::Status& status) {
+  if (absl::IsDataLoss(status)) return kExitBadConfiguration;
+  return absl::IsFailedPrecondition(status) ? kExitFailed : kExitUsage;
+}
+
 absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std::string>& texts) {
   std::vector<std::vector<int>> inputs;
   for (const std::string& text : texts) {
@@ -226,10 +237,11 @@ absl::StatusOr<RunSchedule> MakeNamedSchedule(const SimulateOptions& options,
 absl::StatusOr<RunSchedule> MakeCheckedSchedule(const SimulateOptions& options) {
   auto inputs = ParseInputs(options.inputs);
   if (!inputs.ok()) return inputs.status();
-  auto schedule = IsScheduleFile(options.schedule)
-                      ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
-                                                            *std::move(inputs), options.from_step})
-                      : MakeNamedSchedule(options, *std::move(inputs));
+  const bool is_file = IsScheduleFile(options.schedule);
+  auto schedule = is_file ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
+                                                                *std::move(inputs), options.from_step})
+                          : MakeNamedSchedule(options, *std::move(inputs));
+  if (is_file && !schedule.ok() && !absl::IsOutOfRange(schedule.status())) return InFile(schedule.status());
   if (!schedule.ok() || !options.takes_norm) return schedule;
   schedule->terms.takes_norm = true;
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
@@ -241,7 +253,7 @@ bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
 // Takes times and sizes of a trace's own jobs, where others are not given.
 absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   const auto trace = ReadTrace(options.schedule);
-  if (!trace.ok()) return trace.status();
+  if (!trace.ok()) return InFile(trace.status());
   const int stages = prepared->run.schedule.scheme.stages;
   SimulationOptions& costs = prepared->run.costs;
   if (!AnyBytes(costs) && trace->activation_bytes.size() == static_cast<size_t>(stages))
@@ -268,14 +280,13 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   prepared.times = TimesText(costs.duration, prepared.run.schedule.scheme.split_backward);
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
-    if (!profile.ok()) return profile.status();
+    if (!profile.ok()) return InFile(profile.status());
     const int stages = prepared.run.schedule.scheme.stages;
     std::vector<int> layers = LayersOfPlan(options.schedule);
     if (layers.size() != static_cast<size_t>(stages))
       layers.clear();  // another cut than the plan's is asked for
     const absl::Status applied = ApplyProfile(*profile, stages, layers, &costs);
-    if (!applied.ok())
-      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
+    if (!applied.ok()) return absl::DataLossError(absl::StrCat(options.profile, ": ", applied.message()));
     prepared.times = absl::StrCat("from ", options.profile);
     prepared.unit = profile->unit;
   } else if (IsTrace(options.schedule)) {
@@ -289,7 +300,7 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
 // Returns the run of a run file, with the flags that stand for its keys.
 absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
   auto run = ReadRunFile(options.schedule, RunFileData::kIgnored);
-  if (!run.ok()) return run.status();
+  if (!run.ok()) return InFile(run.status());
   if (!options.inputs.empty() || options.from_step >= 0 || AnyBytes(options.simulation)) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.schedule,
@@ -316,19 +327,26 @@ absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
   return options.stages > 0 ? Recut(*run, options.stages) : run;
 }
 
+// Words the reason why the run cannot be simulated: the file asks for what cannot be, or the flags do.
+absl::Status OfRunFile(const SimulateOptions& options, const absl::Status& status) {
+  const bool memory = IsAboutMemory(status);
+  const bool flags = memory ? options.simulation.memory > 0
+                            : !options.under.empty() || options.stages > 0 || options.microbatches > 0;
+  if (!flags) return InFile(status);
+  // A run that cannot fit gets the simulator's status.
+  return memory ? absl::FailedPreconditionError(status.message())
+                : absl::InvalidArgumentError(status.message());
+}
+
 absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   const auto run = RunOf(options);
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
   const auto costs =
       RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth, given.latency});
-  if (!costs.ok()) return costs.status();
+  if (!costs.ok()) return InFile(costs.status());
   auto of_run = PrepareRun(*run, *costs);
-  if (!of_run.ok()) {
-    // A run that cannot fit gets the simulator's status.
-    if (!IsAboutMemory(of_run.status())) return absl::InvalidArgumentError(of_run.status().message());
-    return absl::FailedPreconditionError(of_run.status().message());
-  }
+  if (!of_run.ok()) return OfRunFile(options, of_run.status());
   Prepared prepared;
   prepared.run = *std::move(of_run);
   prepared.run.schedule.scheme.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
@@ -352,10 +370,12 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   return prepared;
 }
 
-absl::Status UseNetwork(const SimulateOptions& options, SimulationOptions* costs) {
+absl::Status UseNetwork(const SimulateOptions& options, int ranks, SimulationOptions* costs) {
   if (options.network.empty()) return absl::OkStatus();
   const auto network = ReadNetworkFile(options.network);
-  if (!network.ok()) return network.status();
+  if (!network.ok()) return InFile(network.status());
+  if (const absl::Status fits = CheckNetwork(network->network, ranks); !fits.ok())
+    return absl::DataLossError(absl::StrCat(options.network, ": ", fits.message()));
   const bool widths = network->bandwidth > 0 || network->network.bandwidth_between > 0;
   if (widths && !AnyBytes(*costs)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -374,7 +394,8 @@ absl::StatusOr<Prepared> Prepare(const SimulateOptions& options) {
   if (absl::Status flags = CheckFlags(options); !flags.ok()) return flags;
   auto prepared = IsRunFile(options.schedule) ? PrepareRunFile(options) : PrepareSchedule(options);
   if (!prepared.ok()) return prepared;
-  if (absl::Status s = UseNetwork(options, &prepared->run.costs); !s.ok()) return s;
+  const int ranks = prepared->run.schedule.scheme.ranks;
+  if (absl::Status s = UseNetwork(options, ranks, &prepared->run.costs); !s.ok()) return s;
   prepared->run.costs.steps =
       options.simulation.steps > 0 ? options.simulation.steps : prepared->default_steps;
   return prepared;
@@ -540,17 +561,16 @@ struct TimedCurve {
 // Returns the curve of a trace, with the bytes that it has measured unless others are given.
 absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
   auto trace = ReadTrace(options.schedule);
-  if (!trace.ok()) return trace.status();
+  if (!trace.ok()) return InFile(trace.status());
   int stages = 0;
   for (const DrawnJob& j : trace->jobs) stages = std::max(stages, j.job.stage + 1);
   TimedCurve timed;
   SimulationOptions costs = options.simulation;
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
-    if (!profile.ok()) return profile.status();
+    if (!profile.ok()) return InFile(profile.status());
     const absl::Status applied = ApplyProfile(*profile, stages, {}, &costs);
-    if (!applied.ok())
-      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
+    if (!applied.ok()) return absl::DataLossError(absl::StrCat(options.profile, ": ", applied.message()));
   }
   std::vector<double> activation_bytes = costs.activation;
   if (activation_bytes == std::vector<double>{0}) activation_bytes = trace->activation_bytes;
@@ -621,9 +641,7 @@ absl::StatusOr<std::string> MemoryPicture(const SimulateOptions& options) {
 
 ExitCode RunMemoryPicture(const SimulateOptions& options) {
   const auto picture = MemoryPicture(options);
-  if (picture.ok()) return PrintData(*picture);
-  const bool failed = picture.status().code() == absl::StatusCode::kFailedPrecondition;
-  return Fail(failed ? kExitFailed : kExitUsage, picture.status().message());
+  return picture.ok() ? PrintData(*picture) : Fail(CodeOf(picture.status()), picture.status().message());
 }
 
 // A simulation has no bound in time, only in memory.
@@ -644,10 +662,7 @@ ExitCode RunSimulate(const SimulateOptions& options) {
                                          options.compared[0], " is the second"));
   }
   auto prepared = Prepare(options);
-  if (!prepared.ok()) {
-    const bool fits = prepared.status().code() != absl::StatusCode::kFailedPrecondition;
-    return Fail(fits ? kExitUsage : kExitFailed, prepared.status().message());
-  }
+  if (!prepared.ok()) return Fail(CodeOf(prepared.status()), prepared.status().message());
   PreparedRun& run = prepared->run;
   run.costs.record_jobs = WantsJobs(options, *prepared);
   const bool rows = options.output == "csv" || options.output == "operations";
@@ -665,8 +680,9 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   TellLength(listed);
   const auto result = SimulateRun(run);
   if (!result.ok()) {
-    const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;
-    return Fail(usage ? kExitUsage : kExitFailed, result.status().message());
+    const absl::Status why =
+        IsRunFile(options.schedule) ? OfRunFile(options, result.status()) : result.status();
+    return Fail(CodeOf(why), why.message());
   }
   std::optional<CommunicationSteps> communication;
   if (options.communication) {

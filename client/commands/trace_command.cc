@@ -129,7 +129,7 @@ OrderedJson Contents(const FoundTrace& found) {
 }
 
 ExitCode Show(const TraceOptions& options, const FoundTrace& found) {
-  if (!found.trace.ok()) return Fail(kExitBadConfiguration, found.trace.status().message());
+  if (!found.trace.ok()) return FailToRead(found.trace.status());
   OrderedJson json = Contents(found);
   if (!options.perfetto.empty()) {
     if (const absl::Status saved = Save(found, options.perfetto); !saved.ok())
@@ -157,7 +157,7 @@ ExitCode RunTrace(const TraceOptions& options) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const absl::StatusOr<FoundTrace> found = FetchTrace(**client, *number);
-  if (!found.ok()) return FailToFetch(found.status());
+  if (!found.ok()) return FailToFetch(**client, *number, found.status());
   return Show(options, *found);
 }
 

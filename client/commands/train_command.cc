@@ -168,7 +168,11 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   }
   // The message is about `until` or `resume`, which are the names of the flags.
   const absl::Status valid = CheckSteps(*spec);
-  if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("--", valid.message()));
+  if (!valid.ok()) {
+    const std::string message = absl::StrCat("--", valid.message());
+    return spec->until > spec->train.steps ? absl::OutOfRangeError(message)
+                                           : absl::InvalidArgumentError(message);
+  }
   if (options.resume.empty()) return absl::OkStatus();
   const absl::Status fits = CheckResume(*run);
   const bool named = spec->resume.checkpoint == Absolute(options.resume);
@@ -201,7 +205,8 @@ ExitCode RunTrain(const TrainOptions& options) {
   auto output = OutputFolder::Open(Absolute(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
   const absl::Status steps = ChooseSteps(options, run);
-  if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
+  if (!steps.ok())
+    return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
@@ -219,6 +224,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.metrics = options.metrics;
   local.device = options.device;
   local.reference = options.reference;
+  local.json = options.json;
   absl::Status prepared =
       (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.run.spec.resume);
   if (local.run.spec.resume.checkpoint != spec->resume.checkpoint)

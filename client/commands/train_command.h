@@ -25,10 +25,11 @@ struct TrainOptions {
   std::string weights;         // weights to begin with; "" for those of the run file
   bool record_hashes = false;  // for `weft diff`; the run file may ask for it too
   bool overwrite = false;      // replaces what a former run left in the folder, once this one has results
+  bool json = false;           // prints the results as JSON
 };
 
 // Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.
-// InvalidArgument that begins with the flag.
+// OutOfRange for more steps than the file has, else InvalidArgument; it begins with the flag.
 absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run);
 
 ExitCode RunTrain(const TrainOptions& options);

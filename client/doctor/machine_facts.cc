@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/timex.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -62,6 +63,13 @@ std::optional<int64_t> FreeBytes(const std::string& folder) {
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
+std::optional<bool> ClockSynchronized() {
+  timex clock{};  // changes nothing
+  const int state = adjtimex(&clock);
+  if (state < 0) return std::nullopt;
+  return state != TIME_ERROR && (clock.status & STA_UNSYNC) == 0;
+}
+
 // Returns the version in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun ..": the first word
 // with a figure and a point.
 std::string DriverVersion(const std::string& text) {
@@ -91,6 +99,7 @@ MachineFacts ReadMachineFacts(const std::string& root) {
   facts.gpu_driver = DriverVersion(Read(root + "/proc/driver/nvidia/version"));
   facts.gpus = static_cast<int>(NamesIn(root + "/proc/driver/nvidia/gpus").size());
   facts.rdma_devices = NamesIn(root + "/sys/class/infiniband");
+  facts.clock_synchronized = ClockSynchronized();
   return facts;
 }
 

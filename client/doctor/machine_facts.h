@@ -24,6 +24,7 @@ struct MachineFacts {
   std::string gpu_driver;                      // version of NVIDIA's driver; "" where there is none
   int gpus = 0;
   std::vector<std::string> rdma_devices;
+  std::optional<bool> clock_synchronized;  // as the kernel was told by NTP or PTP; none: it does not say
 };
 
 MachineFacts ReadMachineFacts(const std::string& root = "");

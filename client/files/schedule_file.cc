@@ -36,7 +36,7 @@ absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int s
       (microbatches == 0 || microbatches == schedule.microbatches)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return absl::OutOfRangeError(
       absl::StrFormat("%s has %d stages and %d micro-batches; give --stages %d --microbatches %d, or neither",
                       path, schedule.stages, schedule.microbatches, schedule.stages, schedule.microbatches));
 }
@@ -104,8 +104,8 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   const int microbatches =
       options.microbatches == 0 && sized ? yaml->json["microbatches"].get<int>() : options.microbatches;
   if (stages == 0 || microbatches == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has no sizes; give them, as in ",
-                                                   planned ? "" : "--stages 4 ", "--microbatches 8"));
+    return absl::OutOfRangeError(absl::StrCat(path, " has no sizes; give them, as in ",
+                                              planned ? "" : "--stages 4 ", "--microbatches 8"));
   }
   auto schedule = MakeSchedule(spec, stages, microbatches);
   if (schedule.ok()) {
@@ -141,7 +141,7 @@ bool IsScheduleFile(absl::string_view word) {
 
 absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options) {
   if (options.from_step >= 0 && !IsTrace(path)) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
   }
   if (!IsYaml(path)) return ReadOrder(path, options);

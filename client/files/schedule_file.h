@@ -35,7 +35,8 @@ struct ScheduleFileOptions {
 };
 
 // Reads and checks the schedule of a file. For a trace it is the order in which the ranks started the jobs of
-// a step.
+// a step. OutOfRange where the options are not such that the file allows them; InvalidArgument for a wrong
+// file.
 absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options);
 
 // Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the

@@ -257,7 +257,7 @@ absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const 
   std::copy_if(trace.jobs.begin(), trace.jobs.end(), std::back_inserter(jobs),
                [&](const DrawnJob& j) { return j.job.step == step; });
   if (jobs.empty()) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrFormat("%s has no step %d; it has steps %d to %d", path, step, first, last));
   }
   return jobs;

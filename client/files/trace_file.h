@@ -35,7 +35,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path);
 // Reads the text of such a file; `name` is for messages.
 absl::StatusOr<Trace> ParseTrace(std::istream& text, const std::string& name);
 
-// Returns the jobs of one step, the last if `step` is -1.
+// Returns the jobs of one step, the last if `step` is -1. OutOfRange for a step that the trace does not have.
 absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step);
 
 // Returns the mean duration of each kind of job on each stage; 0 where there is none.

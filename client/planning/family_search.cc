@@ -85,7 +85,7 @@ class FamilySearch {
     }
     const bool alone = !options_.schedule.empty() && options_.microbatches.size() == 1;
     if (!sized.empty() || !alone || all.empty()) return sized;
-    return absl::InvalidArgumentError(absl::StrCat("--schedule: ", options_.schedule, " ", all[0].reason));
+    return absl::OutOfRangeError(absl::StrCat("--schedule: ", options_.schedule, " ", all[0].reason));
   }
 
   void TrySizes(const SizedCandidate& sized, int microbatches, const std::string& activations) {

@@ -44,7 +44,7 @@ struct FamilySearchResult {
   std::vector<PlanChoice> lacking_memory;
 };
 
-// InvalidArgument for a schedule that is none, or cannot be had on so many ranks.
+// InvalidArgument for a schedule that is none; OutOfRange for one that cannot be had on so many ranks.
 absl::StatusOr<FamilySearchResult> SearchFamilies(const FamilySearchOptions& options,
                                                   const PredictPlan& predict);
 

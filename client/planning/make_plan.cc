@@ -244,7 +244,7 @@ class PlanMaker {
   }
 
   absl::Status NoPipeline() const {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrFormat("--schedule: an order is of a pipeline with one stage on each rank; %d ranks and the "
                         "%d layers of %s have none",
                         limits_.ranks, source_.layers(), source_.options.file));
@@ -327,10 +327,10 @@ absl::StatusOr<PlanReport> MakePlan(const PlanSource& source, const WantedPlan& 
         source.options.file, source.layers() * most, kMaxTasks));
   }
   if (wanted.batches.empty() && source.microbatches == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("how long a step of ",
-                                                   wanted.orders ? "an order" : wanted.family,
-                                                   " takes depends on its micro-batches; give their "
-                                                   "number with --microbatches"));
+    return absl::OutOfRangeError(absl::StrCat("how long a step of ",
+                                              wanted.orders ? "an order" : wanted.family,
+                                              " takes depends on its micro-batches; give their "
+                                              "number with --microbatches"));
   }
   return PlanMaker(source, wanted, limits).Make();
 }

@@ -163,7 +163,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
         absl::StrCat(options.file, ": the stages of its model are no chain; only chains can be planned"));
   }
   if (options.microbatches > 0 && options.microbatches != run.train.microbatches) {
-    return absl::InvalidArgumentError(
+    return absl::OutOfRangeError(
         absl::StrFormat("%s has %d micro-batches in a step; --microbatches is for profiles, and --vary "
                         "microbatches tries other numbers",
                         options.file, run.train.microbatches));
@@ -199,8 +199,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
     return PlanSourceOf(options, *std::move(run));
   }
   if (!options.profile.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.file, " is a profile itself; leave --profile out"));
+    return absl::OutOfRangeError(absl::StrCat(options.file, " is a profile itself; leave --profile out"));
   }
   PlanSource source;
   source.options = options;

@@ -4,7 +4,7 @@
 // A profile that goes with a run has to be of its model: as many layers, with the same bytes of weights.
 //
 // Failure: InvalidArgument with one sentence that names the file, for a file that cannot be read, is of
-// another model, or has no chain of layers.
+// another model, or has no chain of layers. OutOfRange where flags and the file contradict each other.
 #ifndef WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
 #define WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
 

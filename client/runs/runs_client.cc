@@ -62,18 +62,12 @@ class GrpcRunsClient final : public RunsClient {
     return runs;
   }
 
-  absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() override {
+  absl::StatusOr<FleetInfo> AskFleet() override {
     v1::ListWorkersResponse out;
     const absl::Status s =
         Call([&](auto* context) { return stub_->ListWorkers(context, v1::ListWorkersRequest(), &out); });
     if (!s.ok()) return s;
-    std::vector<WorkerInfo> workers;
-    for (const v1::Worker& w : out.workers()) {
-      absl::StatusOr<WorkerInfo> worker = wire::Decode(w);
-      if (!worker.ok()) return worker.status();
-      workers.push_back(*std::move(worker));
-    }
-    return workers;
+    return wire::Decode(out);
   }
 
   absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason, bool save) override {
@@ -252,6 +246,12 @@ bool WasConnected(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<WorkerInfo>> RunsClient::ListWorkers() {
+  absl::StatusOr<FleetInfo> fleet = AskFleet();
+  if (!fleet.ok()) return fleet.status();
+  return std::move(fleet->workers);
+}
 
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost,

@@ -43,8 +43,9 @@ class RunsClient {
   // Returns the run. Times are of the wall clock.
   virtual absl::StatusOr<RunInfo> Get(uint64_t run) = 0;
   virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
-  // Returns the workers by number.
-  virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
+  // Returns the workers by number, and what the coordinator says of itself with them.
+  virtual absl::StatusOr<FleetInfo> AskFleet() = 0;
+  absl::StatusOr<std::vector<WorkerInfo>> ListWorkers();
   // Cancels the run, with `save` once a checkpoint is saved, and returns it as it then is.
   virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason, bool save) = 0;
 

@@ -20,7 +20,7 @@ log=$service/coordinator-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}.log
 : >"$log"  # it is read below, maybe before the background process has opened it
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
-  weft-coordinator --listen 0.0.0.0:0 --tls "$service/certs/coordinator" 2>"$log" &
+  weft-coordinator --listen 0.0.0.0:0 --log-format text --tls "$service/certs/coordinator" 2>"$log" &
 coordinator=$!
 workers=
 trap 'kill $coordinator $workers 2>/dev/null || true; wait' EXIT

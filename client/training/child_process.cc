@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <initializer_list>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/threads.h"
 
 namespace weft {
@@ -168,6 +170,27 @@ std::string ChildProcess::TakeOutput() {
   std::string taken;
   taken.swap(captured_);
   return taken;
+}
+
+absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments, double seconds) {
+  auto process = ChildProcess::Start(arguments, ChildProcess::Output::kCaptured);
+  if (!process.ok()) return process.status();
+  ChildProcess& child = **process;
+  const double until = MonotonicSeconds() + seconds;
+  std::string output;
+  while (!child.ended()) {
+    std::vector<pollfd> descriptors;
+    child.AddTo(&descriptors);
+    poll(descriptors.data(), descriptors.size(), 250);
+    child.Poll();
+    output += child.TakeOutput();
+    if (MonotonicSeconds() > until)
+      return absl::DeadlineExceededError(absl::StrCat("it does not answer within ", seconds, " s"));
+  }
+  output += child.TakeOutput();
+  if (child.succeeded()) return output;
+  const absl::string_view words = absl::StripAsciiWhitespace(child.last_words());
+  return absl::UnavailableError(words.empty() ? absl::StrCat("it ", child.Ending()) : words);
 }
 
 absl::StatusOr<std::string> SiblingProgram(const std::string& name) {

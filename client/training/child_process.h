@@ -66,6 +66,10 @@ class ChildProcess {
   std::string last_words_, captured_;
 };
 
+// Runs a program that answers and ends, and returns what it prints. Unavailable, with its last words, if it
+// ends with an error; DeadlineExceeded after `seconds`, when it is killed; ResourceExhausted as Start.
+absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments, double seconds);
+
 // Returns the path of the program of that name in the folder of the running program. NotFound names that
 // folder.
 absl::StatusOr<std::string> SiblingProgram(const std::string& name);

@@ -22,6 +22,7 @@ struct LocalTrainingOptions {
   std::string metrics;             // HOST:PORT, "" for none
   DeviceFlags device;
   bool reference = false;  // true for the plain loop
+  bool json = false;       // true: the results are printed as JSON
 };
 
 // Trains the run. Call it on the main thread, before any other thread exists.

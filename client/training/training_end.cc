@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/record/run_end.h"
+#include "nlohmann/json.hpp"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
@@ -19,6 +20,13 @@ std::string ResumeCommand(const LocalTrainingOptions& options) {
                       options.reference ? " --reference" : "", " --resume ", folder);
 }
 
+// Returns the summary as the folder's summary.json has it, and the folder.
+std::string ResultsJson(const TrainResults& results, const std::string& folder) {
+  nlohmann::ordered_json json = {{"out", folder}};
+  json.update(SummaryJson(results));
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
@@ -27,8 +35,10 @@ ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& re
                    options.output, log);
   for (const std::string& sentence : ended_run.lost) PrintMessage(sentence);
   if (ended_run.folder_gone) return Fail(kExitFailed, ended_run.status.message());
+  const std::string& folder = options.output->shown();
   const ExitCode printed =
-      PrintData(SummaryText(results, options.output->shown(), OutputStyle(), ResumeCommand(options)));
+      PrintData(options.json ? ResultsJson(results, folder)
+                             : SummaryText(results, folder, OutputStyle(), ResumeCommand(options)));
   if (!ended_run.status.ok()) return Fail(kExitFailed, ended_run.status.message());
   if (!ended_run.lost.empty())
     PrintMessage("the checkpoint and summary.json are whole; the files above are missing or not whole");

@@ -198,8 +198,9 @@ WorkerInfo WorkerSessions::Describe(const Worker& w, int64_t now) {
                             : w.ending() ? "ending"
                             : w.free()   ? "free"
                                          : "busy";
-  return {w.process, w.hello.worker, w.hello.host,     w.hello.pid,  w.hello.device,
-          state,     w.run,          now - w.heard_ns, w.hello.pool, std::string(w.node())};
+  return {
+      w.process, w.hello.worker,   w.hello.host, w.hello.pid,           w.hello.device,  state,
+      w.run,     now - w.heard_ns, w.hello.pool, std::string(w.node()), w.hello.release, w.hello.libraries};
 }
 
 std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {

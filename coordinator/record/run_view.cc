@@ -309,6 +309,8 @@ Json WorkerJson(const WorkerInfo& worker) {
           {"pool", worker.pool},
           {"state", worker.state},
           {"run", worker.run == 0 ? Json() : Json(worker.run)},
+          {"release", worker.release},
+          {"libraries", worker.libraries},
           {"silent_seconds", static_cast<double>(worker.silent_ns) * 1e-9}};
 }
 

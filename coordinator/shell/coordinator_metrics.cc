@@ -5,8 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "base/release.h"
+
 namespace weft {
 namespace {
+
+Metrics::Labels VersionLabel() { return {{"version", std::string(Release())}}; }
 
 constexpr int64_t kInterval = 50'000'000;
 
@@ -223,7 +227,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       calls_(m->AddHistogram("weft_rpc_server_handling_seconds",
                              "Time from the arrival of a call of the run API until its answer.",
                              ExponentialBounds(0.0005, 4, 8))) {
-  m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
+  m->AddGauge("weft_build_info", "1, with the version of this program.", VersionLabel()).Set(1);
   for (const char* method :
        {"Submit", "Get", "List", "Watch", "Cancel", "Logs", "Trace", "Move", "Drain", "ListWorkers"})
     CallsOf(m, method, absl::StatusCode::kOk);

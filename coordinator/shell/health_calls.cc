@@ -90,8 +90,8 @@ class HealthWatchCall final : public Call {
 
 void HealthCalls::Accept(Service* service, grpc::ServerCompletionQueue* queue,
                          std::function<void(std::unique_ptr<Call>)> own) {
-  const auto context =
-      std::make_shared<const HealthContext>(HealthContext{nullptr, service, queue, std::move(own), nullptr});
+  const auto context = std::make_shared<const HealthContext>(
+      HealthContext{nullptr, service, queue, std::move(own), nullptr, nullptr});
   using CheckCall = UnaryCall<Service, HealthCheckRequest, HealthCheckResponse>;
   CheckCall::Accept(context, "Check", &Service::RequestCheck, [this](ServerLoop*, CheckCall* call) {
     call->response.set_status(StatusOf(call->request.service()));

@@ -34,6 +34,7 @@
 #include "base/net/address.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
+#include "base/release.h"
 #include "base/run_files.h"
 #include "base/service/service_notices.h"
 #include "base/settings/reload.h"
@@ -389,7 +390,7 @@ int Serve(const Configuration& configuration,
   const AwaitedSignals signals = BlockSignals();  // before any thread starts
   FlightRing ring;
   DaemonLog log("weft-coordinator", flags.log.least(), flags.log.line_format(), &ring);
-  FlightRecorder recorder({"weft-coordinator", "0.1.0", flags.log.flight_recorder}, ring, log);
+  FlightRecorder recorder({"weft-coordinator", std::string(Release()), flags.log.flight_recorder}, ring, log);
   Metrics metrics;
   Serving serving;
   std::optional<ServiceNotices> notices(std::in_place, std::move(manager));
@@ -558,7 +559,7 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
   Configuration configuration;
   Flags& flags = configuration.flags;
   AddFlags(app, flags);
-  app.set_version_flag("--version", "weft-coordinator 0.1.0");
+  app.set_version_flag("--version", absl::StrCat("weft-coordinator ", Release()));
   AddConfigQuestion(app, flags.question);
   const Settings settings(app, {"/etc/weft/coordinator.yaml", UnknownName});
   try {

@@ -4,8 +4,10 @@
 #include <deque>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/monotonic_clock.h"
 #include "base/plain_text.h"
+#include "base/release.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
@@ -54,6 +56,8 @@ void ListWorkers(ServerLoop* loop, RunsCall<v1::ListWorkersRequest, v1::ListWork
   for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
+  call->response.set_release(std::string(Release()));
+  call->response.set_unix_ns(absl::GetCurrentTimeNanos());
   call->Finish(absl::OkStatus());
 }
 

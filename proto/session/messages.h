@@ -80,6 +80,9 @@ struct Hello {
   std::string clock = {};
   // The machine that it is on, where that is not `host`, as in a container; "" for the host.
   std::string node = {};
+  // The release of its program, as "0.1.0", and the libraries that it runs with, as "LibTorch 2.9.1, UCX
+  // 1.19.0". They are for people alone; a worker of an older release tells neither.
+  std::string release = {}, libraries = {};
 };
 
 // Says that the ranks of the run are ready to take jobs.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -20,6 +21,15 @@ struct WorkerInfo {
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
   std::string pool = {};  // "" for none
   std::string node = {};  // machine that it is on
+  // The release of its program, and its libraries with their versions; "" from an older release.
+  std::string release = {}, libraries = {};
+};
+
+// A coordinator's answer about its workers, and about itself.
+struct FleetInfo {
+  std::vector<WorkerInfo> workers;  // by number of the process
+  std::string release;              // of the coordinator; "" from one that does not tell it
+  int64_t unix_ns = 0;              // time of the answer by the coordinator's clock; 0 likewise
 };
 
 // Returns "process 2 (weft-worker-2, pid 4711 on host a)", as in RunInfo::members.

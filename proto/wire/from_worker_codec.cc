@@ -33,6 +33,8 @@ struct WorkerEncoder {
     o->set_tells_spans(m.tells_spans);
     o->set_clock(CleanText(m.clock, kMaxTextBytes));
     o->set_node(CleanText(m.node, kMaxTextBytes));
+    o->set_release(CleanText(m.release, kMaxDeviceBytes));
+    o->set_libraries(CleanText(m.libraries, kMaxTextBytes));
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -168,6 +170,8 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.host", in.host(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.clock", in.clock(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.node", in.node(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.release", in.release(), kMaxDeviceBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.libraries", in.libraries(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.address", in.address(), kMaxAddressBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckNotNegative("hello.pid", in.pid()));
   if (in.process() < -1 || in.process() >= kMaxProcesses) {
@@ -190,7 +194,9 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                in.returns(),
                in.tells_spans(),
                PlainText(in.clock(), kMaxTextBytes),
-               PlainText(in.node(), kMaxTextBytes)};
+               PlainText(in.node(), kMaxTextBytes),
+               PlainText(in.release(), kMaxDeviceBytes),
+               PlainText(in.libraries(), kMaxTextBytes)};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {

@@ -220,6 +220,8 @@ void Encode(const WorkerInfo& worker, v1::Worker* out) {
   out->set_silent_ns(worker.silent_ns);
   out->set_pool(worker.pool);
   out->set_node(PlainText(worker.node, kMaxTextBytes));
+  out->set_release(PlainText(worker.release, kMaxDeviceBytes));
+  out->set_libraries(PlainText(worker.libraries, kMaxTextBytes));
 }
 
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
@@ -235,7 +237,19 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
                     in.run(),
                     in.silent_ns(),
                     CleanText(in.pool(), kMaxTextBytes),
-                    PlainText(in.node().empty() ? in.host() : in.node(), kMaxTextBytes)};
+                    PlainText(in.node().empty() ? in.host() : in.node(), kMaxTextBytes),
+                    PlainText(in.release(), kMaxDeviceBytes),
+                    PlainText(in.libraries(), kMaxTextBytes)};
+}
+
+absl::StatusOr<FleetInfo> Decode(const v1::ListWorkersResponse& in) {
+  FleetInfo fleet = {{}, PlainText(in.release(), kMaxDeviceBytes), in.unix_ns()};
+  for (const v1::Worker& w : in.workers()) {
+    absl::StatusOr<WorkerInfo> worker = Decode(w);
+    if (!worker.ok()) return worker.status();
+    fleet.workers.push_back(*std::move(worker));
+  }
+  return fleet;
 }
 
 void Encode(const RunLogPart& part, v1::LogsResponse* out) {

@@ -50,6 +50,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in);  // times stay those of the w
 
 void Encode(const WorkerInfo& worker, v1::Worker* out);
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in);
+absl::StatusOr<FleetInfo> Decode(const v1::ListWorkersResponse& in);
 
 // A decoded line has no run.
 void Encode(const RunLogPart& part, v1::LogsResponse* out);

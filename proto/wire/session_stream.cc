@@ -466,4 +466,6 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const Session
   return std::make_unique<GrpcSessionStream>(options, *std::move(channel));
 }
 
+std::string GrpcVersion() { return grpc::Version(); }
+
 }  // namespace weft

@@ -85,6 +85,9 @@ class SessionStream {
   virtual uint32_t protocol() const = 0;
 };
 
+// Returns the version of the gRPC that the process runs with, as "1.51.1".
+std::string GrpcVersion();
+
 }  // namespace weft
 
 #endif  // WEFT_PROTO_WIRE_SESSION_STREAM_H_

@@ -63,6 +63,8 @@ class CoordinatorProcess {
                                           socket_ + ",127.0.0.1:0",
                                           "--metrics",
                                           "127.0.0.1:0",
+                                          "--log-format",
+                                          "text",
                                           "--output-root",
                                           folder + "/out",
                                           "--store",

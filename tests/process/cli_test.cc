@@ -42,11 +42,19 @@ std::vector<Json> List(const CommandResult& result, const char* key) {
   return document.value(key, std::vector<Json>());
 }
 
-void ExpectUsageError(const std::vector<std::string>& arguments, const std::string& message) {
+void ExpectRefusal(int code, const std::vector<std::string>& arguments, const std::string& message) {
   const CommandResult result = Command::Run(arguments);
-  EXPECT_EQ(result.code, 2) << message;
+  EXPECT_EQ(result.code, code) << message;
   EXPECT_THAT(result.err, HasSubstr(message));
   EXPECT_THAT(result.out, IsEmpty());
+}
+// The command line is wrong, by itself or for the file that it names.
+void ExpectUsageError(const std::vector<std::string>& arguments, const std::string& message) {
+  ExpectRefusal(2, arguments, message);
+}
+// A file that the command line names is wrong.
+void ExpectBadFile(const std::vector<std::string>& arguments, const std::string& message) {
+  ExpectRefusal(78, arguments, message);
 }
 
 TEST(Cli_Help, AskedFor_ExamplesOnStandardOutput) {
@@ -260,16 +268,16 @@ TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {
                                     "--stages", "2",         "--microbatches",
                                     "1",        "--profile", folder.Write("wrong.json", text)};
   };
-  ExpectUsageError(refused("{"), "is not JSON");
-  ExpectUsageError(refused("{\"layers\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
-                   "is nested 33 levels deep at byte");
-  ExpectUsageError(refused("{}"), "a list of layers, or a list of stages");
-  ExpectUsageError(refused(R"({"stages": [{"forward": 1}]})"), "of 1 stages, not of 2");
-  ExpectUsageError(refused(R"({"layers": [{"forward": 1}]})"), "1 layers cannot be cut into 2 stages");
-  ExpectUsageError(refused(R"({"stages": [{"forward": -1}, {"forward": 1}]})"), "stages[0].forward");
-  ExpectUsageError(refused(R"({"stages": [{"forwards": 1}]})"), "did you mean \"forward\"?");
-  ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "2", "--microbatches", "1", "--profile", "/none"},
-                   "cannot read");
+  ExpectBadFile(refused("{"), "is not JSON");
+  ExpectBadFile(refused("{\"layers\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+                "is nested 33 levels deep at byte");
+  ExpectBadFile(refused("{}"), "a list of layers, or a list of stages");
+  ExpectBadFile(refused(R"({"stages": [{"forward": 1}]})"), "of 1 stages, not of 2");
+  ExpectBadFile(refused(R"({"layers": [{"forward": 1}]})"), "1 layers cannot be cut into 2 stages");
+  ExpectBadFile(refused(R"({"stages": [{"forward": -1}, {"forward": 1}]})"), "stages[0].forward");
+  ExpectBadFile(refused(R"({"stages": [{"forwards": 1}]})"), "did you mean \"forward\"?");
+  ExpectBadFile({"weft", "simulate", "1f1b", "--stages", "2", "--microbatches", "1", "--profile", "/none"},
+                "cannot read");
 }
 
 std::string CompareRun(const TestFolder& folder, const std::string& schedule) {
@@ -355,13 +363,18 @@ TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
   ASSERT_EQ(r.code, 0) << r.err;
   // Three ranks of 2, one of 4, and a transfer there and back between the nodes.
   EXPECT_DOUBLE_EQ(Json::parse(r.out)["makespan"].get<double>(), 3 * 2 + 4 + 2 * 3);
-  EXPECT_THAT(with(folder.Write("a.yaml", "nodes: [4]\nlinks: prot\n")).err,
-              HasSubstr("a.yaml:2: links: unknown kind of links \"prot\"; did you mean \"port\"?"));
-  EXPECT_THAT(with(folder.Write("b.yaml", "latency: -1\n")).err, HasSubstr("b.yaml:1: latency: "));
-  EXPECT_THAT(with(folder.Write("c.yaml", "between: {latency: 1}\n")).err, HasSubstr("nodes: [4, 4]"));
-  EXPECT_THAT(with(folder.Write("d.yaml", "bandwidth: 10GB\n")).err, HasSubstr("nothing has a size"));
-  EXPECT_THAT(with(folder.Write("e.yaml", "speeds: [1, fast]\n")).err,
-              HasSubstr("e.yaml:1: speeds: must be a list"));
+  const auto refuses = [&](int code, const char* name, const char* text, const char* message) {
+    std::vector<std::string> words = simulate;
+    words.insert(words.end(), {"--network", folder.Write(name, text)});
+    ExpectRefusal(code, words, message);
+  };
+  refuses(78, "a.yaml", "nodes: [4]\nlinks: prot\n",
+          "a.yaml:2: links: unknown kind of links \"prot\"; did you mean \"port\"?");
+  refuses(78, "b.yaml", "latency: -1\n", "b.yaml:1: latency: ");
+  refuses(78, "c.yaml", "between: {latency: 1}\n", "nodes: [4, 4]");
+  refuses(2, "d.yaml", "bandwidth: 10GB\n", "nothing has a size");
+  refuses(78, "e.yaml", "speeds: [1, fast]\n", "e.yaml:1: speeds: must be a list");
+  refuses(78, "f.yaml", "speeds: [1, 1]\n", "f.yaml: ");
   const std::string run = GptRun(folder);
   const auto step = [&](const std::string& text) {
     const CommandResult compared = Command::Run({"weft", "compare", run, "--schedules", "1f1b", "--network",
@@ -673,9 +686,9 @@ TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
   };
   const CommandResult lowered = Command::Run(one(folder.Write("communicates.csv", "0F0,0SEND_F0,0B0\n")));
   EXPECT_EQ(lowered.code, 0) << lowered.err;
-  ExpectUsageError(one(folder.Write("shards.csv", "0F0,0UNSHARD\n")), "row 1, cell 2");
-  ExpectUsageError(one(folder / "nothing.csv"), "cannot read");
-  ExpectUsageError(one(folder.path()), "cannot read");
+  ExpectBadFile(one(folder.Write("shards.csv", "0F0,0UNSHARD\n")), "row 1, cell 2");
+  ExpectBadFile(one(folder / "nothing.csv"), "cannot read");
+  ExpectBadFile(one(folder.path()), "cannot read");
 }
 
 TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
@@ -715,15 +728,15 @@ TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
   const auto read = [&](const std::string& text) {
     return std::vector<std::string>{"weft", "simulate", folder.Write("bad.json", text)};
   };
-  ExpectUsageError(read("{"), "is not JSON");
-  ExpectUsageError(read("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
-                   "is nested more than 32 levels deep");
-  ExpectUsageError(read("{\"traceEvents\": []}"), "it has no jobs");
-  ExpectUsageError(read("{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"cat\": \"forward\", "
-                        "\"ts\": 0, \"dur\": 1, \"args\": {\"rank\": -1, \"step\": 0, \"stage\": 0, "
-                        "\"microbatch\": 0}}]}"),
-                   "event 2 is not a job");
-  ExpectUsageError({"weft", "simulate", folder / "nothing.json"}, "cannot read");
+  ExpectBadFile(read("{"), "is not JSON");
+  ExpectBadFile(read("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+                "is nested more than 32 levels deep");
+  ExpectBadFile(read("{\"traceEvents\": []}"), "it has no jobs");
+  ExpectBadFile(read("{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"cat\": \"forward\", "
+                     "\"ts\": 0, \"dur\": 1, \"args\": {\"rank\": -1, \"step\": 0, \"stage\": 0, "
+                     "\"microbatch\": 0}}]}"),
+                "event 2 is not a job");
+  ExpectBadFile({"weft", "simulate", folder / "nothing.json"}, "cannot read");
   ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8", "--from-step", "1"},
                    "--from-step is for traces");
 }
@@ -745,8 +758,8 @@ TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescri
   EXPECT_EQ(json(folder.Write("keyed.yaml", "schedule:\n  custom: {workers: 4, R: 2, " + formulas + "}\n")),
             named);
   const std::string wrong = folder.Write("wrong.yaml", "custom:\n  workers: 4\n  compute: s % Q\n");
-  ExpectUsageError({"weft", "simulate", wrong, "--stages", "4", "--microbatches", "8"},
-                   "wrong.yaml:3: custom: compute: column 5");
+  ExpectBadFile({"weft", "simulate", wrong, "--stages", "4", "--microbatches", "8"},
+                "wrong.yaml:3: custom: compute: column 5");
   ExpectUsageError({"weft", "simulate", wrong}, "has no sizes");
   ExpectUsageError({"weft", "simulate", "1f1b"}, "--stages and --microbatches are required");
 }
@@ -800,9 +813,14 @@ TEST(Cli_Simulate, RunFileWithMemory_IsHeldToIt) {
   const TestFolder folder;
   const std::string run = GptRun(folder, "memory: 1KB\n");
   const CommandResult none = Command::Run({"weft", "simulate", run});
-  EXPECT_EQ(none.code, 1);
+  EXPECT_EQ(none.code, 78) << "the file asks for what cannot be";
   EXPECT_THAT(none.err, HasSubstr("memory: rank 0 needs"));
   EXPECT_EQ(Command::Run({"weft", "simulate", run, "--memory", "1GB"}).code, 0);
+  EXPECT_EQ(Command::Run({"weft", "simulate", run, "--memory", "2KB"}).code, 1)
+      << "what was asked for does not fit";
+  ExpectBadFile({"weft", "simulate", folder / "none.yaml"}, "none.yaml");
+  ExpectBadFile({"weft", "simulate", run, "--profile", folder / "none.json"}, "cannot read");
+  ExpectUsageError({"weft", "simulate", run, "--schedule", "1f1"}, "did you mean");
 }
 
 TEST(Cli_Simulate, OtherForms_LookLikeWhatTheyAre) {

@@ -44,6 +44,7 @@ std::string Program(const std::string& name) {
 }  // namespace
 
 Command::Command(const std::vector<std::string>& arguments) {
+  setenv("WEFT_LOG_FORMAT", "text", /*overwrite=*/0);  // which tests read
   const std::string program = Program(arguments[0]);
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -58,6 +58,32 @@ TEST_F(Config, OfADaemon_IsShownWithItsOrigins) {
   EXPECT_THAT(worker.out, HasSubstr("built-in"));
 }
 
+// A unit gives its daemon words and variables, from files that the person's own shell does not have.
+TEST_F(Config, OfAUnit_IsShownWithTheLinesOfItsFiles) {
+  const std::string conf = folder_.Write(
+      "coordinator.conf", absl::StrCat("# settings\nWEFT_LISTEN=", Socket("unit.sock"),
+                                       "\nWEFT_ROOTS=/srv/runs\nWEFT_COORDINATOR_FLAGS=--lease 30\n"));
+  const std::string unit = folder_.Write(
+      "weft-coordinator.service",
+      absl::StrCat("[Service]\nEnvironmentFile=-", conf, "\nExecStart=/usr/bin/weft-coordinator --listen ",
+                   "${WEFT_LISTEN} --output-root /var/lib/weft/runs $WEFT_COORDINATOR_FLAGS\n"));
+  setenv("WEFT_LEASE", "7", 1);  // of the person, and not of the unit
+  const CommandResult shown = Command::Run({"weft", "config", "show", "--unit", unit, "-o", "json"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(Shown(shown, "listen"), absl::StrCat(Socket("unit.sock"), " flag ", conf, ":2"));
+  EXPECT_EQ(Shown(shown, "roots"), absl::StrCat("/srv/runs environment ", conf, ":3"));
+  EXPECT_EQ(Shown(shown, "lease"), absl::StrCat("30 flag ", conf, ":4"));
+  EXPECT_EQ(Shown(shown, "output-root"), absl::StrCat("/var/lib/weft/runs flag ", unit, ":3"));
+  EXPECT_THAT(Command::Run({"weft", "config", "show", "--unit", unit, "--origin"}).out,
+              HasSubstr(conf + ":2"));
+  folder_.Write("coordinator.conf", "WEFT_LISTEN=unix:/c\nWEFT_COORDINATOR_FLAGS=--leese 30\n");
+  const CommandResult wrong = Command::Run({"weft", "config", "show", "--unit", unit});
+  EXPECT_EQ(wrong.code, 78);
+  EXPECT_THAT(wrong.err, HasSubstr("leese"));
+  EXPECT_EQ(Command::Run({"weft", "config", "show", "--unit", folder_ / "none"}).code, 78);
+  EXPECT_EQ(Command::Run({"weft", "config", "check", "--unit", unit}).code, 2);
+}
+
 TEST_F(Config, OfTheClient_IsTakenByItsCommands) {
   setenv("XDG_CONFIG_HOME", folder_.path().c_str(), 1);
   ASSERT_EQ(system(absl::StrCat("mkdir ", folder_ / "weft").c_str()), 0);

@@ -40,6 +40,7 @@ class Daemon {
       const rlimit limit{descriptors, descriptors};
       if (descriptors > 0) setrlimit(RLIMIT_NOFILE, &limit);
       const std::string program = absl::StrCat(std::getenv("WEFT_BIN"), "/weft-coordinator");
+      setenv("WEFT_LOG_FORMAT", "text", /*overwrite=*/0);  // which the tests read
       std::vector<char*> argv = {const_cast<char*>(program.c_str())};
       for (std::string& a : arguments) argv.push_back(a.data());
       argv.push_back(nullptr);

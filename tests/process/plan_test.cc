@@ -106,9 +106,9 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({profile_, "--workers", "4", "--schedule", "ordr"}, kUsage, "did you mean \"order\"?");
   expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
          "'periodic,k=0' is not of the form");
-  expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kBadConfiguration, "--microbatches");
-  expect({profile_, "--workers", "4", "--schedule", "order"}, kBadConfiguration, "--microbatches");
-  expect({profile_, "--workers", "5", "--schedule", "order", "--microbatches", "4"}, kBadConfiguration,
+  expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kUsage, "--microbatches");
+  expect({profile_, "--workers", "4", "--schedule", "order"}, kUsage, "--microbatches");
+  expect({profile_, "--workers", "5", "--schedule", "order", "--microbatches", "4"}, kUsage,
          "5 ranks and the 4 layers");
   folder_.Write("network.yaml", "bandwidth: -1\n");
   expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "bandwidth");

@@ -178,6 +178,26 @@ TEST_F(Runs, OfAPool_AreServedByItsWorkerByPriority) {
   EXPECT_EQ(Weft({"submit", file, "--priority", "1001", "--detach"}).code, 2);
 }
 
+TEST_F(Runs, Doctor_ComparesReleasesLibrariesAndClocks) {
+  StartWorkers(2);
+  const auto connected = [this] { return Json::parse(Weft({"workers", "-o", "json"}).out).size(); };
+  for (int i = 0; i < 1200 && connected() < 2; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_EQ(connected(), 2u);
+  const CommandResult result = Weft({"doctor", "-o", "json"});
+  std::map<std::string, Json> findings;
+  for (const Json& finding : Json::parse(result.out)) findings[finding["name"]] = finding;
+  for (const char* name : {"coordinator", "coordinator's clock", "workers", "releases", "workers' libraries",
+                           "weft-worker", "data ports", "certificates"})
+    EXPECT_EQ(findings[name]["verdict"], "ok") << name << ": " << findings[name];
+  EXPECT_EQ(findings["workers"]["found"], "2 connected, 2 free");
+  const std::string libraries = findings["workers' libraries"]["found"];
+  EXPECT_THAT(libraries, AllOf(HasSubstr("LibTorch "), HasSubstr("UCX "), HasSubstr("gRPC ")));
+  for (const char* name : {"clock", "locked memory", "/dev/shm", "open files", "coordinator's port"})
+    EXPECT_EQ(findings.count(name), 1u) << name;
+  EXPECT_THAT(Weft({"doctor"}).out, AllOf(HasSubstr("needed"), HasSubstr("what to do")));
+}
+
 TEST_F(Runs, LogsOfNoRun_SayWhatToGive) {
   EXPECT_EQ(Weft({"logs", "7"}).code, 1);
   const CommandResult neither = Weft({"logs", "seven"});
@@ -222,8 +242,10 @@ TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
   EXPECT_THAT(waits.out, HasSubstr("run 2 (small) is waiting: needs 2 worker processes, 0 are free"));
   EXPECT_EQ(Json::parse(Weft({"explain", "2", "-o", "json"}).out)["state"], "waiting");
   const CommandResult none = Weft({"trace", "2"});
-  EXPECT_EQ(none.code, 78);
+  EXPECT_EQ(none.code, 75);
   EXPECT_THAT(none.err, HasSubstr("run 2 has no trace: it has ended no step yet"));
+  EXPECT_EQ(Weft({"cancel", "2"}).code, 0);
+  EXPECT_EQ(Weft({"trace", "2"}).code, 1) << "there will be none";
   EXPECT_EQ(Weft({"explain", "3"}).code, 1);
   EXPECT_EQ(Weft({"trace", "3"}).code, 1);
 }

@@ -226,6 +226,7 @@ class HostsTest : public CoreTest {
       Hello hello{absl::StrCat("worker-", session), std::string(1, host), static_cast<int64_t>(100 + session),
                   -1, "addr"};
       hello.node = node;
+      hello.release = "0.1.0";
       Say(session, hello);
     }
   }
@@ -258,6 +259,7 @@ TEST_F(HostsTest, WorkersInContainers_TheirNodesCount) {
   for (const char node : {'a', 'b', 'a'}) JoinOn(std::string(1, 'x'), std::string(1, node));
   EXPECT_EQ(ProcessesOfRun(3), (std::vector<int32_t>{0, 2, 1}));
   EXPECT_EQ(core->ListWorkers(now)[1].node, "b");
+  EXPECT_EQ(core->ListWorkers(now)[1].release, "0.1.0");
 }
 
 TEST_F(HostsTest, RunThatFitsOnNoHost_TakesAsFewAsItCan) {

@@ -5,8 +5,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/net/address.h"
+#include "base/net/listener.h"
 #include "client/doctor/findings.h"
 #include "client/doctor/machine_facts.h"
+#include "client/doctor/port_facts.h"
+#include "client/doctor/program_facts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +34,7 @@ MachineFacts Good() {
   facts.locked_bytes = -1;
   facts.shared_memory_bytes = int64_t{8} << 30;
   facts.ptrace_scope = 1;
+  facts.clock_synchronized = true;
   return facts;
 }
 
@@ -66,8 +73,17 @@ TEST(JudgeMachine, EachThingThatIsMissing_IsNamed) {
   EXPECT_EQ(Of(facts, "/dev/shm"), Severity::kSlow);
   facts.rdma_devices = {"mlx5_0"};
   EXPECT_EQ(Of(facts, "RDMA devices"), Severity::kOk);
+  EXPECT_EQ(Of(facts, "locked memory"), Severity::kOk);
   facts.locked_bytes = 8 << 20;
-  EXPECT_EQ(Of(facts, "RDMA devices"), Severity::kSlow);
+  EXPECT_EQ(Of(facts, "locked memory"), Severity::kSlow);
+  facts.rdma_devices.clear();
+  EXPECT_EQ(Of(facts, "locked memory"), Severity::kOk) << "only RDMA needs it";
+  facts.clock_synchronized = false;
+  EXPECT_EQ(Of(facts, "clock"), Severity::kSlow);
+  facts.clock_synchronized.reset();
+  EXPECT_EQ(Of(facts, "clock"), Severity::kOk);
+  facts.shared_memory_bytes.reset();
+  EXPECT_EQ(Of(facts, "/dev/shm"), Severity::kSlow);
 }
 
 TEST(ReadMachineFacts, FilesOfTheKernel_AreRead) {
@@ -113,19 +129,152 @@ TEST(JudgeCertificates, ExpiredSoonOrWrong_SaysSo) {
   EXPECT_THAT(wrong.advice, HasSubstr("tls.key"));
 }
 
-TEST(JudgeCoordinator, NobodyOrNoWorkers_SaysWhatToDo) {
-  EXPECT_TRUE(AnyBad(JudgeCoordinator({"a:1", "a:1 unreachable", 0, 0, 0})));
-  EXPECT_FALSE(AnyBad(JudgeCoordinator({"a:1", "", 0, 0, 0})));
-  EXPECT_THAT(FindingsText(JudgeCoordinator({"a:1", "", 0, 0, 0})), HasSubstr("weft-worker --coordinator"));
-  EXPECT_THAT(FindingsText(JudgeCoordinator({"a:1", "", 3, 1, 1})), HasSubstr("say nothing"));
-  EXPECT_THAT(FindingsText(JudgeCoordinator({"a:1", "", 3, 1, 0})),
-              AllOf(HasSubstr("3 connected, 1 free"), Not(HasSubstr("note"))));
+TEST(JudgeCertificates, None_AreNeededOnThisMachine) {
+  EXPECT_EQ(JudgeCertificates({}).severity, Severity::kOk);
+  EXPECT_EQ(JudgeCertificates({}).found, "none");
 }
 
-TEST(FindingsText, Advice_StandsBelowWhatWasFound) {
-  EXPECT_EQ(FindingsText({{Severity::kOk, "memory", "8 GiB", ""}, {Severity::kBad, "GPUs", "0", "pass one"}}),
-            "ok    memory  8 GiB\nbad   GPUs    0\n              pass one\n");
-  EXPECT_EQ(FindingsJson({{Severity::kSlow, "a", "b", "c"}})[0]["verdict"], "note");
+TEST(JudgePorts, PortOfACoordinator_IsFreeOrItsOwn) {
+  PortFacts facts;
+  facts.listen = "127.0.0.1:7070";
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
+  facts.listen_problem = "cannot listen on 127.0.0.1:7070";
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kSlow);
+  EXPECT_THAT(JudgePorts(facts)[0].advice, HasSubstr("--listen"));
+  facts.is_asked = true;
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
+}
+
+TEST(JudgePorts, RangeOfDataPorts_HasOneThatIsFree) {
+  PortFacts facts;
+  ASSERT_EQ(JudgePorts(facts).size(), 1u) << "no coordinator would listen here";
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
+  facts.data_ports = "20000-20003";
+  facts.all_data_ports = 4;
+  facts.free_data_ports = 1;
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
+  EXPECT_EQ(JudgePorts(facts)[0].found, "20000-20003: 1 of 4 free");
+  facts.free_data_ports = 0;
+  EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kBad);
+}
+
+TEST(ReadPortFacts, PortInUse_IsNeitherFreeNorCounted) {
+  auto held = Listener::Open({*ParseAddress("0.0.0.0:0")}, 0);
+  ASSERT_TRUE(held.ok()) << held.status();
+  const std::string port = absl::StrCat((*held)->addresses()[0].port);
+  const PortFacts taken = ReadPortFacts(absl::StrCat("127.0.0.1:", port), port);
+  EXPECT_THAT(taken.listen_problem, HasSubstr("in use"));
+  EXPECT_EQ(taken.all_data_ports, 1);
+  EXPECT_EQ(taken.free_data_ports, 0);
+}
+
+TEST(ParseProgramFacts, Answers_GiveReleaseLibrariesAndSettings) {
+  const ProgramFacts facts = ParseProgramFacts("weft-worker 0.1.0\nLibTorch 2.9.1, UCX 1.19.0\n",
+                                               R"([{"name": "data-ports", "value": "7-9"}])");
+  EXPECT_EQ(facts.release, "0.1.0");
+  EXPECT_EQ(facts.libraries, "LibTorch 2.9.1, UCX 1.19.0");
+  EXPECT_EQ(facts.settings.at("data-ports"), "7-9");
+  EXPECT_EQ(facts.problem, "");
+  EXPECT_NE(ParseProgramFacts("weft-worker 0.1.0\n", "no JSON").problem, "");
+}
+
+TEST(JudgeWorkerProgram, MissingBrokenOrOther_IsTold) {
+  ProgramFacts facts;
+  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk) << "a machine of clients alone";
+  facts.is_there = true;
+  facts.release = "0.1.0";
+  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk);
+  EXPECT_EQ(JudgeWorkerProgram(facts, "0.2.0").severity, Severity::kSlow);
+  facts.problem = "there is no LibTorch";
+  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kBad);
+  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").advice, "there is no LibTorch");
+}
+
+// A coordinator with two workers, as it should be.
+CoordinatorFacts Answering() {
+  CoordinatorFacts facts;
+  facts.address = "a:1";
+  facts.workers = 3;
+  facts.free_workers = 1;
+  facts.own_release = facts.release = "0.1.0";
+  facts.clock_ahead = 0.25;
+  facts.clock_error = 0.001;
+  facts.releases = {{"0.1.0", 3}};
+  facts.libraries = {{"LibTorch 2.9.1", 3}};
+  return facts;
+}
+
+Finding Named(const CoordinatorFacts& facts, const std::string& name) {
+  for (const Finding& f : JudgeCoordinator(facts)) {
+    if (f.name == name) return f;
+  }
+  ADD_FAILURE() << "nothing is said of " << name;
+  return {};
+}
+
+TEST(JudgeCoordinator, NobodyOrNoWorkers_SaysWhatToDo) {
+  CoordinatorFacts facts = Answering();
+  EXPECT_THAT(FindingsText(JudgeCoordinator(facts)),
+              AllOf(HasSubstr("3 connected, 1 free"), Not(HasSubstr("note"))));
+  facts.silent_workers = 1;
+  EXPECT_THAT(Named(facts, "workers").advice, HasSubstr("say nothing"));
+  facts = Answering();
+  facts.workers = facts.free_workers = 0;
+  EXPECT_FALSE(AnyBad(JudgeCoordinator(facts)));
+  EXPECT_THAT(Named(facts, "workers").advice, HasSubstr("weft-worker --coordinator"));
+  facts.problem = "a:1 unreachable";
+  EXPECT_TRUE(AnyBad(JudgeCoordinator(facts)));
+}
+
+TEST(JudgeCoordinator, Clock_MayBeASecondOffAndWhatTheQuestionTook) {
+  CoordinatorFacts facts = Answering();
+  const auto verdict = [&facts] { return Named(facts, "coordinator's clock").severity; };
+  EXPECT_EQ(verdict(), Severity::kOk);
+  EXPECT_EQ(Named(facts, "coordinator's clock").found, "250 ms before this one's, to within 1 ms");
+  facts.clock_ahead = -2;
+  EXPECT_EQ(verdict(), Severity::kSlow);
+  EXPECT_THAT(Named(facts, "coordinator's clock").found, HasSubstr("2 s behind"));
+  facts.clock_error = 1.5;
+  EXPECT_EQ(verdict(), Severity::kOk) << "the answer took so long that the clocks may agree";
+  facts.clock_ahead.reset();
+  EXPECT_EQ(verdict(), Severity::kOk) << "an older release";
+}
+
+TEST(JudgeCoordinator, OtherReleasesAndLibraries_AreNoted) {
+  CoordinatorFacts facts = Answering();
+  const auto verdict = [&facts](const std::string& name) { return Named(facts, name).severity; };
+  EXPECT_EQ(verdict("releases"), Severity::kOk);
+  EXPECT_EQ(verdict("workers' libraries"), Severity::kOk);
+  facts.releases[""] = 1;
+  facts.libraries[""] = 1;
+  EXPECT_EQ(verdict("releases"), Severity::kSlow);
+  EXPECT_EQ(Named(facts, "releases").found, "weft 0.1.0, coordinator 0.1.0, workers not told (1); 0.1.0 (3)");
+  EXPECT_EQ(verdict("workers' libraries"), Severity::kSlow);
+  facts = Answering();
+  facts.release = "0.2.0";
+  EXPECT_EQ(verdict("releases"), Severity::kSlow);
+}
+
+TEST(FindingsText, Cells_AreWrappedIntoTheirColumns) {
+  EXPECT_EQ(FindingsText({{Severity::kOk, "memory", "8 GiB", "2 GiB", ""},
+                          {Severity::kBad, "GPUs", "0", "", "pass one"}}),
+            "check   verdict  found  needed  what to do\n"
+            "memory  ok       8 GiB  2 GiB\n"
+            "GPUs    bad      0      -       pass one\n");
+  TextStyle narrow;
+  narrow.width = 60;
+  const std::string text = FindingsText(
+      {{Severity::kBad, "GPUs", "one two three four five six", "seven eight nine ten", "do this and that"}},
+      narrow);
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(line.size(), 60u) << line;
+  EXPECT_THAT(text, HasSubstr("GPUs   bad      one two three"));
+}
+
+TEST(FindingsJson, Finding_HasItsFields) {
+  const auto json = FindingsJson({{Severity::kSlow, "a", "b", "c", "d"}})[0];
+  EXPECT_EQ(json["verdict"], "note");
+  EXPECT_EQ(json["needed"], "c");
+  EXPECT_EQ(json["advice"], "d");
 }
 
 }  // namespace

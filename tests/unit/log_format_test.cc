@@ -1,5 +1,6 @@
 #include "base/log/log_format.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,11 +61,47 @@ TEST(LogFormat, Auto_IsTheJournalsWhereStandardErrorIsIts) {
   setenv("JOURNAL_STREAM", absl::StrCat(is.st_dev, ":", is.st_ino).c_str(), 1);
   EXPECT_EQ(LogFormatNamed("auto"), LogFormat::kJournald);
   EXPECT_EQ(LogFormatNamed("text"), LogFormat::kText);
-  setenv("JOURNAL_STREAM", "1:2", 1);
-  EXPECT_EQ(LogFormatNamed("auto"), LogFormat::kText);
   unsetenv("JOURNAL_STREAM");
-  EXPECT_EQ(LogFormatNamed("auto"), LogFormat::kText);
-  EXPECT_EQ(LogFormatNamed("json"), LogFormat::kJson);
+}
+
+// Makes the descriptor standard error until the end.
+class StandardError {
+ public:
+  explicit StandardError(int descriptor) : kept_(dup(STDERR_FILENO)) { dup2(descriptor, STDERR_FILENO); }
+  ~StandardError() {
+    dup2(kept_, STDERR_FILENO);
+    close(kept_);
+  }
+
+ private:
+  const int kept_;
+};
+
+TEST(LogFormat, Auto_IsLogfmtOnATerminal_ElseJson) {
+  setenv("JOURNAL_STREAM", "1:2", 1);  // of another stream
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  ASSERT_GE(end, 0);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  LogFormat on_terminal = LogFormat::kText, on_pipe = LogFormat::kText, named = LogFormat::kText;
+  {
+    const StandardError here(end);
+    on_terminal = LogFormatNamed("auto");
+    named = LogFormatNamed("json");
+  }
+  {
+    const StandardError here(pipe_ends[1]);
+    on_pipe = LogFormatNamed("auto");
+  }
+  for (const int descriptor : {terminal, end, pipe_ends[0], pipe_ends[1]}) close(descriptor);
+  unsetenv("JOURNAL_STREAM");
+  EXPECT_EQ(on_terminal, LogFormat::kLogfmt);
+  EXPECT_EQ(on_pipe, LogFormat::kJson);
+  EXPECT_EQ(named, LogFormat::kJson) << "a format that was named is taken";
 }
 
 }  // namespace

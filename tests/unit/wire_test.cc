@@ -111,13 +111,15 @@ TEST(SessionCodec, SpansThatAreNone_AreRefused) {
 }
 
 TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
-  const auto m = std::get<Hello>(
-      RoundTrip(FromWorker(Hello{"worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda",
-                                 "GPU-4711", "nccl 2.28.3", "large", true, true, "boot 7", "node 3"})));
+  const auto m = std::get<Hello>(RoundTrip(
+      FromWorker(Hello{"worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda", "GPU-4711",
+                       "nccl 2.28.3", "large", true, true, "boot 7", "node 3", "0.1.0", "UCX 1.19.0"})));
   EXPECT_EQ(m.pool, "large");
   EXPECT_TRUE(m.returns && m.tells_spans);
   EXPECT_EQ(m.clock, "boot 7");
   EXPECT_EQ(m.node, "node 3");
+  EXPECT_EQ(m.release, "0.1.0");
+  EXPECT_EQ(m.libraries, "UCX 1.19.0");
   EXPECT_EQ(m.device, "cuda");
   EXPECT_EQ(m.device_id, "GPU-4711");
   EXPECT_EQ(m.reduction_library, "nccl 2.28.3");

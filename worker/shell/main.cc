@@ -27,12 +27,14 @@
 #include "base/log/log_flags.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
+#include "base/release.h"
 #include "base/run_files.h"
 #include "base/service/service_notices.h"
 #include "base/settings/reload.h"
 #include "base/settings/settings.h"
 #include "base/threads.h"
 #include "proto/session/access.h"
+#include "proto/wire/session_stream.h"
 #include "run/plugin_spec.h"
 #include "run/unknown_name.h"
 #include "worker/shell/compute/compute.h"
@@ -45,6 +47,8 @@
 #include "worker/shell/offline_tasks.h"
 #include "worker/shell/run_slots.h"
 #include "worker/shell/signal_stop.h"
+#include "worker/shell/torch/torch_context.h"
+#include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {
@@ -106,6 +110,11 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
+// Returns the libraries whose versions count where workers of several machines train together.
+std::string Libraries() {
+  return absl::StrCat("LibTorch ", TorchVersion(), ", UCX ", UcxVersion(), ", gRPC ", GrpcVersion());
+}
+
 Hello HelloOf(const Flags& flags, Device& device) {
   Hello hello;
   hello.host = HostName();
@@ -116,6 +125,8 @@ Hello HelloOf(const Flags& flags, Device& device) {
   hello.node = flags.node;
   hello.tells_spans = true;
   hello.clock = ClockName();
+  hello.release = std::string(Release());
+  hello.libraries = Libraries();
   hello.device = std::string(device.name().substr(0, device.name().find(':')));
   hello.device_id = std::string(device.uuid());
   if (CommunicationLibrary* library = device.communication()) hello.reduction_library = library->name();
@@ -424,7 +435,8 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
   CLI::Option* coordinator = AddServiceFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddTaskFlags(app, flags, coordinator);
-  app.set_version_flag("--version", "weft-worker 0.1.0");
+  app.set_version_flag("--version",
+                       [] { return absl::StrCat("weft-worker ", Release(), "\n", Libraries()); });
   AddConfigQuestion(app, flags.question);
   std::optional<Settings> settings;
   if (!IsTold(argc, argv)) settings.emplace(app, SettingsOptions{"/etc/weft/worker.yaml", UnknownName});
@@ -480,8 +492,8 @@ int Main(int argc, char** argv) {
   std::optional<SignalStop> signals;
   // If another process owns this one, that process reports for it, and hears SIGHUP.
   FlightRing ring;
-  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(), flags.log.line_format(),
-                &ring);
+  DaemonLog log("weft-worker", flags.owned ? LogSeverity::kError : flags.log.least(),
+                flags.owned ? LogFormat::kText : flags.log.line_format(), &ring);
   std::optional<FlightRecorder> recorder;
   LastReload last_reload;
   std::function<void()> reload;
@@ -496,7 +508,8 @@ int Main(int argc, char** argv) {
   }
   if (!flags.coordinator.empty()) {
     signals.emplace(reload);
-    recorder.emplace(FlightRecorder::Options{"weft-worker", "0.1.0", flags.log.flight_recorder}, ring, log);
+    recorder.emplace(
+        FlightRecorder::Options{"weft-worker", std::string(Release()), flags.log.flight_recorder}, ring, log);
   }
   AllowPlugins(PluginPermissionOf(flags));
   if (absl::Status confined = ConfineToRoots(flags, log); !confined.ok())

@@ -10,6 +10,7 @@
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
 #include "base/mutex.h"
+#include "base/release.h"
 
 namespace weft {
 namespace {
@@ -94,7 +95,9 @@ class Exported final : public WorkerMetrics {
             metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")),
         transfers_(&metrics_),
         checkpoints_(&metrics_) {
-    metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}})
+    metrics_
+        .AddGauge("weft_build_info", "1, with the version of this program.",
+                  {{"version", std::string(Release())}})
         .Set(1);
     for (int k = 0; k < kJobKinds; ++k) {
       const std::string kind(JobKindName(static_cast<JobKind>(k)));

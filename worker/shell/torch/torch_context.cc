@@ -1,6 +1,7 @@
 #include "worker/shell/torch/torch_context.h"
 
 #include <ATen/Context.h>
+#include <torch/headeronly/version.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,8 @@ void Set(const ProcessSettings& settings) {
 }
 
 }  // namespace
+
+std::string TorchVersion() { return TORCH_VERSION; }
 
 absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run) {
   static Mutex* const mutex = new Mutex;

@@ -5,6 +5,7 @@
 #define WEFT_WORKER_SHELL_TORCH_TORCH_CONTEXT_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,6 +27,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run);
 // FailedPrecondition, naming the operation and the setting that allows it, if that has no deterministic
 // kernel and the run wants such.
 absl::Status TorchError(absl::string_view what, absl::string_view message);
+
+// Returns LibTorch's version, as "2.9.1".
+std::string TorchVersion();
 
 }  // namespace weft
 

@@ -19,6 +19,12 @@
 #include "worker/shell/transport/receive_watch.h"
 
 namespace weft {
+
+std::string UcxVersion() {
+  unsigned major = 0, minor = 0, patch = 0;
+  ucp_get_version(&major, &minor, &patch);
+  return absl::StrCat(major, ".", minor, ".", patch);
+}
 namespace {
 
 constexpr unsigned kMessageId = 7;

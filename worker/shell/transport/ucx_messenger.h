@@ -62,6 +62,9 @@ class UcxMessenger final : public Messenger {
   std::unique_ptr<Impl> impl_;
 };
 
+// Returns the version of the UCX that the process runs with, as "1.19.0".
+std::string UcxVersion();
+
 }  // namespace weft
 
 #endif  // WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Runs every command of weft with -o json and compares what it prints with docs/guide/json.md: json_output_test.py BIN_DIR
+
+The page has a row for each form of a command: what it prints, the keys that are always there, and those that are sometimes.
+A command in `weft --help` without a row must be in the page's table of commands that need none, and then has no such form."""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RUN = """name: tiny
+model: {gpt: {layers: 2, width: 32, heads: 2, context: 32}}
+data: {text: {path: text.txt}}
+train: {steps: STEPS, batch: 8, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}
+stages: 4
+schedule: {lpp: {groups: 1, ranks: 2}}
+"""
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "json.md"
+
+# The command line of each row, behind `weft`. A row is the words before the first one in capitals.
+LOCAL = [
+    ("train FILE", "train run.yaml --processes 2 --record hashes"),
+    ("eval FILE", "eval run.yaml"),
+    ("generate RUN", "generate out/tiny --prompt a --tokens 4"),
+    ("checkpoint ls FOLDER", "checkpoint ls out/tiny"),
+    ("checkpoint verify FOLDER", "checkpoint verify out/tiny"),
+    ("export-weights FOLDER FILE", "export-weights out/tiny weights.safetensors"),
+    ("simulate SCHEDULE", "simulate 1f1b --stages 4 --microbatches 8 --jobs"),
+    ("compare FILE", "compare run.yaml"),
+    ("compare FILE --measure", "compare run.yaml --measure --steps 2 --repeats 1 --schedules gpipe"),
+    ("plan FILE", "plan run.yaml --workers 2 --time-limit 2"),
+    ("plan --from OUT", "plan --from out/tiny --time-limit 2"),
+    ("explain RUN", "explain out/tiny"),
+    ("trace RUN", "trace out/tiny --otlp spans.json --perfetto perfetto.json"),
+    ("diff A B", "diff out/tiny out/tiny"),
+    ("certs init FOLDER", "certs init certs"),
+    ("certs add FOLDER", "certs add certs --role viewer --name bob"),
+    ("certs token FOLDER", "certs token certs --role viewer --name bob"),
+    ("config show", "config show"),
+    ("config check FILE", "config check client.yaml"),
+]
+# With a coordinator and two workers. Run 1 ends, run 2 goes on until it is cancelled.
+REMOTE = [
+    ("submit FILE", "submit run.yaml"),
+    ("submit FILE --detach", "submit long.yaml --detach"),
+    ("ls", "ls"),
+    ("workers", "workers"),
+    ("top", "top"),
+    ("doctor", "doctor"),
+    ("describe RUN", "describe 1"),
+    ("logs RUN", "logs 1"),
+    ("wait RUN", "wait 1"),
+    ("move RUN", "move 2 --rank 0 --to w1 --detach"),
+    ("cancel RUN", "cancel 2"),
+    ("drain WORKER", "drain w0 --detach"),
+]
+
+
+class Page:
+    """The tables of the page. A row may have the keys of another one: "as `weft workers`"."""
+
+    def __init__(self, text):
+        self.rows, self.without = {}, set()
+        for line in text.splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| `weft ") else []
+            name = cells[0].strip("`").removeprefix("weft ") if cells else ""
+            if len(cells) == 4:
+                self.rows[name] = cells[1:]
+            elif cells:
+                self.without.add(name)
+
+    def keys(self, row):
+        """Returns the form, the keys that are always there, and those that are sometimes."""
+        form, *cells = self.rows[row]
+        always, sometimes = (set(re.findall(r"`([a-z_0-9]+)`", cell)) for cell in cells)
+        other = re.match("as `weft ([^`]*)`", cells[0])
+        if other is None:
+            return form, always, sometimes
+        _, more, some = self.keys(other.group(1))
+        return form, always | more, sometimes | some
+
+
+def objects(form, text):
+    """Returns the objects in what was printed, which has the form."""
+    if form == "an object a line":
+        return [json.loads(line) for line in text.splitlines()]
+    value = json.loads(text)
+    if form == "an array of objects":
+        assert isinstance(value, list), text[:200]
+        return value
+    assert form == "an object" and isinstance(value, dict), (form, text[:200])
+    return [value]
+
+
+class Weft:
+    """The command, in a folder."""
+
+    def __init__(self, bins, folder):
+        self.bins, self.folder, self.daemons = bins, folder, []
+
+    def run(self, *words):
+        return subprocess.run([self.bins / "weft", *words], cwd=self.folder, capture_output=True, text=True, timeout=300)
+
+    def start(self, *words):
+        with open(self.folder / "daemons.log", "ab") as log:
+            self.daemons.append(subprocess.Popen([self.bins / words[0], *words[1:]], cwd=self.folder, stderr=log, stdout=log))
+
+    def stop(self):
+        for daemon in self.daemons:
+            daemon.kill()
+            daemon.wait()
+
+
+def commands(weft):
+    """Returns the names of all commands."""
+    listed = re.search(r"^Subcommands:\n(.*?)\n\n", weft.run("--help").stdout, re.M | re.S).group(1)
+    return re.findall(r"^  ([a-z][a-z-]*)", listed, re.M)
+
+
+def offers_json(weft, command):
+    about = re.search(r"-o,--output.*?(?=\n  -|\n\n|\Z)", weft.run(command, "--help").stdout, re.S)
+    return about is not None and "json" in about.group()
+
+
+def check_rows(weft, page):
+    """Every command has a row and the flag, or is among those without."""
+    rows = {row.split()[0] for row in page.rows}
+    for command in commands(weft):
+        assert (command in rows) != (command in page.without), f"weft {command} must be in one table of {PAGE}"
+        assert offers_json(weft, command) == (command in rows), f"weft {command} --help and {PAGE} do not agree about -o json"
+    sampled = {row for row, _ in LOCAL + REMOTE}
+    assert sampled == set(page.rows), f"rows without a command line here, or the other way round: {sampled ^ set(page.rows)}"
+
+
+def check_output(page, row, done):
+    form, always, sometimes = page.keys(row)
+    assert done.returncode in ((0, 1) if row == "doctor" else (0,)), (row, done.returncode, done.stderr)
+    found = objects(form, done.stdout)
+    assert found, f"weft {row} printed nothing"
+    for one in found:
+        keys = set(one)
+        assert always <= keys, f"weft {row}: lacks {always - keys}"
+        assert keys <= always | sometimes, f"weft {row}: {keys - always - sometimes} are not in {PAGE}"
+
+
+def serve(weft):
+    """Starts a coordinator and two workers. Returns the flags by which it is reached."""
+    address = f"unix:{weft.folder}/c.sock"
+    weft.start("weft-coordinator", "--listen", address, "--output-root", "runs")
+    for number in range(2):
+        weft.start("weft-worker", "--coordinator", address, "--name", f"w{number}", "--roots", "/")
+    reach = ("--coordinator", address)
+    while True:
+        listed = weft.run("workers", "-o", "json", *reach)
+        if listed.returncode == 0 and len(json.loads(listed.stdout)) == 2:
+            return reach
+        assert all(daemon.poll() is None for daemon in weft.daemons), (weft.folder / "daemons.log").read_text()
+        time.sleep(0.1)
+
+
+def await_steps(weft, run, reach):
+    while json.loads(weft.run("describe", run, "-o", "json", *reach).stdout)["steps_done"] < 5:
+        time.sleep(0.1)
+
+
+def all_outputs(weft):
+    """Yields each row with the result of its command."""
+    for row, line in LOCAL:
+        yield row, weft.run(*line.split(), "-o", "json")
+    reach = serve(weft)
+    for row, line in REMOTE:
+        if row == "move RUN":
+            await_steps(weft, "2", reach)
+        yield row, weft.run(*line.split(), "-o", "json", *reach)
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    page = Page(PAGE.read_text())
+    with tempfile.TemporaryDirectory(prefix="weft_test_") as name:
+        folder = pathlib.Path(name)
+        (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+        (folder / "run.yaml").write_text(RUN.replace("STEPS", "4"))
+        (folder / "long.yaml").write_text(RUN.replace("STEPS", "1000000"))
+        (folder / "client.yaml").write_text("insecure: true\n")
+        weft = Weft(pathlib.Path(sys.argv[1]).resolve(), folder)
+        try:
+            check_rows(weft, page)
+            for row, done in all_outputs(weft):
+                check_output(page, row, done)
+                print(f"weft {row}: as documented")
+        finally:
+            weft.stop()
+
+
+if __name__ == "__main__":
+    main()
