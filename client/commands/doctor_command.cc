@@ -69,7 +69,7 @@ CoordinatorFacts FactsOfCoordinator(const CoordinatorOptions& options) {
   for (const WorkerInfo& worker : fleet->workers) {
     ++facts.workers;
     if (worker.state == "free") ++facts.free_workers;
-    if (worker.state == "broken") ++facts.silent_workers;
+    if (worker.state == "silent" || worker.state == "broken") ++facts.silent_workers;
     ++facts.releases[worker.release];
     ++facts.libraries[worker.libraries];
   }

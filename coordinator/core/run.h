@@ -78,6 +78,8 @@ class Run {
   void Count(int64_t now, Probe* probe) const {
     if (attempt() != nullptr) attempt()->Count(now, probe);
   }
+  const WorkQueue* queue() const { return attempt() == nullptr ? nullptr : &attempt()->queue(); }
+  const PresentAttempt& present() const { return present_; }
   // Reports the run's state, and has it stored.
   void Announce(StepEffects& out) const { progress_.Announce(out); }
 

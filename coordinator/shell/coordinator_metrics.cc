@@ -229,7 +229,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                              ExponentialBounds(0.0005, 4, 8))) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", VersionLabel()).Set(1);
   for (const char* method :
-       {"Submit", "Get", "List", "Watch", "Cancel", "Logs", "Trace", "Move", "Drain", "ListWorkers"})
+       {"Submit", "Get", "List", "Watch", "Cancel", "Logs", "Trace", "Move", "Drain", "ListWorkers", "Waits"})
     CallsOf(m, method, absl::StatusCode::kOk);
 }
 

@@ -8,6 +8,7 @@
 #include "base/monotonic_clock.h"
 #include "base/plain_text.h"
 #include "base/release.h"
+#include "coordinator/core/present_work.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
@@ -53,12 +54,18 @@ void List(ServerLoop* loop, RunsCall<v1::ListRequest, v1::ListResponse>* call) {
 }
 
 void ListWorkers(ServerLoop* loop, RunsCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
-  for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
+  for (const WorkerInfo& w : ListWorkersWithJobs(loop->core(), MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
   call->response.set_release(std::string(Release()));
   call->response.set_unix_ns(absl::GetCurrentTimeNanos());
   call->Finish(absl::OkStatus());
+}
+
+void Waits(ServerLoop* loop, RunsCall<v1::WaitsRequest, v1::WaitsResponse>* call) {
+  const absl::StatusOr<RunWaits> waits = WaitsOf(loop->core(), MonotonicNow(), call->request.run());
+  if (waits.ok()) wire::Encode(*waits, &call->response);
+  loop->WhenDurable([call, status = waits.status()] { call->Finish(status); });
 }
 
 void Logs(ServerLoop* loop, RunsCall<v1::LogsRequest, v1::LogsResponse>* call) {
@@ -68,7 +75,9 @@ void Logs(ServerLoop* loop, RunsCall<v1::LogsRequest, v1::LogsResponse>* call) {
     if (!run.ok()) return call->Finish(run.status());
     const Rank rank =
         request.has_rank() ? static_cast<Rank>(std::min<uint32_t>(request.rank(), kMaxRanks)) : -1;
-    RunLogPart part = loop->LogOf(request.run(), request.log() == loop->log_id() ? request.after() : 0, rank);
+    const uint64_t after = request.log() == loop->log_id() ? request.after() : 0;
+    RunLogPart part =
+        request.events() ? loop->EventsOf(request.run()) : loop->LogOf(request.run(), after, rank);
     part.ended = IsFinal(run->state);
     wire::Encode(part, &call->response);
     call->response.set_log(loop->log_id());
@@ -249,6 +258,8 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
       context, "ListWorkers", &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
   RunsCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, "Logs", &v1::Runs::AsyncService::RequestLogs,
                                                       Logs);
+  RunsCall<v1::WaitsRequest, v1::WaitsResponse>::Accept(context, "Waits",
+                                                        &v1::Runs::AsyncService::RequestWaits, Waits);
   WatchCall::Accept(context);
 }
 
