@@ -93,8 +93,8 @@ absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& 
 }
 
 absl::Status NoSuchStep(const ExplainOptions& options, const std::string& trace, const std::set<int>& steps) {
-  return absl::InvalidArgumentError(absl::StrFormat("%s has no step %d with a plan; it has %d to %d", trace,
-                                                    options.step, *steps.begin(), *steps.rbegin()));
+  return absl::OutOfRangeError(absl::StrFormat("%s has no step %d with a plan; it has %d to %d", trace,
+                                               options.step, *steps.begin(), *steps.rbegin()));
 }
 
 absl::StatusOr<Compared> Compare(const ExplainOptions& options, const FoundTrace& found, const Graph& graph) {
@@ -216,6 +216,7 @@ ExitCode Show(const ExplainOptions& options, const FoundTrace& found) {
   if (!schedule.ok()) return Fail(kExitBadConfiguration, schedule.status().message());
   const Graph graph(*std::move(schedule), run.train.steps);
   const auto compared = Compare(options, found, graph);
+  if (absl::IsOutOfRange(compared.status())) return Fail(kExitUsage, compared.status().message());
   if (!compared.ok()) return Fail(kExitBadConfiguration, compared.status().message());
   const auto explanation = Explain(graph, compared->planned, compared->measured);
   if (!explanation.ok()) {

@@ -259,7 +259,7 @@ TEST_F(Runs, ThatHaveFinished_TellTheirTraceUntilItsFolderIsGone) {
   EXPECT_EQ(Weft({"explain", "1"}).code, 0);
   fs::remove_all(folder_ / "out");
   const CommandResult gone = Weft({"trace", "1"});
-  EXPECT_EQ(gone.code, 78);
+  EXPECT_EQ(gone.code, 1);
   EXPECT_THAT(gone.err, AllOf(HasSubstr("run 1 has no trace"), HasSubstr("which are not there now")));
 }
 

@@ -152,7 +152,7 @@ TEST(Explain, EndedRun_NamesDifferencesThatAddUp) {
   EXPECT_EQ(table.code, 0) << table.err;
   EXPECT_THAT(table.out, AllOf(HasSubstr("planned "), HasSubstr("measured less planned")));
   const CommandResult no_step = Command::Run({"weft", "explain", out, "--step", "9"});
-  EXPECT_EQ(no_step.code, 78);
+  EXPECT_EQ(no_step.code, 2);
   EXPECT_THAT(no_step.err, HasSubstr("has no step 9"));
   const CommandResult no_run = Command::Run({"weft", "explain", folder / "none"});
   EXPECT_EQ(no_run.code, 78);
@@ -237,6 +237,14 @@ TEST(Train_Processes, MoreThanRanks_ExitTwo) {
       Command::Run({"weft", "train", WriteSmallRun(folder), "--processes", "5", "--out", folder / "out"});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("--processes 5 is more than the 4 ranks"));
+}
+
+TEST(Train_Until, MoreStepsThanTheFile_ExitTwo) {
+  const TestFolder folder;
+  const CommandResult result =
+      Command::Run({"weft", "train", WriteSmallRun(folder), "--until", "99999", "--out", folder / "out"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("it cannot make 99999"));
 }
 
 class StopSignal : public ::testing::TestWithParam<int> {};
