@@ -169,8 +169,15 @@ class UnitReader {
     const auto assignments = ReadAssignments(path);
     if (!assignments.ok()) return assignments.status();
     for (const auto& [name, value] : *assignments)
-      process->variables[name] = {absl::StrJoin(WordsOf(value.text), " "), value.place};
+      process->variables[name] = {Unquoted(value.text), value.place};
     return absl::OkStatus();
+  }
+
+  // Returns the value of a variable in an environment file: quotes around all of it fall away. Others stay,
+  // for the command that takes the value as words.
+  static std::string Unquoted(const std::string& text) {
+    const bool quoted = text.size() > 1 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
+    return quoted ? text.substr(1, text.size() - 2) : text;
   }
 
   absl::StatusOr<UnitProcess> TakeCommand(UnitProcess process) const {
