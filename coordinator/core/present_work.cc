@@ -1,5 +1,6 @@
 #include "coordinator/core/present_work.h"
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,10 +66,10 @@ std::string ReasonOf(const Run& run) {
 
 std::vector<WorkerInfo> ListWorkersWithJobs(const CoordinatorCore& core, int64_t now) {
   std::vector<WorkerInfo> workers = core.ListWorkers(now);
+  std::map<int32_t, SessionId> session_of;
+  for (const auto& [session, worker] : core.sessions().workers().all()) session_of[worker.process] = session;
   for (WorkerInfo& info : workers) {
-    const Run* run = core.runs().Find(info.run);
-    const Worker* worker = core.sessions().workers().FindByProcess(info.process);
-    if (run != nullptr && worker != nullptr) AddJobs(*run, now, worker->session, &info);
+    if (const Run* run = core.runs().Find(info.run)) AddJobs(*run, now, session_of[info.process], &info);
   }
   return workers;
 }

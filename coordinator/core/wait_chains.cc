@@ -21,7 +21,7 @@ class WaitChains {
   void Follow() {
     for (Rank rank = 0; rank < f_.members.ranks(); ++rank) {
       RankWait wait = WaitOf(rank);
-      if (wait.does != "computes" && wait.does != "done") wait.root = RootOf(rank);
+      if (!Works(wait) && wait.does != "done") wait.root = RootOf(rank);
       waits_.ranks.push_back(std::move(wait));
     }
   }
@@ -43,6 +43,7 @@ class WaitChains {
     return f_.silences[&MemberOf(rank) - f_.members.all().data()];
   }
   bool IsReached(Rank rank) const { return !SilenceOf(rank).silent && SilenceOf(rank).broken.empty(); }
+  // Returns true if the job, which may come from a report, is one that the rank has in hand.
   bool Holds(Rank rank, const Job& job) const { return f_.queue.IsInHand(rank, job); }
 
   // Returns the job that the idle rank starts next: the first that it has in hand, or else is granted next.
@@ -88,7 +89,7 @@ class WaitChains {
       wait.does = "computes";
       wait.job = seen.running->job;
       wait.for_ns = seen.running->age_ns + since_report;
-    } else if (seen.joint.has_value() && !f_.queue.IsDone(seen.joint->job)) {
+    } else if (seen.joint.has_value() && Holds(rank, seen.joint->job)) {
       wait.does = "collective";
       wait.job = seen.joint->job;
       wait.for_ns = seen.joint->age_ns + since_report;
@@ -98,10 +99,34 @@ class WaitChains {
       wait.for_ns = IdleFor(rank);
     }
     if (!wait.job.has_value() || wait.does == "computes") return wait;
-    Missing missing = MissingOf(*wait.job);
-    wait.missing = std::move(missing.first);
+    const Missing missing = MissingOf(*wait.job);
+    wait.missing = missing.first;
     wait.further = std::max(0, missing.count - 1);
+    if (wait.does == "waits" && missing.count == 0 && Begins(rank, *wait.job)) {
+      wait.does = "begins";
+      wait.for_ns = ReadyFor(rank, *wait.job);
+    }
     return wait;
+  }
+  static bool Works(const RankWait& wait) { return wait.does == "computes" || wait.does == "begins"; }
+
+  // Return, for a job whose inputs are all made, for how long it could have been begun, whether its rank may
+  // be about to, and the rank of an input whose process is not reached, so that it may not have been sent.
+  int64_t ReadyFor(Rank rank, const Job& job) const {
+    return f_.now - std::max({f_.running_since_ns, f_.times.Of(job).ready_ns, f_.seen.Of(rank).ended_ns});
+  }
+  bool Begins(Rank rank, const Job& job) const {
+    return Holds(rank, job) && ReadyFor(rank, job) < kStartsNs && MemberOf(rank).stalled.empty() &&
+           !UnreachedMaker(job).has_value();
+  }
+  std::optional<Rank> UnreachedMaker(const Job& job) const {
+    Edges edges;
+    f_.graph.Predecessors(job, &edges);
+    for (const Edge& edge : edges) {
+      if (edge.from.step < f_.graph.first_step()) continue;
+      if (const Rank from = f_.graph.RankOf(edge.from); !IsReached(from)) return from;
+    }
+    return std::nullopt;
   }
 
   // Follows the chain from the rank until it ends, or comes to a place whose root is known. Returns the index
@@ -118,7 +143,7 @@ class WaitChains {
       }
       passed.push_back(*at);
       const RankWait wait = WaitOf(at->rank);
-      const bool ends = !IsReached(at->rank) || wait.does == "computes";
+      const bool ends = !IsReached(at->rank) || Works(wait);
       const std::optional<Place> next = ends ? std::nullopt : NextPlace(*at, wait);
       if (!next.has_value()) root = Add(RootHere(*at, wait));
       at = next;
@@ -175,6 +200,10 @@ class WaitChains {
                       absl::StrCat(rank, " has computed ", JobName(*wait.job), " for ", Seconds(wait.for_ns),
                                    ", on ", MemberOf(at.rank).label));
     }
+    if (wait.does == "begins") {
+      return RootWith("job", at.rank, wait.job, wait.for_ns,
+                      absl::StrCat(rank, " begins ", JobName(*wait.job), " on ", MemberOf(at.rank).label));
+    }
     const bool holds_wanted = at.wanted.has_value() && Holds(at.rank, *at.wanted);
     const std::optional<Job>& job = holds_wanted ? at.wanted : wait.job;
     if (!job.has_value()) return RootWith("unknown", at.rank, job, 0, absl::StrCat(rank, " has no job left"));
@@ -200,23 +229,13 @@ class WaitChains {
 
   // The rank has the job in hand, and all of its inputs are made.
   WaitRoot RootOfReady(Rank rank, const Job& job) const {
-    Edges edges;
-    f_.graph.Predecessors(job, &edges);
-    for (const Edge& edge : edges) {
-      const Rank from = f_.graph.RankOf(edge.from);
-      if (edge.from.step >= f_.graph.first_step() && !IsReached(from)) return UnreachedRoot(from);
-    }
-    const int64_t ready =
-        std::max({f_.running_since_ns, f_.times.Of(job).ready_ns, f_.seen.Of(rank).ended_ns});
-    const int64_t since = f_.now - ready;
+    if (const std::optional<Rank> maker = UnreachedMaker(job)) return UnreachedRoot(*maker);
+    const int64_t since = ReadyFor(rank, job);
     const std::string what = absl::StrCat("rank ", rank, " has waited for ", Seconds(since), " to start ",
                                           JobName(job), ", whose inputs are all made");
     if (const std::string& stalled = MemberOf(rank).stalled; !stalled.empty())
       return RootWith("link", rank, job, since,
                       absl::StrCat(what, "; ", MemberOf(rank).label, ": ", stalled));
-    if (since < kStartsNs)
-      return RootWith("job", rank, job, since,
-                      absl::StrCat("rank ", rank, " begins ", JobName(job), " on ", MemberOf(rank).label));
     const std::string& cause = f_.seen.Of(rank).idle_cause;
     const auto held_by = [&](absl::string_view kind, absl::string_view why) {
       return RootWith(kind, rank, job, since, absl::StrCat(what, "; ", why));

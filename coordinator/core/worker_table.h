@@ -92,9 +92,6 @@ class WorkerTable {
   const Worker* Find(SessionId session) const;
   Worker* FindByName(const std::string& name);
   Worker* FindByProcess(int32_t process);
-  const Worker* FindByProcess(int32_t process) const {
-    return const_cast<WorkerTable*>(this)->FindByProcess(process);
-  }
   Worker* FindByPid(int64_t pid);
   // Returns the worker of that name, else the one whose process has the number; null for none.
   Worker* FindNamed(const std::string& text);

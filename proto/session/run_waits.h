@@ -28,8 +28,8 @@ struct MissingInput {
 struct RankWait {
   Rank rank = 0;
   int32_t process = 0;  // number of the rank's process
-  // computes, collective (it has begun one), waits, silent (its process), broken (the session of its
-  // process), or done (it has no job left).
+  // computes, begins (a job that it can compute, and is in no report yet), collective (it has begun one),
+  // waits, silent (its process), broken (the session of its process), or done (it has no job left).
   std::string does;
   std::optional<Job> job;  // job that it computes, is in, or waits to start
   int64_t for_ns = 0;      // how long it has done so

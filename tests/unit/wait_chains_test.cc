@@ -236,6 +236,9 @@ TEST(WaitChains, JobThatBecameReadyJustNow_IsAboutToBegin) {
   run.Run(0, 0);
   run.End(0, run.First(0), 29 * kSecond);
   EXPECT_THAT(Roots(run.Ask()), ElementsAre("job: rank 1 begins F s1 m0 t0 on p1"));
+  EXPECT_THAT(Lines(run.Ask()),
+              ElementsAre("0 waits B s0 m0 t0 for 1 <- input_gradient of B s1 m0 t0 of 1 => 0",
+                          "1 begins F s1 m0 t0 for 1"));
 }
 
 TEST(WaitChains, HeldForACheckpoint_SaysForWhich) {
@@ -273,6 +276,17 @@ TEST(WaitChains, ReportOlderThanTheEndOfItsJob_DoesNotCount) {
   EXPECT_EQ(run.Ask().ranks[0].does, "computes");
   run.End(0, job);
   EXPECT_EQ(run.Ask().ranks[0].does, "waits");
+}
+
+TEST(WaitChains, ReportOfJobsThatTheRankHasNot_ChangesNothing) {
+  StandingRun run("gpipe", 2, 2);
+  run.Run(1, 0);
+  const std::vector<std::string> before = Lines(run.Ask());
+  for (const Job& job : {Job::Compute(0, 9, 0, JobKind::kForward), Job::Compute(-1, 1, 0, JobKind::kForward),
+                         Job::Reduce(0, 1, 7), Job::Compute(4, 1, 0, JobKind::kForward)}) {
+    run.Report(1, {1, {}, {{1, job, kSecond}}, {{1, job, kSecond, 1}}});
+    EXPECT_EQ(Lines(run.Ask()), before) << Describe(job);
+  }
 }
 
 TEST(WaitChains, AnyRankOfAnyFamilyFallsSilent_EveryOtherRankWaitsForIt) {
