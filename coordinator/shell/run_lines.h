@@ -14,11 +14,16 @@
 
 namespace weft {
 
+// A line about a run, without a time. `routine` as in RunLogLine.
+struct RunLine {
+  LogEntry entry;
+  bool routine = false;
+};
+
 class RunLines {
  public:
-  // Returns lines for what differs from the run as it was last reported; none where only its figures do. They
-  // have no time.
-  std::vector<LogEntry> Of(const RunInfo& run);
+  // Returns lines for what differs from the run as it was last reported; none where only its figures do.
+  std::vector<RunLine> Of(const RunInfo& run);
 
  private:
   struct Told {
@@ -30,6 +35,7 @@ class RunLines {
 
 LogEntry LineOf(const WorkerChange& change);
 LogEntry LineOf(const SlowJob& slow);
+LogEntry LineOf(const Replanned& replanned);
 
 }  // namespace weft
 

@@ -268,7 +268,7 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.replanned) observer.replanned(r);
   }
   for (const RunInfo& r : effects.runs) {
-    for (LogEntry& entry : lines_.Of(r)) Log(r.id, std::move(entry));
+    for (RunLine& line : lines_.Of(r)) Log(r.id, std::move(line.entry), line.routine);
     replanner_.Hear(r);
     if (observer.run) observer.run(r);
     Tell(r.id, r);
@@ -318,11 +318,12 @@ void ServerLoop::TellLog(const Effects& effects) {
     if (w.run != 0) Log(w.run, LineOf(w));
   }
   for (const SlowJob& s : effects.slow_jobs) Log(s.run, LineOf(s));
+  for (const Replanned& r : effects.replanned) Log(r.run, LineOf(r));
 }
 
-void ServerLoop::Log(uint64_t run, LogEntry entry) {
+void ServerLoop::Log(uint64_t run, LogEntry entry, bool routine) {
   entry.unix_ns = MonotonicNow() + unix_minus_monotonic_;
-  TellLog(RunLogLine{run, 0, -1, "coordinator", {}, std::move(entry)});
+  TellLog(RunLogLine{run, 0, -1, "coordinator", {}, std::move(entry), routine});
 }
 
 void ServerLoop::TellLog(RunLogLine line) {
@@ -337,6 +338,11 @@ void ServerLoop::TellLog(RunLogLine line) {
 RunLogPart ServerLoop::LogOf(uint64_t run, uint64_t after, Rank rank) const {
   const auto found = logs_.find(run);
   return found == logs_.end() ? RunLogPart() : found->second.After(after, rank);
+}
+
+RunLogPart ServerLoop::EventsOf(uint64_t run) const {
+  const auto found = logs_.find(run);
+  return found == logs_.end() ? RunLogPart() : found->second.Events();
 }
 
 void ServerLoop::Tell(uint64_t run, const RunEvent& event) {

@@ -82,10 +82,12 @@ class ServerLoop {
   bool settled() const { return held_.empty() && sessions_.settled(); }
   // Returns the heartbeat. Any thread.
   const Heartbeat& heart() const { return heart_; }
-  // Adds a line of the coordinator to a run's log. Loop's thread.
-  void Log(uint64_t run, LogEntry entry);
+  // Adds a line of the coordinator to a run's log; `routine` as in RunLogLine. Loop's thread.
+  void Log(uint64_t run, LogEntry entry, bool routine = false);
   // Returns lines of a run's log, which is empty for a run that nothing was said about.
   RunLogPart LogOf(uint64_t run, uint64_t after, Rank rank) const;
+  // Returns the events of a run: the last lines of the coordinator in its log.
+  RunLogPart EventsOf(uint64_t run) const;
   // Returns what tells these logs from those of a coordinator that was started again.
   uint64_t log_id() const { return log_id_; }
   // Hears every event of a run; called with nothing after it was removed.

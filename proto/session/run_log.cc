@@ -17,6 +17,11 @@ std::string RunLogText(const RunLogLine& line) {
 const RunLogLine& RunLog::Add(RunLogLine line) {
   line.number = ++last_;
   bytes_ += line.entry.text.size();
+  if (line.process < 0) {
+    if (line.routine && !events_.empty() && events_.back().routine) events_.pop_back();
+    events_.push_back(line);
+    if (events_.size() > kMostEvents) events_.pop_front();
+  }
   lines_.push_back(std::move(line));
   while (lines_.size() > 1 && (lines_.size() > kMostLines || bytes_ > kMostBytes)) {
     bytes_ -= lines_.front().entry.text.size();
@@ -43,6 +48,13 @@ RunLogPart RunLog::After(uint64_t number, Rank rank) const {
     }
     part.lines.push_back(line);
   }
+  return part;
+}
+
+RunLogPart RunLog::Events() const {
+  RunLogPart part;
+  part.lines.assign(events_.begin(), events_.end());
+  part.last = last_;
   return part;
 }
 

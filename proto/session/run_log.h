@@ -33,6 +33,9 @@ struct RunLogLine {
   std::string writer;       // "coordinator", or the process's label
   std::vector<Rank> ranks;  // ranks of the process when it wrote the line
   LogEntry entry;
+  // True for what comes again and again, as checkpoints: of several in a row only the last is an event. Not
+  // on the wire.
+  bool routine = false;
 
   friend bool operator==(const RunLogLine&, const RunLogLine&) = default;
 };
@@ -59,14 +62,18 @@ class RunLog {
   static constexpr size_t kMostLines = 2000;
   static constexpr size_t kMostBytes = size_t{1} << 20;    // of texts
   static constexpr size_t kPartBytes = size_t{256} << 10;  // likewise, of a part
+  static constexpr size_t kMostEvents = 64;
 
   // Numbers the line and keeps it. Returns it as it is kept.
   const RunLogLine& Add(RunLogLine line);
   // Returns lines behind that of the number, as many as a part may have. `ended` is the caller's to say.
   RunLogPart After(uint64_t number, Rank rank = -1) const;
+  // Returns the last lines of the coordinator, which those of workers do not push out.
+  RunLogPart Events() const;
 
  private:
   std::deque<RunLogLine> lines_;
+  std::deque<RunLogLine> events_;  // the last lines of the coordinator
   size_t bytes_ = 0;
   uint64_t last_ = 0;
 };

@@ -12,10 +12,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<std::string> Texts(const std::vector<LogEntry>& lines) {
+std::vector<std::string> Texts(const std::vector<RunLine>& lines) {
   std::vector<std::string> texts;
-  for (const LogEntry& line : lines)
-    texts.push_back(std::string(LogSeverityName(line.severity)) + " " + line.text);
+  for (const RunLine& line : lines)
+    texts.push_back(std::string(LogSeverityName(line.entry.severity)) + " " + line.entry.text);
   return texts;
 }
 
@@ -43,6 +43,20 @@ TEST(RunLines, Changes_HaveALineEachAndFiguresNone) {
   EXPECT_THAT(Texts(lines.Of(run)), ElementsAre("warning run 3 (tiny): no space"));
   run.state = RunState::kFailed;
   EXPECT_THAT(Texts(lines.Of(run)), ElementsAre("warning run 3 (tiny) has failed: process 1 was lost"));
+}
+
+TEST(RunLines, RunThatPrepares_SaysOnWhichWorkers) {
+  RunLines lines;
+  RunInfo run;
+  run.id = 3;
+  run.name = "tiny";
+  EXPECT_THAT(Texts(lines.Of(run)), ElementsAre("info run 3 (tiny) was submitted"));
+  run.state = RunState::kPreparing;
+  for (int i = 0; i < 6; ++i) run.members.push_back("process " + std::to_string(i));
+  EXPECT_THAT(Texts(lines.Of(run)), ElementsAre("info run 3 (tiny) is preparing on process 0, process 1, "
+                                                "process 2, process 3 and 2 more"));
+  run.members.resize(1);
+  EXPECT_THAT(Texts(lines.Of(run)), ElementsAre("info run 3 (tiny) is preparing on process 0"));
 }
 
 TEST(RunLines, WorkerThatIsLost_IsAWarning) {

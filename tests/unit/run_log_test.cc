@@ -43,6 +43,28 @@ TEST(RunLog, AskedAgainBehindTheLast_GivesEachLineOnce) {
   EXPECT_FALSE(next.more);
 }
 
+TEST(RunLog, Events_AreTheLastOfTheCoordinatorWhateverWorkersSay) {
+  RunLog log;
+  for (size_t i = 0; i < RunLog::kMostEvents + 1; ++i) log.Add(Line("event " + std::to_string(i)));
+  for (size_t i = 0; i < RunLog::kMostLines; ++i) log.Add(Line("noise", 1, {0}));
+  const RunLogPart events = log.Events();
+  ASSERT_EQ(events.lines.size(), RunLog::kMostEvents);
+  EXPECT_EQ(events.lines.front().entry.text, "event 1");
+  EXPECT_EQ(events.lines.back().entry.text, "event 64");
+  EXPECT_THAT(Texts(log.After(0)), ::testing::Each("noise"));
+}
+
+TEST(RunLog, RoutineEventsInARow_AreTheLastOfThem) {
+  RunLog log;
+  for (const char* text : {"begins", "saved 1", "saved 2", "lost", "saved 3", "saved 4"}) {
+    RunLogLine line = Line(text);
+    line.routine = line.entry.text.find("saved") == 0;
+    log.Add(line);
+  }
+  EXPECT_THAT(Texts(log.Events()), ElementsAre("begins", "saved 2", "lost", "saved 4"));
+  EXPECT_EQ(log.After(0).lines.size(), 6u);
+}
+
 TEST(RunLog, OfARank_HasItsProcessAndTheCoordinator) {
   RunLog log;
   log.Add(Line("of all"));
