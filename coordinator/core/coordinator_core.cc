@@ -179,7 +179,7 @@ void CoordinatorCore::On(AskSpans& e) {
 absl::StatusOr<WorkerInfo> CoordinatorCore::GetWorker(int64_t now, const std::string& worker) const {
   const Worker* found = sessions_.workers().FindNamed(worker);
   if (found == nullptr) return UnknownWorker(worker);
-  return WorkerSessions::Describe(*found, now);
+  return sessions_.Describe(*found, now);
 }
 
 void CoordinatorCore::On(StopAll& e) {

@@ -78,6 +78,8 @@ class CoordinatorCore {
   // Returns the worker of that name, or whose process has that number.
   absl::StatusOr<WorkerInfo> GetWorker(int64_t now, const std::string& worker) const;
   Probe probe() const;
+  const RunTable& runs() const { return runs_; }
+  const WorkerSessions& sessions() const { return sessions_; }
 
  private:
   void On(SubmitRun& e);

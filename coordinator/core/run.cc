@@ -218,6 +218,7 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
   // The last figures of a process came with Finished; it frees its memory since then.
   RunMember& member = *present_.members().Find(from);
   if (member.finished) return;
+  if (attempt() != nullptr) attempt()->See(out.now, member, m);
   progress_.Take(out, from, m.ranks);
   if (info_.state != RunState::kRunning || blaming()) return;
   const std::string hangs =

@@ -75,6 +75,7 @@ class Run {
   const RunMembers& members() const { return present_.members(); }
   const RunCopies& copies() const { return present_.copies(); }
   const WorkQueue* queue() const { return attempt() == nullptr ? nullptr : &attempt()->queue(); }
+  const PresentAttempt& present() const { return present_; }
   // Reports the run's state, and has it stored.
   void Announce(StepEffects& out) const { progress_.Announce(out); }
 

@@ -17,6 +17,7 @@ RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduct
       info_(info),
       queue_(plan_, back == nullptr ? plan_->first_step : back->ended()),
       times_(plan_->graph, queue_.steps_done()),
+      seen_(plan_->ranks()),
       joint_operations_(plan_->graph.joint_order()),
       told_{info->id, members.epoch(), queue_.steps_done()} {
   if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
@@ -137,6 +138,7 @@ std::string RunAttempt::Complete(StepEffects& out, Completions* m) {
     ++kept;
   }
   m->jobs.resize(kept);
+  if (kept > 0) seen_.Ended(out.now, m->rank);
   return "";
 }
 

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_times.h"
 #include "coordinator/core/joint_operation_watch.h"
+#include "coordinator/core/rank_watch.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_copies.h"
@@ -71,6 +72,11 @@ class RunAttempt {
   bool EndSteps(StepEffects& out);
   // Returns when jobs were claimed and ended.
   const JobTimes& times() const { return times_; }
+  // Takes what the member's process says of the work of its ranks, and returns what all said last.
+  void See(int64_t now, const RunMember& member, const Report& report) {
+    seen_.Take(now, members_.RanksOf(member), report);
+  }
+  const RankWatch& seen() const { return seen_; }
   // Returns those that the member's ranks have in hand, of the jobs that its process says it runs.
   std::vector<RunningJob> InHand(const RunMember& member, const std::vector<RunningJob>& running) const;
   // Takes the collectives that the member's devices have begun. Returns a sentence about one that hangs; ""
@@ -120,6 +126,7 @@ class RunAttempt {
   RunInfo* const info_;
   WorkQueue queue_;
   JobTimes times_;
+  RankWatch seen_;
   JointOperationWatch joint_operations_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat

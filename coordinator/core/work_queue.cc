@@ -211,16 +211,35 @@ void WorkQueue::TakeEndedSteps(std::vector<EndedStep>* steps) {
   ended_.clear();
 }
 
-std::vector<Job> WorkQueue::InHand(Rank rank) const {
+std::vector<Job> WorkQueue::InHand(Rank rank, size_t most) const {
   std::vector<Job> jobs;
   const RankState& r = ranks_[rank];
   for (int32_t number = steps_done(); number < reached_end() && !r.order.empty(); ++number) {
     const StepProgress::Step& step = progress_.At(number);
     for (const int32_t index : r.order[progress_.jobs().PhaseOf(number)]) {
+      if (jobs.size() == most) return jobs;
       if (step.state[index] == kClaimed) jobs.push_back(progress_.jobs().JobOf(MakeJobId(number, index)));
     }
   }
   return jobs;
+}
+
+bool WorkQueue::IsInHand(Rank rank, const Job& job) const {
+  const int index = IndexOrNone(job);
+  return index >= 0 && job.step >= steps_done() && StateAt(job) == kClaimed &&
+         progress_.jobs().RankOf(MakeJobId(job.step, index)) == rank;
+}
+
+std::optional<Job> WorkQueue::NextOf(Rank rank) const {
+  const RankState& r = ranks_[rank];
+  const JobTable& table = progress_.jobs();
+  size_t position = r.step < steps_done() ? 0 : r.position;
+  const int32_t first = std::max(r.step, steps_done());
+  for (int32_t step = first; step < std::min(plan_->steps, first + table.period()); ++step, position = 0) {
+    const std::vector<int32_t>& order = r.order[table.PhaseOf(step)];
+    if (position < order.size()) return table.JobOf(MakeJobId(step, order[position]));
+  }
+  return std::nullopt;
 }
 
 std::vector<WorkQueue::Awaited> WorkQueue::AwaitedJobs(size_t most) const {

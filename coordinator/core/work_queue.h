@@ -85,8 +85,18 @@ class WorkQueue {
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
 
-  // Returns the jobs that are granted to the rank and not done, in claim order.
-  std::vector<Job> InHand(Rank rank) const;
+  // Returns the jobs that are granted to the rank and not done, in claim order: the first `most`.
+  std::vector<Job> InHand(Rank rank, size_t most = SIZE_MAX) const;
+  bool IsInHand(Rank rank, const Job& job) const;
+  // Returns true if the job is done; `job` must be one of the attempt.
+  bool IsDone(const Job& job) const { return job.step < steps_done() || StateAt(job) == kDone; }
+  // Returns true if all predecessors of a job of a step that has been reached are done.
+  bool IsReady(const Job& job) const {
+    return progress_.At(job.step).missing[plan_->graph.IndexOf(job)] == 0;
+  }
+  // Returns the job that the rank is granted next, once credit, window and hold let it; nothing behind the
+  // last.
+  std::optional<Job> NextOf(Rank rank) const;
 
   // A job that everything waits for: its predecessors are all done, and it is not. AwaitedJobs returns at
   // most one for each rank, oldest step first.
@@ -118,6 +128,11 @@ class WorkQueue {
   int64_t JobsBefore(const RankState& rank, int32_t end) const;
   void Claim(RankState& rank, size_t most, std::vector<Job>* jobs);
   int IndexOrNone(const Job& job) const;
+  // Returns the state of a job of a step that has not been retired.
+  uint8_t StateAt(const Job& job) const {
+    if (job.step >= reached_end()) return kWaiting;
+    return progress_.At(job.step).state[plan_->graph.IndexOf(job)];
+  }
   Report& ReportOf(int32_t step) { return reports_[step - steps_done()]; }
   // The steps that have been reached and not retired are [steps_done, reached_end).
   int32_t reached_end() const { return steps_done() + static_cast<int32_t>(reports_.size()); }

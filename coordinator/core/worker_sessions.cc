@@ -191,12 +191,17 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
 
 // ---- questions
 
-WorkerInfo WorkerSessions::Describe(const Worker& w, int64_t now) {
-  const char* const state = w.broken     ? "broken"
-                            : w.leaving  ? "leaving"
-                            : w.ending() ? "ending"
-                            : w.free()   ? "free"
-                                         : "busy";
+bool WorkerSessions::IsSilent(const Worker& worker, int64_t now) const {
+  return worker.serves() && runs_.IsRunning(worker.run) && now - worker.heard_ns >= kSoonAfter;
+}
+
+WorkerInfo WorkerSessions::Describe(const Worker& w, int64_t now) const {
+  const char* const state = w.broken           ? "broken"
+                            : IsSilent(w, now) ? "silent"
+                            : w.leaving        ? "leaving"
+                            : w.ending()       ? "ending"
+                            : w.free()         ? "free"
+                                               : "busy";
   return {w.process, w.hello.worker, w.hello.host,     w.hello.pid,  w.hello.device,
           state,     w.run,          now - w.heard_ns, w.hello.pool, std::string(w.node())};
 }

@@ -76,7 +76,9 @@ class WorkerSessions {
   // late. Returns the reason if the worker is to be removed as lost.
   std::optional<std::string> Overdue(StepEffects& out, Worker& worker);
 
-  static WorkerInfo Describe(const Worker& w, int64_t now);
+  // Returns true if the worker has said nothing for longer than workers of a running run should.
+  bool IsSilent(const Worker& worker, int64_t now) const;
+  WorkerInfo Describe(const Worker& w, int64_t now) const;
   std::vector<WorkerInfo> List(int64_t now) const;  // by process number
   void Count(Probe* probe) const;
 

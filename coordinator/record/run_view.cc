@@ -318,8 +318,8 @@ TextCells WorkersCells(const std::vector<WorkerInfo>& workers) {
       std::any_of(workers.begin(), workers.end(), [](const WorkerInfo& w) { return !w.pool.empty(); });
   if (pools) cells.header.push_back("pool");
   for (const WorkerInfo& w : workers) {
-    cells.rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device, w.state,
-                          w.run == 0 ? "-" : absl::StrCat(w.run)});
+    cells.rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device,
+                          WorkerStateText(w), w.run == 0 ? "-" : absl::StrCat(w.run)});
     if (pools) cells.rows.back().push_back(w.pool.empty() ? "-" : w.pool);
   }
   return cells;

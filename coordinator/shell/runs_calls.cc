@@ -6,6 +6,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/plain_text.h"
+#include "coordinator/core/present_work.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
@@ -110,10 +111,16 @@ void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) 
 }
 
 void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
-  for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
+  for (const WorkerInfo& w : ListWorkersWithJobs(loop->core(), MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
   call->Finish(absl::OkStatus());
+}
+
+void Waits(ServerLoop* loop, UnaryCall<v1::WaitsRequest, v1::WaitsResponse>* call) {
+  const absl::StatusOr<RunWaits> waits = WaitsOf(loop->core(), MonotonicNow(), call->request.run());
+  if (waits.ok()) wire::Encode(*waits, &call->response);
+  loop->WhenDurable([call, status = waits.status()] { call->Finish(status); });
 }
 
 void Logs(ServerLoop* loop, UnaryCall<v1::LogsRequest, v1::LogsResponse>* call) {
@@ -123,7 +130,9 @@ void Logs(ServerLoop* loop, UnaryCall<v1::LogsRequest, v1::LogsResponse>* call) 
     if (!run.ok()) return call->Finish(run.status());
     const Rank rank =
         request.has_rank() ? static_cast<Rank>(std::min<uint32_t>(request.rank(), kMaxRanks)) : -1;
-    RunLogPart part = loop->LogOf(request.run(), request.log() == loop->log_id() ? request.after() : 0, rank);
+    const uint64_t after = request.log() == loop->log_id() ? request.after() : 0;
+    RunLogPart part =
+        request.events() ? loop->EventsOf(request.run()) : loop->LogOf(request.run(), after, rank);
     part.ended = IsFinal(run->state);
     wire::Encode(part, &call->response);
     call->response.set_log(loop->log_id());
@@ -294,6 +303,8 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
   UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
       context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
   UnaryCall<v1::LogsRequest, v1::LogsResponse>::Accept(context, &v1::Runs::AsyncService::RequestLogs, Logs);
+  UnaryCall<v1::WaitsRequest, v1::WaitsResponse>::Accept(context, &v1::Runs::AsyncService::RequestWaits,
+                                                         Waits);
   WatchCall::Accept(context);
 }
 

@@ -1,5 +1,5 @@
 // Serves the run API's calls at the coordinator: Submit, Get, List, Watch, Cancel,
-// Move, Drain, ListWorkers, Logs.
+// Move, Drain, ListWorkers, Logs, Waits.
 //
 // Each waits on the loop's completion queue and answers from the core's state; proto/weft/v1/runs.proto lists
 // the possible errors of each.

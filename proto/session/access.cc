@@ -102,6 +102,7 @@ const std::vector<MethodAccess>& AccessTable() {
       {"/weft.v1.Runs/Watch", {kAdmin, kSubmitter, kViewer}},
       {"/weft.v1.Runs/Logs", {kAdmin, kSubmitter, kViewer}},
       {"/weft.v1.Runs/Trace", {kAdmin, kSubmitter, kViewer}},
+      {"/weft.v1.Runs/Waits", {kAdmin, kSubmitter, kViewer}},
       {"/weft.v1.Runs/ListWorkers", {kAdmin, kSubmitter, kViewer}},
       {"/weft.v1.Runs/Move", {kAdmin}},
       {"/weft.v1.Runs/Drain", {kAdmin}},

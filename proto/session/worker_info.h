@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "schedules/job.h"
 
 namespace weft {
 
@@ -15,17 +17,33 @@ struct WorkerInfo {
   std::string host;
   int64_t pid = 0;
   std::string device;  // kind of its device: "cpu", "cuda"
-  std::string state;   // free, busy, ending (an aborted run), leaving, or broken: its session may come back
-  uint64_t run = 0;    // run that it serves; 0 for none
+  // free, busy, silent (in a run, and it does not report), ending (an aborted run), leaving, or broken: its
+  // session may come back
+  std::string state;
+  uint64_t run = 0;       // run that it serves; 0 for none
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
   std::string pool = {};  // "" for none
   std::string node = {};  // machine that it is on
+
+  // A job that a rank computes, or can start at any moment.
+  struct JobInHand {
+    Rank rank = 0;
+    Job job;
+    int64_t age_ns = 0;  // how long it has been computed; 0: less than half a second, or not at all
+    friend bool operator==(const JobInHand&, const JobInHand&) = default;
+  };
+  std::vector<JobInHand> jobs = {};  // by rank
 };
 
 // Returns "process 2 (weft-worker-2, pid 4711 on host a)", as in RunInfo::members.
 inline std::string WorkerLabel(int32_t process, const std::string& name, int64_t pid,
                                const std::string& host) {
   return absl::StrCat("process ", process, " (", name, ", pid ", pid, " on host ", host, ")");
+}
+// Returns the state, with the seconds of a silent or broken worker's silence: "silent 12 s".
+inline std::string WorkerStateText(const WorkerInfo& worker) {
+  const bool is_silent = worker.state == "silent" || worker.state == "broken";
+  return is_silent ? absl::StrCat(worker.state, " ", worker.silent_ns / 1'000'000'000, " s") : worker.state;
 }
 inline std::string WorkerLabel(const WorkerInfo& worker) {
   return WorkerLabel(worker.process, worker.name, worker.pid, worker.host);

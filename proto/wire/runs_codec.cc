@@ -220,13 +220,20 @@ void Encode(const WorkerInfo& worker, v1::Worker* out) {
   out->set_silent_ns(worker.silent_ns);
   out->set_pool(worker.pool);
   out->set_node(PlainText(worker.node, kMaxTextBytes));
+  for (const WorkerInfo::JobInHand& in_hand : worker.jobs) {
+    v1::JobInHand* o = out->add_jobs();
+    o->set_rank(static_cast<uint32_t>(in_hand.rank));
+    Encode(in_hand.job, o->mutable_job());
+    o->set_age_ns(in_hand.age_ns);
+  }
 }
 
 absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("worker.process", in.process(), kMaxProcesses));
   WEFT_WIRE_RETURN_IF_ERROR(CheckName("worker.name", in.name()));
   WEFT_WIRE_RETURN_IF_ERROR(CheckName("worker.state", in.state()));
-  return WorkerInfo{static_cast<int32_t>(in.process()),
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of worker.jobs", in.jobs_size(), kMaxRanks));
+  WorkerInfo worker{static_cast<int32_t>(in.process()),
                     in.name(),
                     PlainText(in.host(), kMaxTextBytes),
                     in.pid(),
@@ -236,6 +243,13 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
                     in.silent_ns(),
                     CleanText(in.pool(), kMaxTextBytes),
                     PlainText(in.node().empty() ? in.host() : in.node(), kMaxTextBytes)};
+  for (const v1::JobInHand& in_hand : in.jobs()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("jobs.rank", in_hand.rank(), kMaxRanks));
+    const absl::StatusOr<Job> job = Decode(in_hand.job());
+    if (!job.ok()) return job.status();
+    worker.jobs.push_back({static_cast<Rank>(in_hand.rank()), *job, in_hand.age_ns()});
+  }
+  return worker;
 }
 
 void Encode(const RunLogPart& part, v1::LogsResponse* out) {

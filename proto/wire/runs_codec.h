@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "proto/session/run_info.h"
 #include "proto/session/run_log.h"
+#include "proto/session/run_waits.h"
 #include "proto/session/worker_info.h"
 #include "weft/v1/runs.pb.h"
 
@@ -54,6 +55,12 @@ absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in);
 // A decoded line has no run.
 void Encode(const RunLogPart& part, v1::LogsResponse* out);
 absl::StatusOr<RunLogPart> Decode(const v1::LogsResponse& in);
+
+void Encode(const RunWaits& waits, v1::WaitsResponse* out);
+absl::StatusOr<RunWaits> Decode(const v1::WaitsResponse& in);
+
+void Encode(const Job& job, v1::Job* out);
+absl::StatusOr<Job> Decode(const v1::Job& in);
 
 void Encode(const StepDone& step, v1::Step* out);
 absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in);

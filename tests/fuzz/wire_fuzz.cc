@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0 || size > (1 << 20)) return 0;
   const uint8_t* const bytes = data + 1;
   const int rest = static_cast<int>(size) - 1;
-  switch (data[0] % 8) {
+  switch (data[0] % 9) {
     case 0:
       TryPacket<FromWorker, v1::WorkerMessage, v1::WorkerPayload>(bytes, rest);
       break;
@@ -80,8 +80,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 6:
       TryAnswer<v1::RunEvent>(bytes, rest);
       break;
-    default:
+    case 7:
       TryRequest<v1::LogsResponse>(bytes, rest);
+      break;
+    default:
+      TryRequest<v1::WaitsResponse>(bytes, rest);
       break;
   }
   return 0;

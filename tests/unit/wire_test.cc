@@ -267,6 +267,52 @@ TEST(RunsCodec, PartOfALog_RoundTrip_IsEqual) {
   EXPECT_TRUE(back->more && back->ended);
 }
 
+RunWaits SomeWaits() {
+  RunWaits waits{3, "tiny", RunState::kRunning, "", 5};
+  const Job job = Job::Compute(4, 1, 0, JobKind::kForward);
+  waits.roots = {{"silent", -1, 1, std::nullopt, 9, "process 1 (w) has said nothing for 9 s"},
+                 {"job", 2, 2, Job::Reduce(4, 1, 3), 7, "rank 2 computes"}};
+  waits.ranks = {{0, 0, "waits", job, 5, MissingInput{TensorKind::kActivation, job, 1}, 1, 0},
+                 {1, 1, "silent", std::nullopt, 9, std::nullopt, 0, 0},
+                 {2, 2, "computes", Job::Reduce(4, 1, 3), 7}};
+  return waits;
+}
+
+TEST(RunsCodec, WaitsOfARun_RoundTrip_AreEqual) {
+  v1::WaitsResponse out;
+  wire::Encode(SomeWaits(), &out);
+  const auto back = wire::Decode(out);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, SomeWaits());
+}
+
+TEST(RunsCodec, WaitsOfAFaultyCoordinator_AreRefused) {
+  v1::WaitsResponse good;
+  wire::Encode(SomeWaits(), &good);
+  const auto refused = [&](const auto& change) {
+    v1::WaitsResponse bad = good;
+    change(bad);
+    return wire::Decode(bad).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_root(2); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_tensor("none"); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->mutable_job()->set_kind("sleep"); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_does("a\nb"); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_roots(0)->set_process(1 << 20); }));
+  EXPECT_TRUE(refused([](auto& w) { w.set_state(v1::RUN_STATE_UNSPECIFIED); }));
+}
+
+TEST(RunsCodec, WorkerWithJobs_RoundTrip_IsEqual) {
+  WorkerInfo worker{1, "w", "host", 42, "cpu", "silent", 3, 100};
+  worker.jobs = {{2, Job::Compute(4, 1, 0, JobKind::kForward), 900}, {3, Job::Update(4, 2, 1), 0}};
+  v1::Worker out;
+  wire::Encode(worker, &out);
+  const auto back = wire::Decode(out);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->jobs, worker.jobs);
+  EXPECT_EQ(back->state, "silent");
+}
+
 TEST(SessionCodec, GroupId_TooLong_IsRefused) {
   v1::WorkerPayload out;
   wire::Encode(FromWorker(GroupId{9, 5, 3, std::string(1 << 16, 'x')}), &out);

@@ -114,6 +114,20 @@ TEST_F(Sessions, SilentWorker_IsLostOnlyWhileItsRunRuns) {
   EXPECT_EQ(out.counts.workers_lost, 1u);
 }
 
+TEST_F(Sessions, WorkerThatDoesNotReport_IsSilentNotBusyWhileItsRunRuns) {
+  Worker& worker = Join(1, "a");
+  weft::Run& run = Prepare(worker);
+  const int64_t later = worker.heard_ns + 3 * kSecond;
+  EXPECT_EQ(sessions.Describe(worker, later).state, "busy") << "it prepares";
+  run.Take(out, 1, Prepared{run.id()});
+  EXPECT_EQ(sessions.Describe(worker, later - 1).state, "busy");
+  const WorkerInfo silent = sessions.Describe(worker, later);
+  EXPECT_EQ(silent.state, "silent");
+  EXPECT_EQ(WorkerStateText(silent), "silent 3 s");
+  sessions.Break(out, 1, "reset");
+  EXPECT_EQ(WorkerStateText(sessions.Describe(worker, later)), "broken 3 s");
+}
+
 TEST_F(Sessions, AbortedWorker_IsReportedLateOnceAndBackOnce) {
   Worker& worker = Join(1, "a");
   worker.run = 7;

@@ -1,0 +1,46 @@
+#include "coordinator/core/rank_watch.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+// Returns the key that has grown most; "" if none has.
+std::string MostGrown(const std::map<std::string, double>& before, const std::map<std::string, double>& now) {
+  std::string most;
+  double growth = 0;
+  for (const auto& [name, seconds] : now) {
+    const auto found = before.find(name);
+    const double grown = seconds - (found == before.end() ? 0 : found->second);
+    if (grown <= growth) continue;
+    growth = grown;
+    most = name;
+  }
+  return most;
+}
+
+}  // namespace
+
+void RankWatch::Take(int64_t now, const std::vector<Rank>& ranks, const Report& report) {
+  const auto is_its_own = [&](Rank rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  };
+  for (const Rank rank : ranks) {
+    seen_[rank].running.reset();
+    seen_[rank].joint.reset();
+    seen_[rank].reported_ns = now;
+  }
+  for (const RunningJob& running : report.running) {
+    if (is_its_own(running.rank)) seen_[running.rank].running = running;
+  }
+  for (const RunningJointOperation& joint : report.joint_operations) {
+    if (is_its_own(joint.rank)) seen_[joint.rank].joint = joint;
+  }
+  for (const RankReport& r : report.ranks) {
+    if (!is_its_own(r.rank)) continue;
+    seen_[r.rank].idle_cause = MostGrown(seen_[r.rank].idle_seconds, r.idle_seconds);
+    seen_[r.rank].idle_seconds = r.idle_seconds;
+  }
+}
+
+}  // namespace weft
