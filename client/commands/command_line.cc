@@ -760,7 +760,7 @@ CLI::App* AddWorkers(CLI::App& app, WorkersOptions& o) {
 
 CLI::App* AddTop(CLI::App& app, TopOptions& o) {
   CLI::App* sub = AddRunsCommand(
-      app, "top", "Show what each worker does: busy, idle by cause, memory by class", o.coordinator);
+      app, "top", "Show what each worker does: its job, busy, idle by cause, memory by class", o.coordinator);
   sub->add_flag("--once", o.once, "Show it once, of the time since the runs began");
   sub->add_option("--interval", o.interval, "Time between two looks; shares are of this time")
       ->check(CLI::Range(0.1, 3600.0))
@@ -809,8 +809,8 @@ CLI::App* AddSlurm(CLI::App& app, SlurmOptions& o) {
 }
 
 CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
-  CLI::App* sub =
-      AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
+  CLI::App* sub = AddRunsCommand(app, "describe", "Show a run: state, reason, events, what each rank does",
+                                 o.coordinator);
   AddRunNumber(*sub, o.run);
   sub->footer(
       Footer({{"weft describe 3", "run 3"}, {"weft describe 3 -o json", "with all figures of its ranks"}}));
@@ -851,9 +851,16 @@ CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
                       "times)")
           ->type_name("FILE");
   sub->add_flag("--own-times", o.own_times, "Plan by the run's own job times")->excludes(profile);
+  sub->add_flag(
+      "--now", o.now,
+      "Say what each rank of a coordinator's run does or waits for now (default where it stands still)");
+  sub->add_option("--rank", o.rank, "The same, of this rank and of those in its chain of waits")
+      ->check(CLI::Range(0, kMaxFlagRanks))
+      ->type_name("R");
   sub->footer(
       Footer({{"weft explain out/shakespeare", "largest differences first"},
-              {"weft explain 3", "of a coordinator's run, which may still go on"},
+              {"weft explain 3", "of a coordinator's run, which may still go on; why it stands still"},
+              {"weft explain 3 --rank 2", "what rank 2 waits for now, and what that waits for"},
               {"weft explain out/run --profile profile.json", "against times measured elsewhere"}},
              "The seconds add up to the difference of the measured and the planned makespan of the step."));
   return sub;

@@ -51,7 +51,7 @@ CoordinatorFacts FactsOfCoordinator(const CoordinatorOptions& options) {
   for (const WorkerInfo& worker : *workers) {
     ++facts.workers;
     if (worker.state == "free") ++facts.free_workers;
-    if (worker.state == "broken") ++facts.silent_workers;
+    if (worker.state == "silent" || worker.state == "broken") ++facts.silent_workers;
   }
   return facts;
 }

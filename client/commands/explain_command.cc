@@ -13,6 +13,7 @@
 #include "client/commands/found_trace.h"
 #include "client/commands/kept_plan.h"
 #include "client/files/predicted_run.h"
+#include "client/runs/waits_text.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "schedules/explain/explanation.h"
@@ -237,24 +238,61 @@ ExitCode ShowState(const ExplainOptions& options, const RunInfo& run) {
                                 run.reason.empty() ? "" : ": ", run.reason, "\n"));
 }
 
+bool AsksForWaits(const ExplainOptions& options) { return options.now || options.rank >= 0; }
+bool AsksForComparison(const ExplainOptions& options) {
+  return options.step >= 0 || !options.profile.empty() || options.own_times;
+}
+// Returns true for the answer of a coordinator that does not know the call.
+bool IsOlder(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
+}
+
+ExitCode ShowWaits(const ExplainOptions& options, const RunWaits& waits) {
+  const auto ranks = static_cast<Rank>(waits.ranks.size());
+  if (options.rank >= 0 && waits.still_ns >= 0 && options.rank >= ranks) {
+    return Fail(kExitBadConfiguration,
+                absl::StrCat("run ", waits.run, " has no rank ", options.rank, "; it has ", ranks));
+  }
+  const Rank only = waits.still_ns >= 0 ? options.rank : -1;
+  return PrintData(options.coordinator.json ? WaitsJson(waits, only).dump() + "\n"
+                                            : WaitsText(waits, only, OutputStyle()));
+}
+
+ExitCode ExplainTrace(const ExplainOptions& options, RunsClient& client, const RunInfo& run,
+                      const absl::StatusOr<RunWaits>& waits) {
+  const absl::StatusOr<FoundTrace> found = FetchTrace(client, run.id);
+  if (absl::IsFailedPrecondition(found.status())) {
+    if (run.state > RunState::kFinished) return ShowState(options, run);
+    if (waits.ok()) return ShowWaits(options, *waits);
+  }
+  if (!found.ok()) return FailToFetch(found.status());
+  if (!run.reason.empty()) PrintMessage(absl::StrCat("note: run ", run.id, ": ", run.reason));
+  return Show(options, *found);
+}
+
 ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const absl::StatusOr<RunInfo> run = (*client)->Get(number);
   if (!run.ok()) return Fail(ExitCodeOf(run.status()), run.status().message());
+  const absl::StatusOr<RunWaits> waits = (*client)->Waits(number);
+  if (!waits.ok() && (AsksForWaits(options) || !IsOlder(waits.status())))
+    return Fail(ExitCodeOf(waits.status()), waits.status().message());
+  const bool still = waits.ok() && !AsksForComparison(options) && StandsStill(*waits);
+  if (waits.ok() && (AsksForWaits(options) || still || waits->state < RunState::kRunning))
+    return ShowWaits(options, *waits);
   if (run->state < RunState::kRunning) return ShowState(options, *run);
-  const absl::StatusOr<FoundTrace> found = FetchTrace(**client, number);
-  if (absl::IsFailedPrecondition(found.status()) && run->state > RunState::kFinished)
-    return ShowState(options, *run);
-  if (!found.ok()) return FailToFetch(found.status());
-  if (!run->reason.empty()) PrintMessage(absl::StrCat("note: run ", number, ": ", run->reason));
-  return Show(options, *found);
+  return ExplainTrace(options, **client, *run, waits);
 }
 
 }  // namespace
 
 ExitCode RunExplain(const ExplainOptions& options) {
   if (const auto number = RunNumber(options.run); number.has_value()) return ExplainRun(options, *number);
+  if (AsksForWaits(options)) {
+    return Fail(kExitUsage,
+                "--now and --rank ask a coordinator; give the number of its run, as weft ls shows it");
+  }
   ExplainOptions asked = options;
   if (asked.profile.empty() && !asked.own_times) asked.profile = KeptProfile(asked.run);
   return Show(asked, ReadFoundTrace(options.run, "give the output folder of a run, or a run file"));

@@ -141,6 +141,28 @@ class Watcher {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
 };
 
+// Returns a line for each event, without the name of the run; "" without events.
+std::string EventsText(const std::vector<RunLogLine>& events) {
+  std::string out = events.empty() ? "" : "\nevents\n";
+  for (const RunLogLine& e : events) {
+    const absl::Time time = absl::FromUnixNanos(e.entry.unix_ns);
+    absl::StrAppend(&out, "  ", absl::FormatTime("%Y-%m-%d %H:%M:%S", time, absl::LocalTimeZone()), "  ",
+                    e.entry.text, "\n");
+  }
+  return out;
+}
+
+nlohmann::ordered_json RunWithEventsJson(const RunInfo& run, const std::vector<RunLogLine>& events) {
+  nlohmann::ordered_json json = RunJson(run);
+  json["events"] = nlohmann::ordered_json::array();
+  for (const RunLogLine& e : events) {
+    json["events"].push_back({{"time", static_cast<double>(e.entry.unix_ns) * 1e-9},
+                              {"severity", std::string(LogSeverityName(e.entry.severity))},
+                              {"text", e.entry.text}});
+  }
+  return json;
+}
+
 }  // namespace
 
 ExitCode RunSubmit(const SubmitOptions& options) {
@@ -209,7 +231,13 @@ ExitCode RunDescribe(const DescribeOptions& options) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const auto run = (*client)->Get(options.run);
-  return run.ok() ? PrintRun(options.coordinator, *run) : Fail(run.status());
+  if (!run.ok()) return Fail(run.status());
+  const auto events = (*client)->Events(options.run);
+  if (!events.ok()) return Fail(events.status());
+  const std::string text = options.coordinator.json
+                               ? RunWithEventsJson(*run, *events).dump(2) + "\n"
+                               : absl::StrCat(RunText(*run, WallNanos(), OutputStyle()), EventsText(*events));
+  return PrintData(text);
 }
 
 ExitCode RunWait(const WaitOptions& options) {

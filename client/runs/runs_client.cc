@@ -126,6 +126,31 @@ class GrpcRunsClient final : public RunsClient {
     return part;
   }
 
+  absl::StatusOr<std::vector<RunLogLine>> Events(uint64_t run) override {
+    v1::LogsRequest in;
+    v1::LogsResponse out;
+    in.set_run(run);
+    in.set_events(true);
+    const absl::Status s = Call([&](auto* context) { return stub_->Logs(context, in, &out); });
+    if (!s.ok()) return s;
+    absl::StatusOr<RunLogPart> part = wire::Decode(out);
+    if (!part.ok()) return part.status();
+    std::vector<RunLogLine> events;
+    for (RunLogLine& line : part->lines) {
+      if (line.process < 0) events.push_back(std::move(line));
+    }
+    return events;
+  }
+
+  absl::StatusOr<RunWaits> Waits(uint64_t run) override {
+    v1::WaitsRequest in;
+    v1::WaitsResponse out;
+    in.set_run(run);
+    const absl::Status s = Call([&](auto* context) { return stub_->Waits(context, in, &out); });
+    if (!s.ok()) return s;
+    return wire::Decode(out);
+  }
+
   absl::StatusOr<RunTrace> Trace(uint64_t run) override {
     v1::TraceRequest in;
     in.set_run(run);

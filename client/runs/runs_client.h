@@ -62,6 +62,12 @@ class RunsClient {
   };
   virtual absl::StatusOr<RunLogPart> Logs(uint64_t run, Rank rank, LogPlace* place) = 0;
 
+  // Returns the events of a run: the last lines of its log that are the coordinator's.
+  virtual absl::StatusOr<std::vector<RunLogLine>> Events(uint64_t run) = 0;
+
+  // Returns what a run waits for now.
+  virtual absl::StatusOr<RunWaits> Waits(uint64_t run) = 0;
+
   // Returns the trace of the run, of one that goes on as far as it has come. FailedPrecondition where it has
   // none.
   virtual absl::StatusOr<RunTrace> Trace(uint64_t run) = 0;

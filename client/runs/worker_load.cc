@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/runs/waits_text.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -67,6 +68,26 @@ void AddReports(const RunInfo& run, const RunInfo* before, WorkerLoad* load) {
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 std::string Bytes(int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); }
 
+int64_t At(const std::map<std::string, int64_t>& bytes, const std::string& name) {
+  const auto found = bytes.find(name);
+  return found == bytes.end() ? 0 : found->second;
+}
+
+// Returns "F s2 m3 t17 for 1.5 s, B s0 m1 t17 and 2 more".
+std::string JobsText(const std::vector<WorkerInfo::JobInHand>& jobs) {
+  constexpr size_t kShown = 2;
+  std::vector<std::string> texts;
+  for (const WorkerInfo::JobInHand& j : jobs) {
+    if (texts.size() == kShown) break;
+    const double seconds = 1e-9 * static_cast<double>(j.age_ns);
+    texts.push_back(
+        absl::StrCat(JobName(j.job), j.age_ns == 0 ? "" : absl::StrCat(" for ", FormatSeconds(seconds))));
+  }
+  if (texts.empty()) return "-";
+  const size_t more = jobs.size() - texts.size();
+  return absl::StrCat(absl::StrJoin(texts, ", "), more == 0 ? "" : absl::StrCat(" and ", more, " more"));
+}
+
 }  // namespace
 
 std::vector<WorkerLoad> LoadsOf(const std::vector<WorkerInfo>& workers, const std::vector<RunInfo>& runs,
@@ -97,13 +118,15 @@ std::string LoadTable(const std::vector<WorkerLoad>& loads, const TextStyle& sty
     for (const auto& [cause, share] : load.idle) {
       if (share >= kLeastShare) causes.insert(cause);
     }
-    for (const auto& [name, bytes] : load.live_bytes) {
-      if (bytes > 0) classes.insert(name);
+    for (const auto* of_class : {&load.live_bytes, &load.peak_bytes}) {
+      for (const auto& [name, bytes] : *of_class) {
+        if (bytes > 0) classes.insert(name);
+      }
     }
   }
-  std::vector<std::string> header = {"worker", "state", "run", "step", "ranks", "busy"};
+  std::vector<std::string> header = {"worker", "state", "run", "step", "ranks", "job", "busy"};
   header.insert(header.end(), causes.begin(), causes.end());
-  header.insert(header.end(), classes.begin(), classes.end());
+  for (const std::string& name : classes) header.push_back(absl::StrCat(name, "/peak"));
   header.emplace_back("alive");
   header.emplace_back("peak");
   std::vector<std::vector<std::string>> rows;
@@ -111,18 +134,19 @@ std::string LoadTable(const std::vector<WorkerLoad>& loads, const TextStyle& sty
     const bool serves = load.worker.run != 0, reported = !load.idle.empty();
     auto& row = rows.emplace_back();
     row = {load.worker.name,
-           load.worker.state,
+           WorkerStateText(load.worker),
            serves ? absl::StrCat(load.worker.run, " ", load.run_name) : "-",
            serves ? absl::StrCat(load.steps_done, "/", load.steps) : "-",
            load.ranks.empty() ? "-" : absl::StrJoin(load.ranks, ","),
+           JobsText(load.worker.jobs),
            reported ? Percent(load.busy) : "-"};
     for (const std::string& cause : causes) {
       const auto share = load.idle.find(cause);
       row.push_back(share == load.idle.end() ? "-" : Percent(share->second));
     }
     for (const std::string& name : classes) {
-      const auto bytes = load.live_bytes.find(name);
-      row.push_back(bytes == load.live_bytes.end() ? "-" : Bytes(bytes->second));
+      const int64_t live = At(load.live_bytes, name), peak = At(load.peak_bytes, name);
+      row.push_back(peak == 0 ? "-" : absl::StrCat(Bytes(live), "/", Bytes(peak)));
     }
     row.push_back(reported ? Bytes(Sum(load.live_bytes)) : "-");
     row.push_back(reported ? Bytes(load.most_bytes) : "-");
@@ -134,10 +158,19 @@ nlohmann::ordered_json LoadJson(const WorkerLoad& load) {
   nlohmann::ordered_json json = {{"process", load.worker.process},
                                  {"name", load.worker.name},
                                  {"host", load.worker.host},
-                                 {"state", load.worker.state}};
+                                 {"state", load.worker.state},
+                                 {"silent_seconds", 1e-9 * static_cast<double>(load.worker.silent_ns)}};
   json["run"] = load.worker.run == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(load.worker.run);
   json["steps_done"] = load.steps_done;
   json["ranks"] = load.ranks;
+  json["jobs"] = nlohmann::ordered_json::array();
+  for (const WorkerInfo::JobInHand& j : load.worker.jobs) {
+    nlohmann::ordered_json job = JobJson(j.job);
+    job["rank"] = j.rank;
+    job["seconds"] = j.age_ns == 0 ? nlohmann::ordered_json()
+                                   : nlohmann::ordered_json(1e-9 * static_cast<double>(j.age_ns));
+    json["jobs"].push_back(std::move(job));
+  }
   json["busy_share"] = load.busy;
   json["idle_shares"] = load.idle;
   json["live_bytes"] = load.live_bytes;

@@ -1,5 +1,5 @@
-// Joins what a coordinator says of workers and of runs: how busy each worker process is, why it is idle, and
-// what its memory holds. Pure.
+// Joins what a coordinator says of workers and of runs: how busy each worker process is, which job it has in
+// hand, why it is idle, and what its memory holds. Pure.
 #ifndef WEFT_CLIENT_RUNS_WORKER_LOAD_H_
 #define WEFT_CLIENT_RUNS_WORKER_LOAD_H_
 

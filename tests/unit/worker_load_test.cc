@@ -84,6 +84,26 @@ TEST(LoadTable, BusyAndFreeWorkers_EachHaveARow) {
                            HasSubstr("50.0 %"), HasSubstr("440 B"), HasSubstr("w2"), HasSubstr("free")));
 }
 
+TEST(LoadTable, SilentWorkerWithJobs_SaysForHowLongAndWhichJobs) {
+  WorkerInfo worker = Worker(1, 5);
+  worker.state = "silent";
+  worker.silent_ns = 12'500'000'000;
+  worker.jobs = {{0, Job::Compute(17, 2, 3, JobKind::kForward), 1'500'000'000},
+                 {2, Job::Update(17, 1, 0), 0},
+                 {3, Job::Update(17, 2, 0), 0}};
+  const auto loads = LoadsOf({worker}, {RunAt(8)}, {});
+  EXPECT_THAT(LoadTable(loads),
+              AllOf(HasSubstr("silent 12 s"), HasSubstr("F s2 m3 t17 for 1.5 s, U s1 t17 and 1 more"),
+                    HasSubstr("weights/peak"), HasSubstr("202 B/400 B"), HasSubstr("gradients/peak"),
+                    HasSubstr("0 B/100 B")));
+  const auto json = LoadJson(loads[0]);
+  EXPECT_EQ(json["silent_seconds"], 12.5);
+  EXPECT_EQ(json["jobs"].size(), 3u);
+  EXPECT_EQ(json["jobs"][0]["name"], "F s2 m3 t17");
+  EXPECT_EQ(json["jobs"][0]["seconds"], 1.5);
+  EXPECT_TRUE(json["jobs"][1]["seconds"].is_null());
+}
+
 TEST(LoadJson, FreeWorker_HasNoRun) {
   const auto json = LoadJson(LoadsOf({Worker(2, 0)}, {}, {})[0]);
   EXPECT_TRUE(json["run"].is_null());

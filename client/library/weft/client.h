@@ -103,7 +103,7 @@ class Client {
     std::string name, host;
     int64_t pid = 0;
     std::string device;  // "cpu", "cuda"
-    std::string state;   // "free", "busy", "ending", "leaving" or "broken"
+    std::string state;   // "free", "busy", "silent", "ending", "leaving" or "broken"
     uint64_t run = 0;    // run that it serves; 0 for none
     std::string pool;    // "" for none
     std::string node;    // machine that it is on
