@@ -466,6 +466,14 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
   return configuration;
 }
 
+// Does the task of a process without a coordinator.
+int ComputeAlone(const Flags& flags, DeviceBackend* backend) {
+  if (!flags.reference.empty()) return TrainReference(flags.reference, flags.out, backend);
+  if (!flags.evaluate.empty())
+    return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, backend);
+  return GenerateText(flags.generate, flags.checkpoint, flags.request, backend);
+}
+
 int Main(int argc, char** argv) {
   const std::function<absl::StatusOr<Configuration>()> read = [argc, argv] {
     return ReadConfiguration(argc, argv);
@@ -519,11 +527,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);
   if (!device->announcement.empty()) std::cerr << "weft-worker: " << device->announcement << std::endl;
-  if (!flags.reference.empty()) return TrainReference(flags.reference, flags.out, device->backend.get());
-  if (!flags.evaluate.empty())
-    return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
-  if (!flags.generate.empty())
-    return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
+  if (flags.coordinator.empty()) return ComputeAlone(flags, device->backend.get());
   return Serve(flags, log, reload ? &last_reload : nullptr, *recorder, std::move(device->backend), *signals,
                *std::move(manager));
 }
