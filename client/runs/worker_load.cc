@@ -37,9 +37,13 @@ void AddSince(const std::map<std::string, double>& now, const std::map<std::stri
   }
 }
 
+// Returns the bytes of the classes that a rank's `most_bytes` counts: of all but copies in the host's memory.
 int64_t Sum(const std::map<std::string, int64_t>& bytes) {
+  static const auto* const kBeside = new std::set<std::string>{"copies", "host", "snapshots"};
   int64_t sum = 0;
-  for (const auto& [name, number] : bytes) sum += number;
+  for (const auto& [name, number] : bytes) {
+    if (kBeside->count(name) == 0) sum += number;
+  }
   return sum;
 }
 

@@ -12,6 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
@@ -82,6 +83,15 @@ TEST(LoadTable, BusyAndFreeWorkers_EachHaveARow) {
   const std::string table = LoadTable(LoadsOf({Worker(1, 5), Worker(2, 0)}, {RunAt(8)}, {}));
   EXPECT_THAT(table, AllOf(HasSubstr("w1"), HasSubstr("5 text"), HasSubstr("4/10"), HasSubstr("0,2"),
                            HasSubstr("50.0 %"), HasSubstr("440 B"), HasSubstr("w2"), HasSubstr("free")));
+}
+
+TEST(LoadTable, CopiesInTheHostsMemory_AreInNoSumOfAllClasses) {
+  RunInfo run = RunAt(8);
+  run.reports[0].live_bytes["snapshots"] = 9000;
+  run.reports[0].peak_bytes["snapshots"] = 9000;
+  const std::string table = LoadTable(LoadsOf({Worker(1, 5)}, {run}, {}));
+  EXPECT_THAT(table, AllOf(HasSubstr("snapshots/peak"), HasSubstr("8.8 KiB/8.8 KiB"), HasSubstr(" 202 B")));
+  EXPECT_THAT(table, Not(HasSubstr("9.0 KiB")));
 }
 
 TEST(LoadTable, SilentWorkerWithJobs_SaysForHowLongAndWhichJobs) {
