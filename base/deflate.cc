@@ -51,7 +51,9 @@ absl::StatusOr<std::string> Inflate(absl::string_view deflated, size_t most) {
       return absl::InvalidArgumentError("is no whole text in the form of zlib");
     if (text.size() == most)
       return absl::InvalidArgumentError(absl::StrCat("has more than ", most, " bytes when it is inflated"));
-    text.assign(std::min(most, 2 * text.size()), '\0');
+    const size_t more = std::min(most, 2 * text.size());
+    text = {};  // before the next one is there
+    text.resize(more);
   }
 }
 

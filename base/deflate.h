@@ -1,4 +1,5 @@
-// Compresses texts and sums up bytes, by libdeflate. Pure: the same bytes give the same result everywhere.
+// Compresses texts and sums up bytes, by libdeflate. Pure. What a text is deflated to depends on the version
+// of libdeflate; what that inflates to does not.
 #ifndef WEFT_BASE_DEFLATE_H_
 #define WEFT_BASE_DEFLATE_H_
 
@@ -18,7 +19,8 @@ uint32_t AddToCrc32(uint32_t crc, const void* data, size_t bytes);
 std::string Deflate(absl::string_view text);
 
 // Returns the text that was deflated. InvalidArgument if `deflated` is damaged, or the text has more than
-// `most` bytes. Needs at most twice the memory of the text, or of `most` bytes.
+// `most` bytes. Takes at most twice the text's memory, or four times that of `deflated`, and never more than
+// `most` bytes.
 absl::StatusOr<std::string> Inflate(absl::string_view deflated, size_t most);
 
 }  // namespace weft

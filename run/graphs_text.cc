@@ -11,9 +11,9 @@
 namespace weft {
 namespace {
 
-// Bytes of graphs that a specification has as they are. Half of what a specification may have leaves room for
-// the rest.
-constexpr size_t kPlainBytes = size_t{512} << 10;
+// Bytes of graphs that a specification has as they are, as older releases read them: what leaves room for the
+// rest of a specification, which may have 1 MiB.
+constexpr size_t kPlainBytes = size_t{960} << 10;
 
 }  // namespace
 

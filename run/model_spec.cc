@@ -158,13 +158,12 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
   section.Require("folder", "folder: mymodel.weft");
   section.Read("folder", exported.folder);
   if (!status.ok()) return exported;
-  const Json& packed = section.At("graphs");
-  const absl::StatusOr<Json> graphs_or = UnpackGraphs(packed);
-  if (!graphs_or.ok()) {
-    status = ErrorAt(absl::StrCat(choice.path, ".graphs"), graphs_or.status().message());
+  const absl::StatusOr<Json> unpacked = UnpackGraphs(section.At("graphs"));
+  if (!unpacked.ok()) {
+    status = ErrorAt(absl::StrCat(choice.path, ".graphs"), unpacked.status().message());
     return exported;
   }
-  const Json& graphs = *graphs_or;
+  const Json& graphs = *unpacked;
   absl::StatusOr<std::shared_ptr<const ExportedModel>> model = ParseExportedModel(graphs);
   if (!model.ok()) {
     const bool narrow = graphs.is_object() && graphs.contains("precision") && graphs["precision"] == "bf16";
@@ -173,11 +172,11 @@ ExportedSpec ReadExported(const Choice& choice, absl::Status& status) {
     return exported;
   }
   exported.model = *std::move(model);
-  exported.source = std::make_shared<const Json>(packed);
+  exported.source = std::make_shared<const Json>(graphs);
   return exported;
 }
 
-Json Parameters(const ExportedSpec& m) { return {{"folder", m.folder}, {"graphs", *m.source}}; }
+Json Parameters(const ExportedSpec& m) { return {{"folder", m.folder}, {"graphs", PackGraphs(*m.source)}}; }
 
 Json Parameters(const ResNetSpec& m) {
   return {{"classes", m.classes},

@@ -82,7 +82,7 @@ struct PluginSpec {
 struct ExportedSpec {
   std::string folder;
   std::shared_ptr<const ExportedModel> model;
-  std::shared_ptr<const nlohmann::json> source;  // the model as the specification has it (graphs_text.h)
+  std::shared_ptr<const nlohmann::json> source;  // the model as its file has it
   std::string initial;  // weights in the place of the exported ones (run_spec.h); "" for none
   std::vector<PluginSpec> plugins;
   std::string weights() const { return folder + "/weights.safetensors"; }

@@ -68,11 +68,13 @@ class Service:
         return json.loads(told.stdout) if told.returncode == 0 else {}
 
     def await_steps(self, bins, steps):
+        """Waits for so many steps of the run; returns how many it has then."""
         until = time.monotonic() + LIMIT
-        while self.describe(bins).get("steps_done", 0) < steps:
+        while (done := self.describe(bins).get("steps_done", 0)) < steps:
             if time.monotonic() > until:
                 raise RuntimeError(f"no {steps} steps within {LIMIT} s: {self.describe(bins)}")
             time.sleep(0.1)
+        return done
 
     def await_workers(self, bins, count):
         until = time.monotonic() + LIMIT
@@ -143,14 +145,16 @@ def upgrade_and_roll_back(folder, before, after, coordinator_first):
         service.join(before)
         service.join(before)
         service.submit(before)
-        service.await_steps(before, 20)
+        done = service.await_steps(before, 20)
         for there, here in ((after, before), (before, after)):
             replacements = [lambda: service.replace_worker(there, False), lambda: service.replace_worker(there, True)]
             replacements.insert(0 if coordinator_first else 2, lambda: service.replace_coordinator(there))
             for replace in replacements:
                 replace()
-                # Commands of either release are understood by either coordinator.
-                service.await_steps(here, service.describe(there).get("steps_done", 0) + 20)
+                # Commands of either release are understood by either coordinator. The first answer is of what was done
+                # while a process was replaced; further steps are made after that.
+                done = service.await_steps(there, done + 1)
+                done = service.await_steps(here, done + 20)
         if service.describe(before)["state"] in ("finished", "failed"):
             raise RuntimeError("the run ended before every process was replaced")
         return service.wait(before, drained=4)

@@ -90,19 +90,22 @@ absl::StatusOr<std::string> AlternativesOf(const WantedCertificate& wanted) {
     return absl::InvalidArgumentError(
         absl::StrCat("the certificate of ", wanted.name, " serves nobody, so it has no names of hosts"));
   }
+  if (absl::Status hosts = CheckHosts(wanted.hosts); !hosts.ok()) return hosts;
   std::string alternatives = absl::StrCat("URI:", wanted.uri);
-  for (const std::string& host : wanted.hosts) {
-    const std::string alternative = AlternativeName(host);
-    if (alternative.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", host, "\" is neither the name of a host nor an IP address"));
-    }
-    absl::StrAppend(&alternatives, ",", alternative);
-  }
+  for (const std::string& host : wanted.hosts) absl::StrAppend(&alternatives, ",", AlternativeName(host));
   return alternatives;
 }
 
 }  // namespace
+
+absl::Status CheckHosts(const std::vector<std::string>& hosts) {
+  for (const std::string& host : hosts) {
+    if (!AlternativeName(host).empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", host, "\" is neither the name of a host nor an IP address"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<KeyedCertificate> MakeAuthority(const std::string& name, const Validity& validity) {
   const OpensslKey key(EVP_EC_gen("P-256"));

@@ -38,6 +38,9 @@ struct WantedCertificate {
   CertificateEnds ends = CertificateEnds::kBoth;
 };
 
+// Returns InvalidArgument that names the first of the hosts that is neither a name nor an address.
+absl::Status CheckHosts(const std::vector<std::string>& hosts);
+
 // Makes a key, and a certificate of the authority for it.
 absl::StatusOr<KeyedCertificate> IssueCertificate(const KeyedCertificate& authority,
                                                   const WantedCertificate& wanted);

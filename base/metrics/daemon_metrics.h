@@ -27,7 +27,7 @@ class DaemonMetrics {
   };
   DaemonMetrics(Metrics* metrics, Source source, const SecurityFlags& security);
 
-  // Reads all of that.
+  // Reads the figures anew, before a scrape.
   void Refresh();
 
  private:

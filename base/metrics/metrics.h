@@ -52,7 +52,8 @@ class Gauge {
 class Histogram {
  public:
   void Observe(double value);
-  // Raises this histogram to counts by bucket, not cumulated, and a sum that are kept elsewhere.
+  // Raises this histogram to counts by bucket, not cumulated, and a sum that are kept elsewhere. There is a
+  // count for each bucket, the last one of what is above all bounds, and none is lower than before.
   void RaiseTo(const std::vector<double>& counts, double sum);
 
  private:

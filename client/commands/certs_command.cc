@@ -125,6 +125,8 @@ absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& au
   const Validity validity = ValidFor(options.days);
   const auto made =
       IssueCertificate(authority, {identity.text(), identity.uri(), hosts, validity, EndsOf(identity.role)});
+  // What is wrong with such a certificate was typed.
+  if (absl::IsInvalidArgument(made.status())) return absl::OutOfRangeError(made.status().message());
   if (!made.ok()) return made.status();
   const std::string folder = absl::StrCat(options.folder, "/", identity.name);
   absl::Status written = PutFolder(
@@ -181,6 +183,8 @@ absl::Status AddToken(const CertsOptions& options) {
 }  // namespace
 
 ExitCode RunCerts(const CertsOptions& options) {
+  // Before anything is written.
+  if (absl::Status hosts = CheckHosts(options.hosts); !hosts.ok()) return Fail(kExitUsage, hosts.message());
   OrderedJson all = OrderedJson::array();  // folders that were made
   const absl::Status status = options.action == "init"  ? Init(options, &all)
                               : options.action == "add" ? Add(options, &all)

@@ -330,9 +330,8 @@ absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
 // Words the reason why the run cannot be simulated: the file asks for what cannot be, or the flags do.
 absl::Status OfRunFile(const SimulateOptions& options, const absl::Status& status) {
   const bool memory = IsAboutMemory(status);
-  const bool flags = memory ? options.simulation.memory > 0
-                            : !options.under.empty() || options.stages > 0 || options.microbatches > 0;
-  if (!flags) return InFile(status);
+  const bool changed = !options.under.empty() || options.stages > 0 || options.microbatches > 0;
+  if (!changed && !(memory && options.simulation.memory > 0)) return InFile(status);
   // A run that cannot fit gets the simulator's status.
   return memory ? absl::FailedPreconditionError(status.message())
                 : absl::InvalidArgumentError(status.message());

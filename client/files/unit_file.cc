@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/host_name.h"
 
 namespace weft {
@@ -37,13 +39,15 @@ absl::StatusOr<std::vector<std::pair<std::string, PlacedText>>> ReadAssignments(
   std::string line, whole;
   while (std::getline(file, line)) {
     ++number;
+    const std::string begin(absl::StripLeadingAsciiWhitespace(line));
+    if (whole.empty() && (absl::StartsWith(begin, "#") || absl::StartsWith(begin, ";"))) continue;
     whole += line;
     if (absl::EndsWith(whole, "\\")) {
       whole.back() = ' ';
       continue;
     }
     const std::string text(absl::StripAsciiWhitespace(std::exchange(whole, "")));
-    if (text.empty() || text[0] == '#' || text[0] == ';') continue;
+    if (text.empty()) continue;
     if (text[0] == '[') is_of_service = text == "[Service]";
     const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
     if (!is_of_service || text[0] == '[') continue;
@@ -152,8 +156,12 @@ class UnitReader {
 
   std::string Specified(const std::string& text) const {
     const std::string name(absl::StripSuffix(files_.name, ".service"));
-    return absl::StrReplaceAll(
-        text, {{"%%", "%"}, {"%i", files_.instance}, {"%l", HostName()}, {"%n", files_.name}, {"%N", name}});
+    const std::string host = HostName();
+    return absl::StrReplaceAll(text, {{"%%", "%"},
+                                      {"%i", files_.instance},
+                                      {"%l", host.substr(0, host.find('.'))},
+                                      {"%n", files_.name},
+                                      {"%N", name}});
   }
 
   static void SetVariable(const std::string& word, const std::string& place, UnitProcess* process) {
@@ -187,6 +195,8 @@ class UnitReader {
     for (const std::string& word : words) {
       for (PlacedText& given : Expanded(word, command.place, process)) process.arguments.push_back(given);
     }
+    if (process.arguments.empty())
+      return absl::InvalidArgumentError(absl::StrCat(command.place, ": ExecStart= names no program"));
     process.program = process.arguments.front().text;
     process.program.erase(0, process.program.find_first_not_of("@-:+!"));
     process.arguments.erase(process.arguments.begin());
@@ -195,7 +205,8 @@ class UnitReader {
 
   // Returns the words that a word of ExecStart stands for: $NAME as a word is those of the variable, ${NAME}
   // within one is its value.
-  static std::vector<PlacedText> Expanded(std::string word, std::string place, const UnitProcess& process) {
+  static std::vector<PlacedText> Expanded(const std::string& word, std::string place,
+                                          const UnitProcess& process) {
     if (word.size() > 1 && word[0] == '$' && word[1] != '{' && word[1] != '$') {
       const auto found = process.variables.find(word.substr(1));
       std::vector<PlacedText> given;
@@ -204,13 +215,30 @@ class UnitReader {
         given.push_back({std::move(part), found->second.place});
       return given;
     }
-    for (const auto& [name, value] : process.variables) {
-      const std::string reference = absl::StrCat("${", name, "}");
-      if (!absl::StrContains(word, reference)) continue;
-      word = absl::StrReplaceAll(word, {{reference, value.text}});
-      place = value.place;
+    return {WithValues(word, std::move(place), process)};
+  }
+
+  // Returns a word with the values of its variables, which stand there as they are, at the place of the last
+  // one.
+  static PlacedText WithValues(absl::string_view word, std::string place, const UnitProcess& process) {
+    PlacedText made = {"", std::move(place)};
+    while (!word.empty()) {
+      const size_t end = word.find('}');
+      if (absl::ConsumePrefix(&word, "$$")) {
+        made.text += '$';
+      } else if (absl::StartsWith(word, "${") && end != absl::string_view::npos) {
+        const auto found = process.variables.find(std::string(word.substr(2, end - 2)));
+        if (found != process.variables.end()) {
+          made.text += found->second.text;
+          made.place = found->second.place;
+        }
+        word.remove_prefix(end + 1);
+      } else {
+        made.text += word[0];
+        word.remove_prefix(1);
+      }
     }
-    return {{absl::StrReplaceAll(word, {{"$$", "$"}}), std::move(place)}};
+    return made;
   }
 
   const UnitFiles& files_;

@@ -68,13 +68,13 @@ void CoordinatorCore::BeginStep(int64_t now) {
 }
 
 Effects CoordinatorCore::EndStep() {
-  for (const Run* run : Changed()) runs_.NoteDue(*run);
+  for (const Run* run : Changed()) runs_.NoteChange(*run);
   CheckDeadlines();
   if (stirred_) StartWaiting();
   ExpandRuns();
   for (Run* run : Changed()) {
     run->Grant(out_);
-    runs_.NoteDue(*run);
+    runs_.NoteChange(*run);
   }
   runs_.NoteRunning();
   worked_.clear();

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/require.h"
 #include "coordinator/core/run_beginnings.h"
 #include "coordinator/core/run_restore.h"
 #include "coordinator/core/seconds.h"
@@ -115,7 +116,8 @@ std::string Run::TakeBack(StepEffects& out, const Worker& worker, const Reattach
 
 void Run::GiveUpReturn(const std::string& cause) {
   EndAsStored(present_.awaited()->otherwise().value_or(
-      RunEnding{RunState::kWaiting, absl::StrCat("the coordinator was started again, and ", cause)}));
+      RunEnding{RunState::kWaiting, absl::StrCat("the coordinator was started again, and ", cause),
+                RestartCause::kCoordinator}));
 }
 
 // Ends a run as what is stored of it says.
@@ -128,7 +130,8 @@ void Run::GoOnTogether(StepEffects& out) {
   const std::unique_ptr<RunReturn> back = present_.EndReturn();
   if (!present_.GoOn(out, *back)) {
     return EndAsStored(back->otherwise().value_or(RunEnding{
-        RunState::kWaiting, "the coordinator was started again, and what its processes say does not fit"}));
+        RunState::kWaiting, "the coordinator was started again, and what its processes say does not fit",
+        RestartCause::kCoordinator}));
   }
   deadlines_.EndGathering();
   info_.state = RunState::kRunning;
@@ -368,7 +371,8 @@ void Run::Restart(StepEffects& out) {
   RunBeginnings& beginnings = present_.beginnings();
   beginnings.Tell(plan(), beginnings.Next(plan(), !submission_.output().empty(), nullptr, std::nullopt),
                   ending_->reason);
-  ++out.counts.restarts[static_cast<int>(ending_->cause)];
+  Require(ending_->cause.has_value(), "a run that begins again has a cause");
+  ++out.counts.restarts[static_cast<int>(*ending_->cause)];
   ending_.reset();
   attempts_.End();
   progress_.Lost(out.now);

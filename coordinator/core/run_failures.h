@@ -34,8 +34,8 @@ namespace weft {
 struct RunEnding {
   RunState state = RunState::kFailed;  // kWaiting: the run begins again
   std::string reason;
-  RestartCause cause = RestartCause::kCoordinator;  // cause for which the run begins again
-  bool quarantined = false;                         // true if a job of it is to end no other process
+  std::optional<RestartCause> cause = {};  // cause for which the run begins again; none if it does not
+  bool quarantined = false;                // true if a job of it is to end no other process
 };
 
 class RunFailures {

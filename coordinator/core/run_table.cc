@@ -55,7 +55,7 @@ void RunTable::File(Run& run) {
   }
   waiting_.Remove(run);
   active_[run.id()] = &run;
-  NoteDue(run);
+  NoteChange(run);
 }
 
 Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {

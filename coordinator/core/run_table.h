@@ -66,8 +66,8 @@ class RunTable {
   WaitingRuns& waiting() { return waiting_; }
   const WaitingRuns& waiting() const { return waiting_; }
   const std::map<uint64_t, Run*>& active() const { return active_; }
-  // Notes that the deadline of an active run may have changed.
-  void NoteDue(const Run& run) {
+  // Notes that the deadline of an active run, or whether it is running, may have changed.
+  void NoteChange(const Run& run) {
     active_dues_.Set(run.id(), run.next_due());
     if (run.state() != RunState::kRunning) {
       running_.erase(run.id());

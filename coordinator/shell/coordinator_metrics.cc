@@ -5,7 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/release.h"
+#include "proto/session/access.h"
 
 namespace weft {
 namespace {
@@ -128,11 +131,11 @@ CoordinatorMetrics::JobSeries::JobSeries(Metrics* m)
       grants(m->AddCounter("weft_grants_total", "Jobs granted to ranks.")),
       duplicates(m->AddCounter("weft_duplicate_completions_total",
                                "Completions of jobs that were done before; they changed nothing.")),
-      claims(
-          m->AddHistogram("weft_claim_latency_seconds",
-                          "Time from the arrival of messages of workers until the jobs were sent that could "
-                          "be claimed by them.",
-                          ExponentialBounds(16e-6, 4, 9))) {
+      claims(m->AddHistogram(
+          "weft_claim_latency_seconds",
+          "Time from the begin of a turn of the loop, which takes messages of workers, until the jobs that "
+          "they could claim were sent. The wait for the turn is not in it.",
+          ExponentialBounds(16e-6, 4, 9))) {
   for (int k = 0; k < kJobKinds; ++k) {
     const Metrics::Labels kind = {{"kind", std::string(JobKindName(static_cast<JobKind>(k)))}};
     completed.push_back(
@@ -228,9 +231,10 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                              "Time from the arrival of a call of the run API until its answer.",
                              ExponentialBounds(0.0005, 4, 8))) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", VersionLabel()).Set(1);
-  for (const char* method :
-       {"Submit", "Get", "List", "Watch", "Cancel", "Logs", "Trace", "Move", "Drain", "ListWorkers", "Waits"})
-    CallsOf(m, method, absl::StatusCode::kOk);
+  for (const MethodAccess& method : AccessTable()) {
+    absl::string_view name = method.path;
+    if (absl::ConsumePrefix(&name, "/weft.v1.Runs/")) CallsOf(m, std::string(name), absl::StatusCode::kOk);
+  }
 }
 
 void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, const SessionCounts& sessions) {

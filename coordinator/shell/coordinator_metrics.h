@@ -29,7 +29,8 @@ class CoordinatorMetrics {
 
   // Takes jobs that are done.
   void Hear(const JobsEnded& jobs);
-  // Takes how long messages of workers have waited until the jobs were sent that could be claimed by them.
+  // Takes the time from the begin of a turn of the loop until the jobs were sent that its messages could
+  // claim.
   void HearClaims(int64_t ns);
   // Takes a call of the run API that is answered; how long that took, unless it is a stream.
   void HearCall(const std::string& method, absl::StatusCode code, std::optional<int64_t> ns);

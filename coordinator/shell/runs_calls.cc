@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -20,7 +21,6 @@ namespace {
 
 constexpr size_t kMaxReason = 1000;  // bytes
 
-using RunsContext = CallContext<v1::Runs::AsyncService>;
 template <typename Request, typename Response>
 using RunsCall = UnaryCall<v1::Runs::AsyncService, Request, Response>;
 
@@ -190,7 +190,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     if (!run.ok()) {
       last_seen_ = true;
       finished_ = true;
-      context_->loop->HearCall("Watch", run.status());
+      context_->hear("Watch", run.status(), std::nullopt);
       writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
       return;
     }
@@ -216,7 +216,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     } else if (last_seen_) {
       finished_ = true;
       Unsubscribe();
-      context_->loop->HearCall("Watch", absl::OkStatus());
+      context_->hear("Watch", absl::OkStatus(), std::nullopt);
       writer_.Finish(grpc::Status::OK, Begin(kFinished));
     }
   }
@@ -236,13 +236,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
 
 }  // namespace
 
-void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                     std::function<void(std::unique_ptr<Call>)> own, CallerName caller) {
-  const auto context = std::make_shared<const RunsContext>(
-      RunsContext{loop, service, queue, std::move(own), std::move(caller),
-                  [loop](const char* method, const absl::Status& status, int64_t came_ns) {
-                    loop->HearCall(method, status, came_ns);
-                  }});
+void AcceptRunsCalls(const std::shared_ptr<const RunsContext>& context) {
   RunsCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, "Submit",
                                                           &v1::Runs::AsyncService::RequestSubmit, Submit);
   RunsCall<v1::GetRequest, v1::Run>::Accept(context, "Get", &v1::Runs::AsyncService::RequestGet, Get);

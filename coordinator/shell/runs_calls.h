@@ -6,22 +6,17 @@
 #ifndef WEFT_COORDINATOR_SHELL_RUNS_CALLS_H_
 #define WEFT_COORDINATOR_SHELL_RUNS_CALLS_H_
 
-#include <grpcpp/grpcpp.h>
-
-#include <functional>
 #include <memory>
 
-#include "coordinator/shell/call.h"
 #include "coordinator/shell/unary_call.h"
 #include "weft/v1/runs.grpc.pb.h"
 
 namespace weft {
 
-class ServerLoop;
+using RunsContext = CallContext<v1::Runs::AsyncService>;
 
-// Begins to wait for calls of every method. `own` takes each call; the loop destroys it when it is over.
-void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                     std::function<void(std::unique_ptr<Call>)> own, CallerName caller);
+// Begins to wait for calls of every method.
+void AcceptRunsCalls(const std::shared_ptr<const RunsContext>& context);
 
 }  // namespace weft
 

@@ -69,8 +69,13 @@ ServerLoop::~ServerLoop() {
 void ServerLoop::Start(CallerName caller) {
   AcceptSession();
   const auto own = [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); };
-  AcceptRunsCalls(this, runs_service_, queue_.get(), own, std::move(caller));
-  AcceptTraceCalls(this, runs_service_, queue_.get(), own);
+  const auto hear = [this](const char* method, const absl::Status& status, std::optional<int64_t> came_ns) {
+    HearCall(method, status, came_ns);
+  };
+  const auto runs = std::make_shared<const RunsContext>(
+      RunsContext{this, runs_service_, queue_.get(), own, std::move(caller), hear});
+  AcceptRunsCalls(runs);
+  AcceptTraceCalls(runs);
   health_.Accept(health_service_, queue_.get(), own);
   thread_ = StartThread([this] { Run(); });
 }

@@ -95,9 +95,6 @@ class ServerLoop {
   RunLogPart EventsOf(uint64_t run) const;
   // Returns what tells these logs from those of a coordinator that was started again.
   uint64_t log_id() const { return log_id_; }
-  // Counts a call of the run API as answered. `came_ns`: when it came; none for a stream. Loop's thread.
-  void HearCall(const std::string& method, const absl::Status& status,
-                std::optional<int64_t> came_ns = std::nullopt);
   // Hears every event of a run; called with nothing after it was removed.
   class Watcher {
    public:
@@ -119,6 +116,8 @@ class ServerLoop {
   // Carries out what waited for the records of so many steps.
   void Release(uint64_t durable);
   void Send(OutgoingMessage message);
+  // Counts a call of the run API as answered. `came_ns`: when it came; none for a stream.
+  void HearCall(const std::string& method, const absl::Status& status, std::optional<int64_t> came_ns);
   void Note(const JobsEnded& jobs) const;
   void Note(const StepDone& step) const;
   void Tell(uint64_t run, const RunEvent& event);

@@ -1,18 +1,16 @@
 #include "coordinator/shell/trace_call.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "coordinator/shell/server_loop.h"
-#include "coordinator/shell/unary_call.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 
 namespace weft {
 namespace {
-
-using RunsContext = CallContext<v1::Runs::AsyncService>;
 
 class TraceCall final : public Call {
  public:
@@ -71,7 +69,7 @@ class TraceCall final : public Call {
   }
 
   void Finish(const absl::Status& status) {
-    context_->loop->HearCall("Trace", status);
+    context_->hear("Trace", status, std::nullopt);
     writer_.Finish(ToGrpc(status), &operations_[kFinished]);
   }
 
@@ -87,10 +85,6 @@ class TraceCall final : public Call {
 
 }  // namespace
 
-void AcceptTraceCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                      std::function<void(std::unique_ptr<Call>)> own) {
-  TraceCall::Accept(
-      std::make_shared<const RunsContext>(RunsContext{loop, service, queue, std::move(own), nullptr}));
-}
+void AcceptTraceCalls(const std::shared_ptr<const RunsContext>& context) { TraceCall::Accept(context); }
 
 }  // namespace weft

@@ -4,21 +4,14 @@
 #ifndef WEFT_COORDINATOR_SHELL_TRACE_CALL_H_
 #define WEFT_COORDINATOR_SHELL_TRACE_CALL_H_
 
-#include <grpcpp/grpcpp.h>
-
-#include <functional>
 #include <memory>
 
-#include "coordinator/shell/call.h"
-#include "weft/v1/runs.grpc.pb.h"
+#include "coordinator/shell/runs_calls.h"
 
 namespace weft {
 
-class ServerLoop;
-
-// Begins to wait for calls. `own` takes each call; the loop destroys it when it is over.
-void AcceptTraceCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                      std::function<void(std::unique_ptr<Call>)> own);
+// Begins to wait for calls.
+void AcceptTraceCalls(const std::shared_ptr<const RunsContext>& context);
 
 }  // namespace weft
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -34,8 +35,9 @@ struct CallContext {
   grpc::ServerCompletionQueue* queue;
   std::function<void(std::unique_ptr<Call>)> own;
   CallerName caller;
-  // Hears that a call of the method, which came at `came_ns`, was answered; null where nobody counts them.
-  std::function<void(const char* method, const absl::Status& status, int64_t came_ns)> hear;
+  // Hears that a call of the method was answered. `came_ns`: when it came; none for a stream. Null where
+  // nobody counts calls.
+  std::function<void(const char* method, const absl::Status& status, std::optional<int64_t> came_ns)> hear;
 };
 
 template <typename Service, typename Request, typename Response>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft {
@@ -39,6 +40,9 @@ void Apply(const Records& records, StoredState* state) {
 }
 
 absl::Status UnknownFormat(absl::string_view store, absl::string_view format) {
+  int number = 0;
+  if (!absl::SimpleAtoi(format, &number) || number < kOldestStoreVersion)
+    return absl::DataLossError(absl::StrCat(store, " is damaged: it has the format ", format));
   return absl::FailedPreconditionError(absl::StrCat(
       store, " has the format ", format, ", and this release knows the formats ", kOldestStoreVersion, " to ",
       kStoreVersion,

@@ -94,7 +94,7 @@ absl::StatusOr<Identity> IdentityOf(const std::vector<std::string>& uris) {
 
 const std::vector<MethodAccess>& AccessTable() {
   using enum Role;
-  const std::vector<Role> everyone(std::begin(kRoles), std::end(kRoles));
+  static const auto& everyone = *new std::vector<Role>(std::begin(kRoles), std::end(kRoles));
   static const auto& table = *new std::vector<MethodAccess>{
       {"/grpc.health.v1.Health/Check", everyone},
       {"/grpc.health.v1.Health/Watch", everyone},

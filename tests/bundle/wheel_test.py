@@ -115,10 +115,10 @@ def check_install(environment, wheel, torch):
 
 def check_commands(environment, build, folder):
     """Runs the commands, with the right torch and with another."""
-    version = run([build / "bin" / "weft", "--version"]).stdout
+    version = run([build / "bin" / "weft", "--version"]).stdout.split()[1]
     for command in ("weft", "weft-worker", "weft-coordinator"):
         shown = environment.run(environment.bin / command, "--version", folder=folder).stdout
-        expect(shown.split()[-1] == version.split()[-1], f"{command} --version", shown)
+        expect(shown.splitlines()[0] == f"{command} {version}", f"{command} --version", shown)
     own = (environment.packages / "torch" / "version.py")
     right = own.read_text()
     own.write_text("__version__ = '2.10.0'\n")

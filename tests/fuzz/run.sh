@@ -1,10 +1,10 @@
 #!/bin/bash
 # Runs each fuzzer on its seeds and what it found before: run.sh BUILD_DIR [SECONDS] [FUZZER..]
 #
-# JOBS fuzzers (default 1) run at a time. SEED=N has each of them try the same inputs every time, as far as it comes in its
-# seconds. The inputs that a fuzzer finds useful stay in BUILD_DIR/fuzz/corpus, and the next run begins with them. An
-# input that fails is left in BUILD_DIR/fuzz/found, and the exit code is 1: mend the defect, and add the input, or what it
-# stands for, to a test.
+# JOBS fuzzers (default 1) run at a time. The inputs that a fuzzer finds useful stay in BUILD_DIR/fuzz/corpus, and the next
+# run begins with them. With SEED=N nothing is kept, so that each fuzzer tries the same inputs every time, as far as it
+# comes in its seconds. An input that fails is left in BUILD_DIR/fuzz/found, and the exit code is 1: mend the defect, and
+# add the input, or what it stands for, to a test.
 set -u
 build=$(realpath "$1") seconds=${2:-60}
 shift; [ $# -gt 0 ] && shift
@@ -19,10 +19,12 @@ mkdir -p "$build/fuzz/found"
 
 run_fuzzer() {  # NAME
   local name=$1 folder seeds=() dictionary=() log=$build/fuzz/$1.log
-  mkdir -p "$build/fuzz/corpus/$name"
+  local corpus=$build/fuzz/corpus/$name
+  [ -z "${SEED:-}" ] || { corpus=$build/fuzz/seeded/$name; rm -rf "$corpus"; }
+  mkdir -p "$corpus"
   for folder in "$build/fuzz/seeds/$name" "$sources/corpus/$name"; do [ -d "$folder" ] && seeds+=("$folder"); done
   [ -f "$sources/$name.dict" ] && dictionary=("-dict=$sources/$name.dict")
-  if "$build/fuzz/${name}_fuzz" "$build/fuzz/corpus/$name" "${seeds[@]}" "${dictionary[@]}" \
+  if "$build/fuzz/${name}_fuzz" "$corpus" "${seeds[@]}" "${dictionary[@]}" \
       -max_total_time="$seconds" -max_len=8192 -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
       -seed="${SEED:-0}" -artifact_prefix="$build/fuzz/found/$name-" >"$log" 2>&1; then
     echo "$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $seconds s, none fails"

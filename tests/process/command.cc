@@ -83,6 +83,10 @@ CommandResult Command::Run(const std::vector<std::string>& arguments, int second
 void Command::Signal(int signal) const {
   Check(pid_ > 0, "a signal for a program that has ended");
   kill(pid_, signal);
+  if (signal != SIGSTOP) return;
+  // Threads on other cores run on for a while.
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 bool Command::Read(int milliseconds) {

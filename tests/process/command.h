@@ -32,6 +32,7 @@ class Command {
   Command& operator=(const Command&) = delete;
 
   pid_t pid() const { return pid_; }
+  // Sends a signal. Returns after SIGSTOP when the program has stopped.
   void Signal(int signal) const;
   // Reads until standard error or output contains `text`; returns false if the program ended or the time was
   // over before.

@@ -89,7 +89,7 @@ TEST_F(PlanCommand, PlanWithACutOfItsOwn_IsSimulatedWithThatCut) {
   folder_.Write("plan.yaml", "schedule: 1f1b\nstages: [3, 2]\n");
   const CommandResult other = Command::Run({"weft", "simulate", folder_ / "plan.yaml", "--microbatches", "4",
                                             "--profile", folder_ / "equal.json"});
-  EXPECT_EQ(other.code, kUsage);
+  EXPECT_EQ(other.code, kBadConfiguration);
   EXPECT_THAT(other.err, HasSubstr("the profile is of 4 layers, the model has 5"));
 }
 

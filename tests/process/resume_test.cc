@@ -88,10 +88,10 @@ class Resume : public ::testing::Test {
     ASSERT_EQ(r.code, 0) << r.err;
   }
   void ExpectRefused(const std::string& text, const std::vector<std::string>& flags,
-                     const testing::Matcher<std::string>& message) const {
+                     const testing::Matcher<std::string>& message, int code = 78) const {
     const std::string before = ReadWholeFile(folder_ / "refused/steps.jsonl");
     const CommandResult r = Run(text, flags, "refused");
-    EXPECT_EQ(r.code, 78) << r.err;
+    EXPECT_EQ(r.code, code) << r.err;
     EXPECT_THAT(r.err, message);
     EXPECT_EQ(ReadWholeFile(folder_ / "refused/steps.jsonl"), before) << "the folder was touched";
   }
@@ -228,7 +228,7 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(other, resume, HasSubstr("cut into 4 stages, the run's has 2"));
   ExpectRefused(RunText("{ddp: , rule: cdp_v1}", kAdamW, 4, 2), resume, HasSubstr("nothing is left"));
   ExpectRefused(run, {"--resume", from, "--until", "2"}, HasSubstr("nothing is left"));
-  ExpectRefused(run, {"--until", "9"}, HasSubstr("--until: the run has 8 steps"));
+  ExpectRefused(run, {"--until", "9"}, HasSubstr("--until: the run has 8 steps"), /*code=*/2);
   ExpectRefused(run, {"--resume", folder_ / "from/checkpoint-0"}, HasSubstr("weights alone"));
   ExpectRefused(run, {"--resume", folder_ / "nothing"}, HasSubstr("no whole checkpoint"));
   ExpectRefused(run + "until: 3\n", {}, HasSubstr("until: is not a key of a run file; it is a flag"));

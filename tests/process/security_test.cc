@@ -328,9 +328,13 @@ TEST_F(Security, HostsOfCerts_AreThoseOfProgramsThatServe) {
   EXPECT_EQ(add("coordinator").code, 0);
   for (const char* role : {"admin", "submitter", "viewer", "metrics"}) {
     const CommandResult refused = add(role);
-    EXPECT_EQ(refused.code, 78);
+    EXPECT_EQ(refused.code, 2);
     EXPECT_THAT(refused.err, HasSubstr(absl::StrCat("the certificate of ", role, " 'a' serves nobody")));
   }
+  const CommandResult wrong = Command::Run({"weft", "certs", "init", folder_ / "wrong", "--host", "a b"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("\"a b\" is neither the name of a host nor an IP address"));
+  EXPECT_FALSE(fs::exists(folder_ / "wrong"));
 }
 
 TEST_F(Security, NewCertificates_AreTakenWhileARunGoesOn) {

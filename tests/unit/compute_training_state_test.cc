@@ -12,7 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "run/graphs_text.h"
 #include "run/run_schedule.h"
+#include "run/run_spec.h"
+#include "tests/unit/exported_run.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -92,6 +95,15 @@ class TrainingState : public ::testing::Test {
   std::string root_, folder_;
   RunSpec run_;
 };
+
+TEST(TrainingId, GraphsOfAModel_CountAsTheyAreAndNotAsTheyWerePacked) {
+  const absl::StatusOr<RunSpec> plain = ParseRunSpec(RunOf(LargeGraphs()));
+  const absl::StatusOr<RunSpec> packed = ParseRunSpec(RunOf(PackGraphs(LargeGraphs())));
+  const absl::StatusOr<RunSpec> other = ParseRunSpec(RunOf(TwoLayers()));
+  ASSERT_TRUE(plain.ok() && packed.ok() && other.ok()) << plain.status() << packed.status() << other.status();
+  EXPECT_EQ(TrainingId(*plain, {}), TrainingId(*packed, {}));
+  EXPECT_NE(TrainingId(*plain, {}), TrainingId(*other, {}));
+}
 
 TEST_F(TrainingState, Buffers_AreThoseThatTheNextStepsAndTheOptimizerNeed) {
   const StateRule oldest = RuleOf(run_, 0), newest = RuleOf(run_, 1);

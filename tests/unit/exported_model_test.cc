@@ -18,6 +18,7 @@
 #include "run/graphs_text.h"
 #include "run/model_layers.h"
 #include "run/run_spec.h"
+#include "tests/unit/exported_run.h"
 
 namespace weft {
 namespace {
@@ -26,45 +27,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-// Two layers: y = x W, and the mean of (y - target)^2.
-Json TwoLayers() {
-  return Json::parse(R"({
-    "format": 2, "torch": "2.11.0", "aliases": {"c.weight": "a.weight"}, "unread": ["count"],
-    "fields": [{"name": "odd", "type": "F32", "sizes": [3]}, {"name": "target", "type": "I64", "sizes": []}],
-    "layers": [
-      {"name": "first", "reads": {"layers": [], "fields": ["odd"]},
-       "parameters": [{"name": "a.weight", "sizes": [2, 3]}], "statistics": [], "constants": [], "values": 3,
-       "operations": [{"op": "aten::linear", "arguments": [{"value": 0}, {"value": 1}, null], "results": [2],
-                       "place": "m.py:3"}],
-       "output": {"value": 2, "sizes": [2], "of": "sample"},
-       "costs": {"flops": 12, "activation_bytes": 8, "fixed_activation_bytes": 5, "work_bytes": 7}},
-      {"name": "last", "reads": {"layers": [0], "fields": ["target"]},
-       "parameters": [{"name": "b.weight", "sizes": [2]}], "statistics": [], "constants": [], "values": 5,
-       "operations": [{"op": "aten::mul.Tensor", "arguments": [{"value": 0}, {"value": 2}], "results": [3]},
-                      {"op": "aten::sum", "arguments": [{"value": 3}, {"type": "F32"}], "results": [4]}],
-       "output": {"value": 4},
-       "costs": {"flops": 2, "activation_bytes": 8, "fixed_activation_bytes": 0, "work_bytes": 0}}]})");
-}
-
-Json RunOf(const Json& graphs) {
-  return {{"model", {{"exported", {{"folder", "/m.weft"}, {"graphs", graphs}}}}},
-          {"data", {{"arrays", {{"odd", "/odd.npy"}, {"target", "/target.npy"}}}}},
-          {"train", {{"steps", 2}, {"batch", 4}, {"microbatches", 2}}},
-          {"stages", 2},
-          {"schedule", "1f1b"}};
-}
-
 void ExpectRefused(const Json& run, const std::string& words) {
   const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
   ASSERT_FALSE(spec.ok()) << words;
   EXPECT_THAT(std::string(spec.status().message()), HasSubstr(words));
-}
-
-// Returns graphs with so much text that a specification holds them packed.
-Json LargeGraphs() {
-  Json graphs = TwoLayers();
-  for (int i = 0; i < 40'000; ++i) graphs["unread"].push_back(absl::StrCat("blocks.", i, ".count"));
-  return graphs;
 }
 
 TEST(ExportedModel, LargeGraphs_ArePackedAndMeanTheSame) {

@@ -64,9 +64,10 @@ TEST_F(UnitFile, InstanceOfATemplate_HasItsNameAndDropIns) {
             "/worker-%i.conf\nExecStart=/usr/bin/weft-worker --name %l-%i \\\n  --device ${D}\n");
   const std::string own = Write("worker-7.conf", "D=cuda:7\n");
   Write("weft-worker@.service.d/a.conf", "[Service]\nEnvironment=E=1\n");
+  const std::string host = HostName();
   const auto seven = ReadUnit(folder_ + "/weft-worker@7");
   ASSERT_TRUE(seven.ok()) << seven.status();
-  EXPECT_EQ(Words(*seven), absl::StrCat("--name|", HostName(), "-7|--device|cuda:7"));
+  EXPECT_EQ(Words(*seven), absl::StrCat("--name|", host.substr(0, host.find('.')), "-7|--device|cuda:7"));
   EXPECT_EQ(seven->variables.at("D").place, own + ":1");
   EXPECT_EQ(seven->variables.at("E").text, "1");
   Write("weft-worker@7.service.d/b.conf", "[Service]\nExecStart=\nExecStart=/opt/weft-worker --drain 3\n");
@@ -76,10 +77,22 @@ TEST_F(UnitFile, InstanceOfATemplate_HasItsNameAndDropIns) {
   EXPECT_EQ(Words(*replaced), "--drain|3");
 }
 
+TEST_F(UnitFile, VariablesWithinAWord_HaveTheirValuesAsTheyAre) {
+  const std::string unit = Write("v.service",
+                                 "[Service]\nEnvironment=A=${B}$$ B=x\n# the old one \\\n"
+                                 "ExecStart=/bin/w --a=${A}${B} --none=${NONE}$$ --b ${\n");
+  const auto process = ReadUnit(unit);
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_EQ(Words(*process), "--a=${B}$$x|--none=$|--b|${");
+  EXPECT_EQ(process->arguments[0].place, unit + ":2");
+}
+
 TEST_F(UnitFile, WhatIsMissing_IsNamed) {
   EXPECT_THAT(ReadUnit(folder_ + "/nothing").status().message(), HasSubstr("nothing.service"));
   const std::string empty = Write("e.service", "[Service]\nRestart=no\n");
   EXPECT_THAT(ReadUnit(empty).status().message(), HasSubstr("has no ExecStart="));
+  const std::string nothing = Write("p.service", "[Service]\nExecStart=$FOO\n");
+  EXPECT_THAT(ReadUnit(nothing).status().message(), HasSubstr("p.service:2: ExecStart= names no program"));
   const std::string needs =
       Write("n.service", "[Service]\nEnvironmentFile=/nowhere/x.conf\nExecStart=/bin/true\n");
   EXPECT_THAT(ReadUnit(needs).status().message(), HasSubstr("cannot read /nowhere/x.conf"));

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -180,6 +181,9 @@ std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules) 
   const nlohmann::json all = ToJson(run);
   nlohmann::json parts;
   for (const char* key : {"model", "data", "train", "stages", "precision"}) parts[key] = all[key];
+  // The packed form of graphs depends on the program that packed them.
+  if (const auto* exported = std::get_if<ExportedSpec>(&run.model); exported != nullptr)
+    parts["model"]["exported"]["graphs"] = *exported->source;
   DropFolders(&parts["data"]);
   if (all.contains("weights")) {  // frozen parameters are theirs to the end
     parts["weights"] = all["weights"];

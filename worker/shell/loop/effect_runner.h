@@ -12,8 +12,7 @@
 // job has been launched, and the driver asks which have been done (PollDevice).
 //
 // Invariants:
-//   1. Effects are carried out in the order in which the core gave them, those that come meanwhile behind
-//      them.
+//   1. Effects are carried out in the core's order. Those that come meanwhile are carried out behind them.
 //   2. A run is forgotten when no task, no work of the device and no write of it is in progress, and not
 //      before its ranks have ended.
 //
@@ -127,6 +126,7 @@ class EffectRunner {
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the ranks begin with copies of the state that this process keeps.
   void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Hands a copy to another process.
   absl::Status OfferCopy(int64_t now, const PublishEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   // Goes on where all ranks have been prepared, have saved, have begun with copies or have ended.
