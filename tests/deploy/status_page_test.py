@@ -102,6 +102,7 @@ def check_trace(service, browser):
 def check_json(service):
     """Checks that programs read there what the command line prints."""
     of_page, printed = json.loads(service.get("/runs/1.json")[2]), json.loads(service.weft("describe", "1", "-o", "json"))
+    assert printed.pop("events")[0]["text"].endswith("was submitted"), printed
     assert of_page == printed, (of_page, printed)
     everything = json.loads(service.get("/status.json")[2])
     for of_page, command in ((everything["runs"], "ls"), (everything["workers"], "workers")):
