@@ -61,6 +61,8 @@ class Checkpoints {
   void TakeUp(int32_t step, int64_t now, const SealCheckpoint* asked);
   // Takes up that the run ends with the checkpoint of the step.
   void TakeUpStop(int32_t step);
+  // Returns by how many steps a snapshot is announced before its own.
+  int32_t lead() const { return lead_; }
   bool IsUnderWay(int32_t step) const { return Find(step) != nullptr; }
 
   // Returns, once all members have answered, the first failure; "" if there was none.

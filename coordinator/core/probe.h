@@ -49,10 +49,9 @@ struct Probe {
   int64_t step_wait_ns = 0;                  // time in which a run was running, since the last step ended
   int64_t running_since_ns = 0;     // time from which on running_ns and step_wait_ns grow; 0: they do not
   int64_t workers_chosen_last = 0;  // workers with which a run failed
-  // Checkpoints of the running runs that save them on the way: the most intervals that a run has gone on
-  // behind its newest one, and the earliest time at which a newest one was complete; 0 without such a run.
-  double checkpoint_lag = 0;
-  int64_t oldest_checkpoint_ns = 0;
+  // Age of the newest checkpoint of a running run that is late with the next one (RunCheckpoints::Count), the
+  // largest of all such runs; 0 if none is late.
+  int64_t checkpoint_overdue_ns = 0;
 };
 
 }  // namespace weft

@@ -76,7 +76,8 @@ void RunAttempt::Count(int64_t now, Probe* probe) const {
   probe->jobs.ready += jobs.ready;
   probe->jobs.claimed += jobs.claimed;
   probe->jobs.done += jobs.done;
-  if (checkpoints_ != nullptr && info_->state == RunState::kRunning) checkpoints_->Count(now, probe);
+  if (checkpoints_ != nullptr && info_->state == RunState::kRunning)
+    checkpoints_->Count(now, queue_.granted_end(), probe);
 }
 
 void RunAttempt::Begin(StepEffects& out) {

@@ -124,19 +124,21 @@ void RunCheckpoints::NoteComplete(StepEffects& out, int32_t step, int64_t announ
   out.counts.checkpoints.Add(out.now - announced_ns);
 }
 
-void RunCheckpoints::Count(int64_t now, Probe* probe) const {
+bool RunCheckpoints::IsLate(int64_t now, int32_t granted_end) const {
   const CheckpointRule& rule = plan_.checkpoint;
-  if (rule.every_steps == 0 && rule.every_ns == 0) return;
-  double lag = 0;
-  if (rule.every_steps > 0) {
-    const int32_t behind = info_.steps_done - std::max(info_.checkpoint_step, plan_.first_step);
-    lag = static_cast<double>(behind) / rule.every_steps;
-  }
-  if (rule.every_ns > 0)
-    lag = std::max(lag, static_cast<double>(now - newest_ns_) / static_cast<double>(rule.every_ns));
-  probe->checkpoint_lag = std::max(probe->checkpoint_lag, lag);
-  const int64_t oldest = probe->oldest_checkpoint_ns;
-  probe->oldest_checkpoint_ns = oldest == 0 ? newest_ns_ : std::min(oldest, newest_ns_);
+  if (rule.every_steps == 0 && rule.every_ns == 0) return false;
+  // An interval has at least the steps that a checkpoint waits for, however long they take. A run that goes
+  // on leaves out those within its lead; one by time is of a step behind those that are granted.
+  const int32_t lead = checkpoints_.lead();
+  const int64_t interval = rule.every_steps > 0 ? std::max(rule.every_steps, lead)
+                                                : std::max(granted_end - info_.steps_done, 1) + lead;
+  const int32_t behind = info_.steps_done - std::max(info_.checkpoint_step, plan_.first_step);
+  return behind > 2 * interval && now - newest_ns_ - rule.every_ns > rule.every_ns;
+}
+
+void RunCheckpoints::Count(int64_t now, int32_t granted_end, Probe* probe) const {
+  if (!IsLate(now, granted_end)) return;
+  probe->checkpoint_overdue_ns = std::max(probe->checkpoint_overdue_ns, now - newest_ns_);
 }
 
 void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,

@@ -89,8 +89,9 @@ class RunCheckpoints {
   bool saving() const { return !checkpoints_.idle(); }
   bool validating() const { return checkpoints_.validating(); }
   int64_t next_due() const { return checkpoints_.next_due(); }
-  // Counts how far the run has gone on since its newest checkpoint, where it saves them on the way.
-  void Count(int64_t now, Probe* probe) const;
+  // Counts the age of the newest checkpoint if the run is late with the next one. `granted_end` as in
+  // WorkQueue.
+  void Count(int64_t now, int32_t granted_end, Probe* probe) const;
 
   // Returns "the checkpoint of step 40 from process 1 (..)". Requires saving().
   std::string DescribeSaving() const;
@@ -103,6 +104,8 @@ class RunCheckpoints {
   void Announce(StepEffects& out, int32_t step);
   void Seal(StepEffects& out, int32_t step, const std::string& failure);
   void BeginValidation(StepEffects& out);
+  // Returns true if the run has gone on for more than two intervals since its newest checkpoint.
+  bool IsLate(int64_t now, int32_t granted_end) const;
   void RecordNotValidated(int32_t step, const std::string& cause);
   void NoteComplete(StepEffects& out, int32_t step, int64_t announced_ns);
   void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,

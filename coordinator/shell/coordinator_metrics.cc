@@ -156,22 +156,16 @@ void CoordinatorMetrics::JobSeries::Export(const Probe& probe) {
 // ---- checkpoints
 
 CoordinatorMetrics::CheckpointSeries::CheckpointSeries(Metrics* m)
-    : lag(m->AddGauge(
-          "weft_checkpoint_lag_ratio",
-          "Work since the newest checkpoint, as a multiple of the interval of checkpoints, of the "
-          "running run for which it is the largest.")),
-      oldest(
-          m->AddGauge("weft_checkpoint_oldest_timestamp_seconds",
-                      "When the newest checkpoint was complete, or the attempt began, of the running run for "
-                      "which that is the longest ago, since 1970; 0 for no such run.")),
+    : overdue(m->AddGauge("weft_checkpoint_overdue_seconds",
+                          "Age of the newest checkpoint of a running run that has gone on for more than two "
+                          "intervals of checkpoints since; the largest of all such runs, 0 for none.")),
       failures(m->AddCounter("weft_checkpoint_failures_total", "Checkpoints that could not be saved.")),
       times(m->AddHistogram("weft_checkpoint_duration_seconds",
                             "Time from the announcement of a checkpoint until it was complete.",
                             BoundsOf(Probe().checkpoints))) {}
 
-void CoordinatorMetrics::CheckpointSeries::Export(int64_t now, const Probe& probe) {
-  lag.Set(probe.checkpoint_lag);
-  oldest.Set(probe.oldest_checkpoint_ns == 0 ? 0 : UnixSeconds(now, probe.oldest_checkpoint_ns));
+void CoordinatorMetrics::CheckpointSeries::Export(const Probe& probe) {
+  overdue.Set(Seconds(probe.checkpoint_overdue_ns));
   Raise(&failures, probe.failed_checkpoints);
   Raise(&times, probe.checkpoints);
 }
@@ -248,7 +242,7 @@ void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, const 
   steps_.Export(now, probe);
   runs_.Export(probe);
   jobs_.Export(probe);
-  checkpoints_.Export(now, probe);
+  checkpoints_.Export(probe);
   workers_.Export(probe, sessions);
 }
 

@@ -62,8 +62,8 @@ class CoordinatorMetrics {
   };
   struct CheckpointSeries {
     explicit CheckpointSeries(Metrics* m);
-    void Export(int64_t now, const Probe& probe);
-    Gauge lag, oldest;
+    void Export(const Probe& probe);
+    Gauge overdue;
     Counter failures;
     Histogram times;
   };

@@ -125,6 +125,7 @@ CoordinatorObserver Observe(const DaemonLog* log, FlightRecorder* recorder) {
     log->Info(absl::StrCat("run ", r.run, " goes on under ", r.plan->schedule, ", and no more under ",
                            r.former, ", from step ", r.step, " on: ", r.reason));
   };
+  observer.refused = [log](const std::string& line) { log->Warning(line); };
   return observer;
 }
 

@@ -43,8 +43,11 @@ ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::S
       health_service_(health),
       heart_(MonotonicNow()),
       core_(options_.core),
-      sessions_(&events_, options_.protocol,
-                [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
+      sessions_(
+          &events_, options_.protocol, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); },
+          [this](const std::string& line) {
+            if (options_.observer.refused) options_.observer.refused(line);
+          }),
       log_id_(static_cast<uint64_t>(MonotonicNow())),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
                  [this](ReplanRun replan) { Add(std::move(replan)); }),

@@ -40,6 +40,7 @@ struct CoordinatorObserver {
   std::function<void(const WorkerChange&)> worker;
   std::function<void(const RunLogLine&)> log;       // lines about runs, of workers and of the coordinator
   std::function<void(const Replanned&)> replanned;  // before the change of state that comes with it
+  std::function<void(const std::string& line)> refused;  // about a worker that was refused before it greeted
 };
 
 // A submitted run that has been read: what is left to do for its plan.

@@ -68,8 +68,7 @@ void SessionCall::ReadAgain() {
 }
 
 void SessionCall::OnBytes() {
-  const bool greeted = session_ != nullptr && session_->end.received() > 0;
-  const absl::Status s = ReadWorkerMessage(&bytes_, greeted, &in_);
+  const absl::Status s = ReadWorkerMessage(&bytes_, HasGreeted(), &in_);
   if (!s.ok()) return EndForViolation(s);
   session_ == nullptr ? OnFirst() : OnPacket();
 }
@@ -121,6 +120,7 @@ void SessionCall::OnPacket() {
 
 void SessionCall::EndForViolation(const absl::Status& violation) {
   host_->CountViolation();
+  if (!HasGreeted()) host_->Refused(MonotonicNow(), context_.peer(), violation);
   Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", violation.message()));
   Finish(violation);
 }
@@ -159,6 +159,8 @@ void SessionCall::Abandon() {
   context_.TryCancel();
   ReadAgain();
 }
+
+bool SessionCall::HasGreeted() const { return session_ != nullptr && session_->end.received() > 0; }
 
 bool SessionCall::IsLocal() const {
   const std::string peer = context_.peer();

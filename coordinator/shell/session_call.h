@@ -61,6 +61,9 @@ class SessionHost {
   virtual void Detached(Session* session, bool over, const std::string& reason) = 0;
   // Counts a message that no worker of a release that may come here sends, which ends its stream.
   virtual void CountViolation() = 0;
+  // Takes why a peer's stream ends before a worker has greeted on it, so that the core knows no worker to
+  // name.
+  virtual void Refused(int64_t now, const std::string& peer, const absl::Status& why) = 0;
   // Returns the versions of the protocol that the coordinator speaks.
   virtual ProtocolVersions protocol() const = 0;
 };
@@ -84,6 +87,8 @@ class SessionCall final : public Call {
  private:
   enum Kind { kAccepted, kRead, kWritten, kFinished, kKinds };
 
+  // Returns true once the first message of the session has come.
+  bool HasGreeted() const;
   void OnRead(bool ok);
   void OnBytes();
   void OnFirst();

@@ -13,15 +13,18 @@ namespace weft {
 namespace {
 
 constexpr int64_t kAckTick = 20'000'000;
+constexpr int64_t kBetweenRefusals = 1'000'000'000;  // from one line about a refusal to the next
 constexpr size_t kMaxSessions = 16384;
 constexpr char kProcessEnded[] = "its process has ended";
 
 }  // namespace
 
-SessionTable::SessionTable(std::vector<Event>* events, const ProtocolVersions& protocol, OnLocal on_local)
+SessionTable::SessionTable(std::vector<Event>* events, const ProtocolVersions& protocol, OnLocal on_local,
+                           OnRefused on_refused)
     : events_(events),
       protocol_(protocol),
       on_local_(std::move(on_local)),
+      on_refused_(std::move(on_refused)),
       host_(HostName()),
       clock_(ClockName()) {}
 
@@ -82,6 +85,18 @@ void SessionTable::Detached(Session* session, bool over, const std::string& reas
   const bool lost = !over && session->process_ended;
   events_->push_back(SessionClosed{id, lost ? kProcessEnded : reason});
   sessions_.erase(id);
+}
+
+void SessionTable::Refused(int64_t now, const std::string& peer, const absl::Status& why) {
+  if (now < next_refusal_ns_) {
+    ++refusals_without_line_;
+    return;
+  }
+  next_refusal_ns_ = now + kBetweenRefusals;
+  std::string line = absl::StrCat("a worker at ", peer, " was refused: ", why.message());
+  const int others = std::exchange(refusals_without_line_, 0);
+  if (others > 0) absl::StrAppend(&line, " (", others, " more were refused since the last such line)");
+  on_refused_(line);
 }
 
 void SessionTable::EndOfProcess(SessionId id) {

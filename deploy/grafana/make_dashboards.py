@@ -114,8 +114,8 @@ RUN = ("weft-run", "Weft: training", [
               "Share of the time in which at least one run of the coordinator was running."),
     ]),
     ("Checkpoints", [
-        panel("Work behind the newest checkpoint", "none", [('weft_checkpoint_lag_ratio', "{{instance}}")],
-              "In intervals of checkpoints, of the running run that is the farthest behind. Above 2, checkpoints are not saved."),
+        panel("Checkpoints that are late", "s", [('weft_checkpoint_overdue_seconds', "{{instance}}")],
+              "Age of the newest checkpoint of a running run that has gone on for more than two intervals since; 0 if none has."),
         panel("Time of a checkpoint", "s", quantiles("weft_checkpoint_duration_seconds"),
               "From its announcement until it was complete. Training goes on meanwhile."),
         panel("Bytes written to checkpoints", "Bps",

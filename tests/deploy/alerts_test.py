@@ -33,7 +33,7 @@ MINUTE = TIME_FACTOR  # seconds
 SHORTENED = {"30s": MINUTE, "1m": MINUTE, "2m": 2 * MINUTE, "5m": 5 * MINUTE, "10m": 10 * MINUTE, "15m": 15 * MINUTE, "1h": 60 * MINUTE,
              "6h": 60 * MINUTE}  # the window of an average; no run here is older than a minute
 # Numbers in expressions, of which some are seconds. A week stays a week: certificates are valid for days.
-SHORTENED_NUMBERS = {"300": str(5 * MINUTE), "600": str(10 * MINUTE), "10": "10", "86400": "86400"}
+SHORTENED_NUMBERS = {"300": str(5 * MINUTE), "600": str(10 * MINUTE), "10": "10", "3600": str(60 * MINUTE), "86400": "86400"}
 
 
 def shortened(rules):

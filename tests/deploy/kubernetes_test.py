@@ -102,8 +102,9 @@ def check_namespace(objects, level):
         assert o is namespace or o["metadata"]["namespace"] == namespace["metadata"]["name"], o["metadata"]
 
 
-def check_network(objects):
-    """Checks that each pod has the flows that it needs, and no other."""
+def check_network(objects, collectives):
+    """Checks that each pod has the flows that it needs, and no other. NCCL listens on ports that the kernel chooses, where workers have
+    `collectives`."""
     namespace = of_kind(objects, "Namespace")[0]["metadata"]["name"]
     templates = {o["metadata"]["name"]: o["spec"]["template"] for o in of_kind(objects, "Deployment", "StatefulSet")}
     labels = {name: template["metadata"]["labels"] for name, template in templates.items()}
@@ -124,7 +125,10 @@ def check_network(objects):
                    *((worker, other, port, "TCP") for port in (first, last))}
     for pod in ("worker 0", "worker 1", "client"):
         needed |= {(pod, "dns", 53, protocol) for protocol in ("TCP", "UDP")}
-    ports = {port for *_, port, _ in needed} | {22, 443, first - 1, last + 1}
+    ports = {port for *_, port, _ in needed} | {22, 443, first - 1, last + 1, 1023, 1024, 65535}
+    if collectives:
+        workers = ("worker 0", "worker 1")
+        needed |= {(*pair, port, "TCP") for pair in (workers, workers[::-1]) for port in ports if port >= 1024}
     found = allowed_flows(of_kind(objects, "NetworkPolicy"), pods, ports, namespace)
     assert found == needed, f"missing: {sorted(needed - found)}, too many: {sorted(found - needed)}"
 
@@ -208,7 +212,7 @@ def main():
             check_flags(pod["spec"]["template"]["spec"]["containers"][0], bin_dir)
         check_links(objects)
         check_namespace(objects, "privileged" if overlay.name == "rdma" else "restricted")
-        check_network(objects)
+        check_network(objects, collectives=overlay.name in ("gpu", "rdma"))
         if of_kind(objects, "Certificate"):
             check_certificates(objects)
         check_schemas(objects)

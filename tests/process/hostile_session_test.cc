@@ -15,6 +15,7 @@
 #include "base/metrics/metrics.h"
 #include "base/mutex.h"
 #include "coordinator/shell/coordinator_server.h"
+#include "coordinator/shell/session_table.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
@@ -27,7 +28,9 @@ namespace weft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
   return MakeRunPlan("test", spec, WithoutTerms(*MakeSchedule(spec, {}, 2, 2)), 1);
@@ -52,6 +55,10 @@ class HostileSession : public ::testing::Test {
       if (w.kind == WorkerChange::Kind::kJoined) return;
       MutexLock lock(mu_);
       lost_ = w.reason;
+    };
+    options.observer.refused = [this](const std::string& line) {
+      MutexLock lock(mu_);
+      refused_ = line;
     };
     server_ = *CoordinatorServer::Start(std::move(options));
     grpc::ChannelArguments args;
@@ -98,6 +105,12 @@ class HostileSession : public ::testing::Test {
     return "";
   }
 
+  // Returns the line about a refusal; it is there before the stream has ended.
+  std::string refused() {
+    MutexLock lock(mu_);
+    return refused_;
+  }
+
   // Returns true once the metrics have the line.
   bool Shows(const std::string& line) {
     for (int i = 0; i < 3000; ++i, usleep(10'000)) {
@@ -110,6 +123,7 @@ class HostileSession : public ::testing::Test {
   Mutex mu_;
   CondVar mu_wait_;
   std::string lost_ ABSL_GUARDED_BY(mu_);
+  std::string refused_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CoordinatorServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordination::Stub> stub_;
@@ -120,6 +134,9 @@ class HostileSession : public ::testing::Test {
 TEST_F(HostileSession, NoProtocolInCommon_IsRefusedAndCounted) {
   WriteOpen({kProtocolVersions.highest + 1, kProtocolVersions.highest + 2});
   EXPECT_THAT(End(), HasSubstr("upgrade it to one that speaks version"));
+  EXPECT_THAT(refused(),
+              AllOf(StartsWith("a worker at ipv4:127.0.0.1:"), HasSubstr(" was refused: the worker speaks"),
+                    HasSubstr("upgrade it to one that speaks version")));
   EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
 }
 
@@ -133,7 +150,27 @@ TEST_F(HostileSession, FirstMessageIsNotOpen_IsRefusedAndCounted) {
   stream_ = stub_->Session(&context_);
   stream_->Write(v1::WorkerMessage());
   EXPECT_EQ(End(), "the first message of a stream must be `open`");
+  EXPECT_THAT(refused(), HasSubstr("was refused: the first message of a stream must be `open`"));
   EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
+}
+
+TEST(SessionTable, ManyRefusalsWithinASecond_HaveOneLineAndAreCountedInTheNext) {
+  std::vector<Event> events;
+  std::vector<std::string> lines;
+  SessionTable table(
+      &events, kProtocolVersions, [](SessionId, int64_t) {},
+      [&](const std::string& line) { lines.push_back(line); });
+  const absl::Status why = absl::InvalidArgumentError("no message");
+  for (int i = 0; i < 100; ++i) table.Refused(i * 10'000'000, absl::StrCat("ipv4:10.0.0.1:", i), why);
+  EXPECT_THAT(lines, ElementsAre("a worker at ipv4:10.0.0.1:0 was refused: no message"));
+  table.Refused(1'000'000'000, "ipv4:10.0.0.2:7", why);
+  table.Refused(2'000'000'000, "ipv4:10.0.0.3:7", why);
+  EXPECT_THAT(
+      lines,
+      ElementsAre(lines[0],
+                  "a worker at ipv4:10.0.0.2:7 was refused: no message (99 more were refused since the "
+                  "last such line)",
+                  "a worker at ipv4:10.0.0.3:7 was refused: no message"));
 }
 
 TEST_F(HostileSession, LargeMessageBeforeHello_IsRefusedWithItsSize) {
@@ -143,6 +180,8 @@ TEST_F(HostileSession, LargeMessageBeforeHello_IsRefusedWithItsSize) {
   large.add_payloads()->mutable_failed()->set_reason(std::string(2 << 20, 'x'));
   stream_->Write(large);
   EXPECT_THAT(End(), HasSubstr("bytes, but at most 32768 are allowed before Hello"));
+  EXPECT_THAT(refused(),
+              AllOf(StartsWith("a worker at ipv4:127.0.0.1:"), HasSubstr("are allowed before Hello")));
 }
 
 TEST_F(HostileSession, ManyEmptyRanks_CostNoMoreThanTheirBytes) {
@@ -171,6 +210,7 @@ TEST_F(HostileSession, MessageOutOfOrder_IsRefusedAndNotHeld) {
   early.add_payloads()->mutable_prepared()->set_run(1);
   stream_->Write(early);
   EXPECT_EQ(End(), "message 3 came, but number 2 is the next");
+  EXPECT_EQ(refused(), "") << "it has greeted, so the line about the lost worker names it";
   EXPECT_THAT(lost(), HasSubstr("message 3 came"));
   EXPECT_TRUE(Shows("weft_protocol_violations_total 1"));
 }

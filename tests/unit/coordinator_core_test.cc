@@ -56,10 +56,11 @@ class CoreTest : public ::testing::Test {
     Say(session, hello);
   }
   uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
-    auto plan = std::make_shared<RunPlan>(*Plan(stages, 2, 2, validate_every));
+    auto plan = std::make_shared<RunPlan>(*Plan(stages, 2, run_steps, validate_every));
     plan->process_settings = process_settings;
     plan->restarts = restarts;
     plan->checkpoint.every_steps = checkpoint_every;
+    plan->checkpoint.every_ns = checkpoint_every_ns;
     plan->checkpoint.none = saves_nothing;
     plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
       return absl::StrCat(checkpoint, " from step ", step);
@@ -139,7 +140,8 @@ class CoreTest : public ::testing::Test {
   RunInfo run_info;
   std::vector<StepDone> steps;
   std::vector<Validation> validations;
-  int validate_every = 0, checkpoint_every = 0, restarts = 0;
+  int run_steps = 2, validate_every = 0, checkpoint_every = 0, restarts = 0;
+  int64_t checkpoint_every_ns = 0;
   std::string process_settings;
   bool tells_spans = false, saves_nothing = false;
   size_t spans = 0;
@@ -890,7 +892,7 @@ TEST_F(CoreTest, RunRuns_ItsTimeAndItsWaitForAStepAreMeasured) {
   EXPECT_EQ(core->probe().running_since_ns, 0);
 }
 
-TEST_F(CoreTest, CheckpointsOnTheWay_CountTheirTimesAndHowFarTheRunIsBehindThem) {
+TEST_F(CoreTest, CheckpointsOnTheWay_CountTheirTimesAndFailures) {
   checkpoint_every = 1;
   const uint64_t run = Running(4, "out");
   const int64_t begun = now;
@@ -898,19 +900,132 @@ TEST_F(CoreTest, CheckpointsOnTheWay_CountTheirTimesAndHowFarTheRunIsBehindThem)
   Say(1, CheckpointSealed{run, 0, ""});
   EXPECT_EQ(core->probe().checkpoints.total(), 1u);
   EXPECT_EQ(core->probe().checkpoints.sum_ns, now - begun);
-  EXPECT_EQ(core->probe().oldest_checkpoint_ns, now);
-  EXPECT_EQ(core->probe().checkpoint_lag, 0);
-  const int64_t sealed = now;
-  now += kSecond;
   EndFirstStep(run);
   EXPECT_EQ(core->GetRun(run)->steps_done, 1);
-  EXPECT_EQ(core->probe().checkpoint_lag, 1) << "the next one is due";
-  EXPECT_EQ(core->probe().oldest_checkpoint_ns, sealed);
   for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, s == 2 ? "no space left" : ""});
   Say(1, CheckpointSealed{run, 1, "it was dropped"});
   EXPECT_EQ(core->probe().failed_checkpoints, 1u);
   EXPECT_EQ(core->probe().checkpoints.total(), 1u);
-  EXPECT_EQ(core->probe().oldest_checkpoint_ns, sealed);
+}
+
+// Runs on two sessions each, whose steps end and whose snapshots are saved one after the other.
+class LateCheckpointTest : public CoreTest {
+ protected:
+  static constexpr int64_t kMinute = 60 * kSecond;
+
+  // The processes report nothing between the ends of jobs, which may be long apart.
+  LateCheckpointTest() {
+    options.lease_ns = options.progress_ns = 10'000 * kMinute;
+    core = std::make_unique<CoordinatorCore>(options);
+  }
+
+  struct Trained {
+    uint64_t run = 0;
+    SessionId first = 0;  // the session of its first process; the next number is the other's
+    int32_t steps = 0;    // steps that have ended
+  };
+  Trained Train(SessionId first) {
+    Trained t{0, first};
+    Join(first);
+    Join(first + 1);
+    t.run = Submit(2, 2, absl::StrCat("out-", first));
+    for (SessionId s = first; s <= first + 1; ++s) {
+      lease[s] = Heard<Assign>(s)->leases.at(0);
+      Say(s, Prepared{t.run});
+    }
+    for (SessionId s = first; s <= first + 1; ++s) Say(s, Credit{t.run, lease[s].rank, lease[s].token, 4});
+    Save(t);
+    return t;
+  }
+  // Ends the run's next step, and nothing of later ones.
+  void EndStep(Trained* t) {
+    for (bool any = true; any;) {
+      any = false;
+      for (SessionId s = t->first; s <= t->first + 1; ++s) {
+        while (auto grant = Heard<Grant>(s))
+          granted[s].insert(granted[s].end(), grant->jobs.begin(), grant->jobs.end());
+        std::vector<Job> ended;
+        std::erase_if(granted[s], [&](const Job& job) {
+          if (job.step <= t->steps) ended.push_back(job);
+          return job.step <= t->steps;
+        });
+        any |= !ended.empty();
+        if (!ended.empty()) Say(s, Complete(s, t->run, ended));
+      }
+    }
+    ASSERT_EQ(core->GetRun(t->run)->steps_done, ++t->steps);
+  }
+  // Saves the snapshots that were announced and whose steps have ended, or fails to.
+  void Save(const Trained& t, const std::string& failure = "") {
+    for (SessionId s = t.first; s <= t.first + 1; ++s) {
+      while (auto snapshot = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{t.run, snapshot->step, failure});
+    }
+    while (auto seal = Heard<SealCheckpoint>(t.first))
+      Say(t.first, CheckpointSealed{t.run, seal->step, failure});
+  }
+  int64_t Overdue() {
+    Do(Tick{});
+    return core->probe().checkpoint_overdue_ns;
+  }
+
+  std::map<SessionId, std::vector<Job>> granted;  // jobs that have not been ended
+};
+
+TEST_F(LateCheckpointTest, RunsOfDifferentIntervals_EachIsJudgedByItsOwn) {
+  run_steps = 100;
+  checkpoint_every_ns = 120 * kMinute;
+  Trained rare = Train(1);
+  const int64_t rare_saved = now;
+  now += 50 * kMinute;
+  EndStep(&rare);
+  EXPECT_EQ(Overdue(), 0);
+  checkpoint_every_ns = 0;
+  checkpoint_every = 1;
+  Trained frequent = Train(3);
+  const int64_t frequent_saved = now;
+  for (int i = 0; i < 2; ++i) {
+    now += kSecond;
+    EndStep(&frequent);
+    Save(frequent, "no space left");
+    EXPECT_EQ(Overdue(), 0) << "the age of the other run's checkpoint does not count";
+  }
+  EndStep(&frequent);
+  EXPECT_EQ(Overdue(), now - frequent_saved) << "it is behind by three intervals, for two seconds";
+  now += 15 * kMinute;
+  EXPECT_EQ(Overdue(), now - frequent_saved);
+  Save(frequent);
+  EXPECT_EQ(Overdue(), 0);
+  for (int i = 0; i < 10; ++i) EndStep(&rare);
+  EXPECT_EQ(Overdue(), 0) << "its interval has not passed";
+  now = rare_saved + 240 * kMinute + 2;
+  EXPECT_EQ(Overdue(), now - rare_saved);
+}
+
+TEST_F(LateCheckpointTest, StepsLongerThanTheInterval_AreNoDelay) {
+  run_steps = 100;
+  checkpoint_every_ns = 10 * kMinute;
+  Trained slow = Train(1);
+  int64_t saved = now;
+  int complete = core->GetRun(slow.run)->checkpoint_step;
+  for (int i = 0; i < 20; ++i) {
+    now += 20 * kMinute;
+    Do(Tick{});
+    EndStep(&slow);
+    EXPECT_EQ(Overdue(), 0) << "after step " << slow.steps;
+    Save(slow);
+    EXPECT_EQ(Overdue(), 0) << "after step " << slow.steps;
+    const int newest = core->GetRun(slow.run)->checkpoint_step;
+    if (newest > complete) saved = now;
+    complete = newest;
+  }
+  ASSERT_GT(complete, 10) << "checkpoints were saved on the way";
+  for (int i = 0; i < 10; ++i) {
+    now += 20 * kMinute;
+    Do(Tick{});
+    EndStep(&slow);
+    Save(slow, "no space left");
+  }
+  EXPECT_EQ(Overdue(), now - saved) << "none was saved any more";
 }
 
 class DamagedCheckpointTest : public CoreTest {
