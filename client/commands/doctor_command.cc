@@ -117,8 +117,8 @@ ExitCode RunDoctor(const DoctorOptions& options) {
   findings.push_back(JudgeWorkerProgram(worker, std::string(Release())));
   for (Finding& finding : JudgePorts(ports)) findings.push_back(std::move(finding));
   for (Finding& finding : connection) findings.push_back(std::move(finding));
-  const ExitCode printed = PrintData(options.coordinator.json ? FindingsJson(findings).dump(2) + "\n"
-                                                              : FindingsText(findings, OutputStyle()));
+  const ExitCode printed = options.coordinator.json ? PrintJson(FindingsJson(findings))
+                                                    : PrintData(FindingsText(findings, OutputStyle()));
   if (printed != kExitOk) return printed;
   return AnyBad(findings) ? kExitFailed : kExitOk;
 }
