@@ -32,7 +32,7 @@ bool CanListen(int port) {
 
 void TryDataPorts(PortFacts* facts) {
   const std::pair<absl::string_view, absl::string_view> ends =
-      absl::StrSplit(facts->data_ports, absl::MaxSplits('-', 1));
+      absl::StrSplit(*facts->data_ports, absl::MaxSplits('-', 1));
   int first = 0, last = 0;
   if (!absl::SimpleAtoi(ends.first, &first)) return;
   if (!absl::SimpleAtoi(ends.second.empty() ? ends.first : ends.second, &last)) return;
@@ -44,11 +44,11 @@ void TryDataPorts(PortFacts* facts) {
 
 }  // namespace
 
-PortFacts ReadPortFacts(const std::string& listen, const std::string& data_ports) {
+PortFacts ReadPortFacts(const std::string& listen, const std::optional<std::string>& data_ports) {
   PortFacts facts;
   facts.listen = listen;
   facts.data_ports = data_ports;
-  TryDataPorts(&facts);
+  if (data_ports.has_value()) TryDataPorts(&facts);
   if (listen.empty()) return facts;
   const absl::StatusOr<Address> address = ParseAddress(listen);
   const absl::Status opened =

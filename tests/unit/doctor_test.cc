@@ -147,6 +147,8 @@ TEST(JudgePorts, PortOfACoordinator_IsFreeOrItsOwn) {
 
 TEST(JudgePorts, RangeOfDataPorts_HasOneThatIsFree) {
   PortFacts facts;
+  EXPECT_TRUE(JudgePorts(facts).empty()) << "neither program tells its ports";
+  facts.data_ports = "";
   ASSERT_EQ(JudgePorts(facts).size(), 1u) << "no coordinator would listen here";
   EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
   facts.data_ports = "20000-20003";
@@ -178,16 +180,24 @@ TEST(ParseProgramFacts, Answers_GiveReleaseLibrariesAndSettings) {
   EXPECT_NE(ParseProgramFacts("weft-worker 0.1.0\n", "no JSON").problem, "");
 }
 
-TEST(JudgeWorkerProgram, MissingBrokenOrOther_IsTold) {
+TEST(JudgeProgram, MissingBrokenOrOther_IsTold) {
+  const auto judge = [](const ProgramFacts& facts, const std::string& release) {
+    const Finding worker = JudgeProgram("weft-worker", facts, release);
+    const Finding coordinator = JudgeProgram("weft-coordinator", facts, release);
+    EXPECT_EQ(worker.name, "weft-worker");
+    EXPECT_EQ(coordinator.name, "weft-coordinator");
+    EXPECT_EQ(worker.severity, coordinator.severity);
+    return coordinator;
+  };
   ProgramFacts facts;
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk) << "a machine of clients alone";
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kOk) << "a machine of clients alone";
   facts.is_there = true;
   facts.release = "0.1.0";
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk);
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.2.0").severity, Severity::kSlow);
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kOk);
+  EXPECT_EQ(judge(facts, "0.2.0").severity, Severity::kSlow);
   facts.problem = "there is no LibTorch";
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kBad);
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").advice, "there is no LibTorch");
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kBad);
+  EXPECT_EQ(judge(facts, "0.1.0").advice, "there is no LibTorch");
 }
 
 // A coordinator with two workers, as it should be.
