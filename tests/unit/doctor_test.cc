@@ -168,6 +168,7 @@ TEST(ReadPortFacts, PortInUse_IsNeitherFreeNorCounted) {
   EXPECT_THAT(taken.listen_problem, HasSubstr("in use"));
   EXPECT_EQ(taken.all_data_ports, 1);
   EXPECT_EQ(taken.free_data_ports, 0);
+  EXPECT_EQ(ReadPortFacts("", port + "-").all_data_ports, 0) << "the worker refuses it as well";
 }
 
 TEST(ParseProgramFacts, Answers_GiveReleaseLibrariesAndSettings) {
