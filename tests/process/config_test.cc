@@ -84,6 +84,11 @@ TEST_F(Config, OfAUnit_IsShownWithTheLinesOfItsFiles) {
   EXPECT_EQ(wrong.code, 78);
   EXPECT_THAT(wrong.err, HasSubstr("leese"));
   EXPECT_EQ(Command::Run({"weft", "config", "show", "--unit", folder_ / "none"}).code, 78);
+  // The program `weft` is there, and is no daemon: it is not run.
+  const std::string other = folder_.Write("other.service", "[Service]\nExecStart=/usr/bin/weft ls\n");
+  const CommandResult refused = Command::Run({"weft", "config", "show", "--unit", other});
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("it starts /usr/bin/weft; give a unit that starts weft-coordinator or"));
   EXPECT_EQ(Command::Run({"weft", "config", "check", "--unit", unit}).code, 2);
 }
 

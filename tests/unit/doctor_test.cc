@@ -173,12 +173,11 @@ TEST(ReadPortFacts, PortInUse_IsNeitherFreeNorCounted) {
 
 TEST(ParseProgramFacts, Answers_GiveReleaseLibrariesAndSettings) {
   const ProgramFacts facts = ParseProgramFacts("weft-worker 0.1.0\nLibTorch 2.9.1, UCX 1.19.0\n",
-                                               R"([{"name": "data-ports", "value": "7-9"}])");
+                                               {{"data-ports", "7-9", "file", "worker.yaml:1"}});
   EXPECT_EQ(facts.release, "0.1.0");
   EXPECT_EQ(facts.libraries, "LibTorch 2.9.1, UCX 1.19.0");
   EXPECT_EQ(facts.settings.at("data-ports"), "7-9");
   EXPECT_EQ(facts.problem, "");
-  EXPECT_NE(ParseProgramFacts("weft-worker 0.1.0\n", "no JSON").problem, "");
 }
 
 TEST(JudgeProgram, MissingBrokenOrOther_IsTold) {
