@@ -262,13 +262,13 @@ void AddConfigQuestion(CLI::App& app, ConfigQuestion& question) {
 }
 
 std::optional<std::string> AnswerTo(const ConfigQuestion& question, const Settings& settings) {
-  if (question.check && question.show == "json")
-    return DumpJson({{"file", settings.file()}, {"right", true}});
+  if (question.check && question.show == "json") return DumpJson(RightJson(settings.file()));
   if (question.check)
     return absl::StrCat(settings.file().empty() ? "the configuration" : settings.file(), " is right\n");
   if (question.show.empty()) return std::nullopt;
   const std::vector<Setting> all = settings.List();
-  return question.show == "json" ? SettingsJson(all) : SettingsText(all, question.show == "origins");
+  return question.show == "json" ? DumpJson(SettingsJson(all))
+                                 : SettingsText(all, question.show == "origins");
 }
 
 std::vector<std::string> Changed(const std::vector<Setting>& before, const std::vector<Setting>& now) {
@@ -298,11 +298,32 @@ std::string SettingsText(const std::vector<Setting>& settings, bool origins) {
   return text;
 }
 
-std::string SettingsJson(const std::vector<Setting>& settings) {
+OrderedJson SettingsJson(const std::vector<Setting>& settings) {
   OrderedJson json = OrderedJson::array();
   for (const Setting& s : settings)
     json.push_back({{"name", s.name}, {"value", s.value}, {"origin", s.origin}, {"place", s.place}});
-  return DumpJson(json);
+  return json;
 }
+
+absl::StatusOr<std::vector<Setting>> ParseSettingsJson(absl::string_view text) {
+  const Json list = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::Status wrong = absl::InvalidArgumentError("is no list of settings in JSON");
+  if (!list.is_array()) return wrong;
+  std::vector<Setting> settings;
+  for (const Json& one : list) {
+    Setting setting;
+    for (const auto& [key, field] :
+         {std::pair("name", &setting.name), std::pair("value", &setting.value),
+          std::pair("origin", &setting.origin), std::pair("place", &setting.place)}) {
+      const auto found = one.find(key);
+      if (found == one.end() || !found->is_string()) return wrong;
+      *field = found->get<std::string>();
+    }
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+OrderedJson RightJson(const std::string& file) { return {{"file", file}, {"right", true}}; }
 
 }  // namespace weft

@@ -20,7 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace CLI {
 class App;
@@ -87,7 +89,11 @@ std::vector<std::string> Changed(const std::vector<Setting>& before, const std::
 // Returns the settings as a table, with their origins if wanted, or as a JSON array of objects with `name`,
 // `value`, `origin` and `place`.
 std::string SettingsText(const std::vector<Setting>& settings, bool origins);
-std::string SettingsJson(const std::vector<Setting>& settings);
+nlohmann::ordered_json SettingsJson(const std::vector<Setting>& settings);
+// Reads what SettingsJson gives. InvalidArgument for any other text.
+absl::StatusOr<std::vector<Setting>> ParseSettingsJson(absl::string_view text);
+// Returns the answer to --check-config for a file that is right.
+nlohmann::ordered_json RightJson(const std::string& file);
 
 }  // namespace weft
 

@@ -129,7 +129,7 @@ std::string Advice(const std::vector<CheckpointAudit>& audits, const std::string
 
 ExitCode List(const std::string& folder, bool json) {
   const std::vector<CheckpointAudit> audits = AuditCheckpoints(folder, AuditDepth::kHeaders);
-  if (json) return PrintData(JsonOf(audits).dump(2) + "\n");
+  if (json) return PrintJson(JsonOf(audits));
   if (!audits.empty()) return PrintData(TableOf(audits));
   PrintMessage(absl::StrCat(folder, " holds no checkpoint"));
   return kExitOk;
@@ -150,7 +150,7 @@ ExitCode Verify(const std::string& folder, bool json) {
   if (json) {
     Json all = {{"checkpoints", JsonOf(audits)}, {"damaged", damaged}};
     if (damaged) all["go_on_from"] = good.empty() ? Json(nullptr) : Json(good);
-    printed = PrintData(all.dump(2) + "\n");
+    printed = PrintJson(all);
   } else {
     printed = PrintData(TableOf(audits));
   }

@@ -217,7 +217,7 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
   return out;
 }
 
-std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
+OrderedJson ToJson(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
                    const std::vector<Row>& rows) {
   OrderedJson json = {
       {"run", run.name},
@@ -249,7 +249,7 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunC
     }
     json["schedules"].push_back(entry);
   }
-  return json.dump() + "\n";
+  return json;
 }
 
 }  // namespace
@@ -276,8 +276,8 @@ ExitCode RunCompare(const CompareOptions& options) {
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
   }
   const std::vector<Row> rows = PredictAll(ContestantsToPredict(*run, asked), *costs, options.vary.any());
-  const ExitCode printed =
-      PrintData(options.json ? ToJson(*run, options, *costs, rows) : Table(*run, options, *costs, rows));
+  const ExitCode printed = options.json ? PrintJson(ToJson(*run, options, *costs, rows))
+                                        : PrintData(Table(*run, options, *costs, rows));
   if (printed != kExitOk) return printed;
   if (rows.front().fits) return kExitOk;
   return Fail(kExitFailed, rows.front().valid

@@ -92,8 +92,8 @@ ExitCode MeasureAndPrint(const RunSpec& run, const CompareOptions& options, cons
   const Measuring measuring = {SizesText(run, asked), options.steps,
                                options.repeats,       shares_cores ? CoresOfProcess() : 0,
                                options.fleet.wanted,  OutputStyle()};
-  const ExitCode printed = PrintData(options.json ? MeasuredJson(run, measuring, *rows).dump(2) + "\n"
-                                                  : MeasuredTable(run, measuring, *rows));
+  const ExitCode printed = options.json ? PrintJson(MeasuredJson(run, measuring, *rows))
+                                        : PrintData(MeasuredTable(run, measuring, *rows));
   if (printed != kExitOk) return printed;
   const bool any = std::any_of(rows->begin(), rows->end(), [](const MeasuredRow& row) { return row.ran; });
   return any ? kExitOk : Fail(kExitFailed, "no schedule ran; the reasons are above");

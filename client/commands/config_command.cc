@@ -33,8 +33,6 @@ std::string ProgramOf(const ConfigOptions& options) {
   return name == "worker.yaml" ? "weft-worker" : "weft";
 }
 
-constexpr double kPatienceSeconds = 30;  // LibTorch may come over a network
-
 // Returns the names of the variables of this process that a daemon would read.
 std::vector<std::string> OwnVariables() {
   std::vector<std::string> names;
@@ -82,27 +80,30 @@ std::string PlacesOf(const std::string& flag, const UnitProcess& unit) {
 
 // Asks the daemon of the unit for its settings, with the command line and the variables that the unit gives.
 absl::StatusOr<std::vector<Setting>> SettingsOfUnit(const UnitProcess& unit) {
-  const auto program = SiblingProgram(fs::path(unit.program).filename().string());
+  const std::string daemon = fs::path(unit.program).filename().string();
+  if (daemon != "weft-coordinator" && daemon != "weft-worker") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it starts ", unit.program, "; give a unit that starts weft-coordinator or weft-worker"));
+  }
+  const auto program = SiblingProgram(daemon);
   if (!program.ok()) return program.status();
   for (const std::string& own : OwnVariables()) unsetenv(own.c_str());
   for (const auto& [name, value] : unit.variables) setenv(name.c_str(), value.text.c_str(), /*overwrite=*/1);
   std::vector<std::string> words = {*program};
   for (const PlacedText& argument : unit.arguments) words.push_back(argument.text);
-  words.insert(words.end(), {"--show-config", "json"});
-  const auto answer = AnswerOf(words, kPatienceSeconds);
-  if (!answer.ok()) return answer.status();
-  const auto list = nlohmann::json::parse(*answer, nullptr, /*allow_exceptions=*/false);
-  if (!list.is_array()) return absl::UnavailableError(absl::StrCat(*program, " does not tell its settings"));
-  std::vector<Setting> settings;
-  for (const auto& one : list) {
-    Setting setting = {one.value("name", ""), one.value("value", ""), one.value("origin", ""),
-                       one.value("place", "")};
+  auto settings = AskSettings(std::move(words));
+  if (!settings.ok()) return settings.status();
+  for (Setting& setting : *settings) {
     if (setting.origin == "flag") setting.place = PlacesOf("--" + setting.name, unit);
     if (const auto variable = unit.variables.find(setting.place); variable != unit.variables.end())
       setting.place = variable->second.place;
-    settings.push_back(std::move(setting));
   }
   return settings;
+}
+
+ExitCode Show(const ConfigOptions& options, const std::vector<Setting>& settings) {
+  return options.json ? PrintJson(SettingsJson(settings))
+                      : PrintData(SettingsText(settings, options.origins));
 }
 
 ExitCode ShowUnit(const ConfigOptions& options) {
@@ -111,7 +112,7 @@ ExitCode ShowUnit(const ConfigOptions& options) {
   const auto settings = SettingsOfUnit(*unit);
   if (!settings.ok())
     return Fail(kExitBadConfiguration, absl::StrCat(options.unit, ": ", settings.status().message()));
-  return PrintData(options.json ? SettingsJson(*settings) : SettingsText(*settings, options.origins));
+  return Show(options, *settings);
 }
 
 }  // namespace
@@ -125,12 +126,11 @@ ExitCode RunConfig(const ConfigOptions& options) {
     if (const auto wrong = CheckClientConfig(options.file); wrong.has_value())
       return Fail(kExitBadConfiguration, *wrong);
     if (!options.json) return PrintData(options.file + " is right\n");
-    const nlohmann::ordered_json json = {{"file", options.file}, {"right", true}};
-    return PrintData(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return PrintJson(RightJson(options.file));
   }
   const auto settings = ClientSettings(options.file);
   if (!settings.ok()) return Fail(kExitBadConfiguration, settings.status().message());
-  return PrintData(options.json ? SettingsJson(*settings) : SettingsText(*settings, options.origins));
+  return Show(options, *settings);
 }
 
 }  // namespace weft

@@ -20,7 +20,7 @@ ExitCode FailToConnect(const absl::Status& status) {
 }
 
 ExitCode PrintRun(const CoordinatorOptions& options, const RunInfo& run) {
-  return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
+  return options.json ? PrintJson(RunJson(run)) : PrintData(RunText(run, WallNanos(), OutputStyle()));
 }
 
 int64_t WallNanos() {

@@ -48,7 +48,7 @@ absl::StatusOr<std::pair<DiffTraining, std::string>> TrainingOf(const RunSpec& s
 
 ExitCode PrintDiff(const DiffOptions& options, bool equal, const std::string& text,
                    const nlohmann::ordered_json& json) {
-  const ExitCode printed = PrintData(options.json ? json.dump(2) + "\n" : text);
+  const ExitCode printed = options.json ? PrintJson(json) : PrintData(text);
   return printed != kExitOk || equal ? printed : kExitFailed;
 }
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -76,13 +76,18 @@ CoordinatorFacts FactsOfCoordinator(const CoordinatorOptions& options) {
   return facts;
 }
 
+// Returns the value of the program's setting; nothing for a program that told no settings.
+std::optional<std::string> SettingOf(const ProgramFacts& program, const std::string& name) {
+  const auto setting = program.settings.find(name);
+  if (setting == program.settings.end()) return std::nullopt;
+  return setting->second;
+}
+
 // Returns the first HOST:PORT at which a coordinator of this machine would listen; "" for none.
 std::string ListenAddress(const ProgramFacts& coordinator) {
-  if (!coordinator.is_there) return "";
-  const auto listen = coordinator.settings.find("listen");
-  if (listen == coordinator.settings.end() || listen->second.empty()) return kDefaultCoordinator;
-  for (absl::string_view one : absl::StrSplit(listen->second, ',')) {
-    one = absl::StripAsciiWhitespace(one);
+  const std::string listen = SettingOf(coordinator, "listen").value_or("");
+  // A default has commas, and a list that was given has blanks.
+  for (const absl::string_view one : absl::StrSplit(listen, absl::ByAnyChar(", "), absl::SkipEmpty())) {
     if (!absl::StartsWith(one, "unix:")) return std::string(one);
   }
   return "";
@@ -104,21 +109,22 @@ bool IsSame(const std::string& asked, const std::string& listen) {
 ExitCode RunDoctor(const DoctorOptions& options) {
   std::vector<Finding> findings = JudgeMachine(ReadMachineFacts());
   const ProgramFacts worker = ReadProgramFacts("weft-worker");
-  const auto data_ports = worker.settings.find("data-ports");
-  PortFacts ports = ReadPortFacts(ListenAddress(ReadProgramFacts("weft-coordinator")),
-                                  data_ports == worker.settings.end() ? "" : data_ports->second);
+  const ProgramFacts coordinator = ReadProgramFacts("weft-coordinator");
+  PortFacts ports = ReadPortFacts(ListenAddress(coordinator), SettingOf(worker, "data-ports"));
   std::vector<Finding> connection;
   if (!options.machine_only) {
     connection.push_back(JudgeCertificates(FactsOfCertificates(options.coordinator.security)));
-    const CoordinatorFacts coordinator = FactsOfCoordinator(options.coordinator);
-    ports.is_asked = coordinator.problem.empty() && IsSame(options.coordinator.address, ports.listen);
-    for (Finding& finding : JudgeCoordinator(coordinator)) connection.push_back(std::move(finding));
+    const CoordinatorFacts asked = FactsOfCoordinator(options.coordinator);
+    ports.is_asked = asked.problem.empty() && IsSame(options.coordinator.address, ports.listen);
+    for (Finding& finding : JudgeCoordinator(asked)) connection.push_back(std::move(finding));
   }
-  findings.push_back(JudgeWorkerProgram(worker, std::string(Release())));
+  const std::string release(Release());
+  findings.push_back(JudgeProgram("weft-worker", worker, release));
+  findings.push_back(JudgeProgram("weft-coordinator", coordinator, release));
   for (Finding& finding : JudgePorts(ports)) findings.push_back(std::move(finding));
   for (Finding& finding : connection) findings.push_back(std::move(finding));
-  const ExitCode printed = PrintData(options.coordinator.json ? FindingsJson(findings).dump(2) + "\n"
-                                                              : FindingsText(findings, OutputStyle()));
+  const ExitCode printed = options.coordinator.json ? PrintJson(FindingsJson(findings))
+                                                    : PrintData(FindingsText(findings, OutputStyle()));
   if (printed != kExitOk) return printed;
   return AnyBad(findings) ? kExitFailed : kExitOk;
 }

@@ -109,7 +109,7 @@ ExitCode ReportEvaluation(Json result, const RunSpec& spec, const std::string& c
   if (absl::SimpleAtoi(result.value("version", std::string()), &version)) result["version"] = version;
   result["name"] = spec.name;
   result["checkpoint"] = checkpoint;
-  return PrintData(result.dump(2) + "\n");
+  return PrintJson(result);
 }
 
 // JSON has no number for what is not finite, and such a loss is no measure of anything.

@@ -59,9 +59,7 @@ ExitCode RunExportWeights(const ExportWeightsOptions& options) {
     return Fail(absl::IsDataLoss(why) ? kExitBadConfiguration : kExitFailed, why.message());
   }
   if (options.json) {
-    const nlohmann::ordered_json json = {
-        {"file", options.file}, {"checkpoint", *checkpoint}, {"tensors", *tensors}};
-    return PrintData(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return PrintJson({{"file", options.file}, {"checkpoint", *checkpoint}, {"tensors", *tensors}});
   }
   PrintMessage(absl::StrCat(options.file, ": the weights of ", *checkpoint));
   return kExitOk;

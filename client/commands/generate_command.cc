@@ -121,7 +121,7 @@ class Page {
     nlohmann::ordered_json json = {{"name", spec.name}, {"checkpoint", checkpoint}, {"prompt", prompt_}};
     if (!ids_) json["text"] = text_;
     json["tokens"] = tokens_;
-    return PrintData(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return PrintJson(json);
   }
 
   bool begun() const { return !tokens_.empty() && !json_; }

@@ -111,9 +111,9 @@ ExitCode RunDrain(const DrainOptions& options) {
                                                    options.timeout, " s; it is about to"));
     absl::SleepFor(kLook);
   }
-  return PrintData(options.coordinator.json
-                       ? WorkerJson(*worker).dump(2) + "\n"
-                       : absl::StrCat(WorkerLabel(*worker), options.detach ? " leaves\n" : " has left\n"));
+  return options.coordinator.json
+             ? PrintJson(WorkerJson(*worker))
+             : PrintData(absl::StrCat(WorkerLabel(*worker), options.detach ? " leaves\n" : " has left\n"));
 }
 
 }  // namespace weft

@@ -13,7 +13,7 @@ ExitCode PlanAnew(const PlanOptions& options) {
   const auto plan = PlanFromRun({options.from, options.profile, options.memory, options.bandwidth,
                                  options.latency, options.time_limit});
   if (!plan.ok()) return Fail(kExitBadConfiguration, plan.status().message());
-  if (options.output == "json") return PrintData(MeasuredPlanJson(*plan).dump() + "\n");
+  if (options.output == "json") return PrintJson(MeasuredPlanJson(*plan));
   if (options.output == "yaml") PrintMessage(Sentence(plan->better, plan->measured));
   return PrintData(options.output == "yaml" ? MeasuredPlanYaml(*plan) : MeasuredPlanTable(*plan));
 }
@@ -34,13 +34,13 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (report.status().code() == absl::StatusCode::kResourceExhausted) {
     if (options.output == "json") {
       const std::string shown = wanted->family.empty() ? "periodic" : wanted->family;
-      PrintData(nlohmann::ordered_json{{"schedule", shown}, {"fits", false}}.dump() + "\n");
+      PrintJson({{"schedule", shown}, {"fits", false}});
     }
     return Fail(kExitFailed, report.status().message());
   }
   if (absl::IsOutOfRange(report.status())) return Fail(kExitUsage, report.status().message());
   if (!report.ok()) return Fail(kExitBadConfiguration, report.status().message());
-  if (options.output == "json") return PrintData(PlanJson(*report).dump() + "\n");
+  if (options.output == "json") return PrintJson(PlanJson(*report));
   return PrintData(options.output == "yaml" ? PlanYaml(*report) : PlanTable(*report));
 }
 

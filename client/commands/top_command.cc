@@ -51,10 +51,10 @@ std::string Text(const std::vector<WorkerLoad>& loads, size_t runs) {
                       loads.empty() ? "no worker is connected\n" : LoadTable(loads, OutputStyle()));
 }
 
-ExitCode PrintJson(const std::vector<WorkerLoad>& loads) {
+ExitCode PrintLoads(const std::vector<WorkerLoad>& loads) {
   auto json = nlohmann::ordered_json::array();
   for (const WorkerLoad& load : loads) json.push_back(LoadJson(load));
-  return PrintData(json.dump(2) + "\n");
+  return PrintJson(json);
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ ExitCode RunTop(const TopOptions& options) {
     absl::StatusOr<Look> look = LookAround(**client);
     if (!look.ok()) return Fail(look.status());
     const std::vector<WorkerLoad> loads = LoadsOf(look->workers, look->runs, before);
-    if (options.coordinator.json) return PrintJson(loads);
+    if (options.coordinator.json) return PrintLoads(loads);
     const std::string text = Text(loads, look->runs.size());
     if (once) return PrintData(text);
     // To the upper left, and clear from there: a picture that does not flicker.

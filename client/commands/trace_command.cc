@@ -146,7 +146,7 @@ ExitCode Show(const TraceOptions& options, const FoundTrace& found) {
     }
     json["otlp"] = SpansJson(options.otlp, *counts);
   }
-  return PrintData(options.coordinator.json ? json.dump(2) + "\n" : Text(json));
+  return options.coordinator.json ? PrintJson(json) : PrintData(Text(json));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {
@@ -89,6 +90,10 @@ ExitCode PrintData(absl::string_view data) {
   if (std::fwrite(data.data(), 1, data.size(), stdout) == data.size() && std::fflush(stdout) == 0)
     return kExitOk;
   return Fail(kExitFailed, absl::StrCat("cannot write to standard output: ", std::strerror(errno)));
+}
+
+ExitCode PrintJson(const nlohmann::ordered_json& json) {
+  return PrintData(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void PrintMessage(absl::string_view message) {

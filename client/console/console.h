@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
 #include "schedules/drawing/drawing.h"
 
 namespace weft {
@@ -28,6 +29,10 @@ ExitCode ExitCodeOf(const absl::Status& status);
 // Writes all of `data` to standard output. Says so on standard error and returns kExitFailed if that fails,
 // as it does on a full disk.
 ExitCode PrintData(absl::string_view data);
+
+// Prints the value over several lines, as PrintData. Bytes that are not UTF-8, as a path may have, come out
+// as the replacement character U+FFFD: JSON cannot hold them.
+ExitCode PrintJson(const nlohmann::ordered_json& json);
 
 // Writes one line to standard error: `weft: message`.
 void PrintMessage(absl::string_view message);

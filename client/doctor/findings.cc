@@ -127,9 +127,9 @@ Finding CoordinatorPort(const PortFacts& f) {
 }
 
 Finding DataPorts(const PortFacts& f) {
-  if (f.data_ports.empty()) return {Severity::kOk, "data ports", "any that is free (--data-ports)"};
+  if (f.data_ports->empty()) return {Severity::kOk, "data ports", "any that is free (--data-ports)"};
   return Judge(f.free_data_ports > 0, Severity::kBad, "data ports",
-               absl::StrCat(f.data_ports, ": ", f.free_data_ports, " of ", f.all_data_ports, " free"),
+               absl::StrCat(*f.data_ports, ": ", f.free_data_ports, " of ", f.all_data_ports, " free"),
                "one for each worker process",
                "no worker can be reached from other machines: give --data-ports a range that is free here, "
                "and that the firewall lets through");
@@ -210,15 +210,15 @@ std::vector<Finding> JudgeMachine(const MachineFacts& facts) {
 std::vector<Finding> JudgePorts(const PortFacts& facts) {
   std::vector<Finding> findings;
   if (!facts.listen.empty()) findings.push_back(CoordinatorPort(facts));
-  findings.push_back(DataPorts(facts));
+  if (facts.data_ports.has_value()) findings.push_back(DataPorts(facts));
   return findings;
 }
 
-Finding JudgeWorkerProgram(const ProgramFacts& facts, const std::string& release) {
+Finding JudgeProgram(const std::string& name, const ProgramFacts& facts, const std::string& release) {
   const std::string needed = absl::StrCat("it starts; release ", release);
-  if (!facts.is_there) return {Severity::kOk, "weft-worker", "not beside this weft"};
-  if (!facts.problem.empty()) return {Severity::kBad, "weft-worker", "does not start", needed, facts.problem};
-  return Judge(facts.release == release, Severity::kSlow, "weft-worker",
+  if (!facts.is_there) return {Severity::kOk, name, "not beside this weft"};
+  if (!facts.problem.empty()) return {Severity::kBad, name, "does not start", needed, facts.problem};
+  return Judge(facts.release == release, Severity::kSlow, name,
                absl::StrCat(facts.release, facts.libraries.empty() ? "" : ": ", facts.libraries), needed,
                "it is of another release than this weft: install both from one package");
 }

@@ -28,8 +28,8 @@ struct Finding {
 
 std::vector<Finding> JudgeMachine(const MachineFacts& facts);
 std::vector<Finding> JudgePorts(const PortFacts& facts);
-// Judges the weft-worker beside a `weft` of that release.
-Finding JudgeWorkerProgram(const ProgramFacts& facts, const std::string& release);
+// Judges the daemon of that name beside a `weft` of that release.
+Finding JudgeProgram(const std::string& name, const ProgramFacts& facts, const std::string& release);
 
 // The certificates of `--tls`: those of the folder, or why they cannot be used.
 struct CertificateFacts {

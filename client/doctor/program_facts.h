@@ -6,8 +6,10 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/settings/settings.h"
 
 namespace weft {
 
@@ -21,8 +23,8 @@ struct ProgramFacts {
 
 ProgramFacts ReadProgramFacts(const std::string& program);
 
-// Returns what the answers to --version and --show-config=json say.
-ProgramFacts ParseProgramFacts(absl::string_view version, absl::string_view settings);
+// Returns what the answer to --version and the settings say.
+ProgramFacts ParseProgramFacts(absl::string_view version, const std::vector<Setting>& settings);
 
 }  // namespace weft
 

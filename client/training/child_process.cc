@@ -22,6 +22,7 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxLastWords = 64 << 10;
+constexpr double kPatienceSeconds = 30;  // LibTorch may come over a network
 
 void CloseIfOpen(int& descriptor) {
   if (descriptor >= 0) close(descriptor);
@@ -172,11 +173,11 @@ std::string ChildProcess::TakeOutput() {
   return taken;
 }
 
-absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments, double seconds) {
+absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments) {
   auto process = ChildProcess::Start(arguments, ChildProcess::Output::kCaptured);
   if (!process.ok()) return process.status();
   ChildProcess& child = **process;
-  const double until = MonotonicSeconds() + seconds;
+  const double until = MonotonicSeconds() + kPatienceSeconds;
   std::string output;
   while (!child.ended()) {
     std::vector<pollfd> descriptors;
@@ -185,7 +186,7 @@ absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments, 
     child.Poll();
     output += child.TakeOutput();
     if (MonotonicSeconds() > until)
-      return absl::DeadlineExceededError(absl::StrCat("it does not answer within ", seconds, " s"));
+      return absl::DeadlineExceededError(absl::StrCat("it does not answer within ", kPatienceSeconds, " s"));
   }
   output += child.TakeOutput();
   if (child.succeeded()) return output;
@@ -201,6 +202,16 @@ absl::StatusOr<std::string> SiblingProgram(const std::string& name) {
   return absl::NotFoundError(
       absl::StrCat("there is no program ", name, " beside ", own.string(),
                    "; build all of Weft (make build) or install its programs together"));
+}
+
+absl::StatusOr<std::vector<Setting>> AskSettings(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--show-config", "json"});
+  const absl::StatusOr<std::string> answer = AnswerOf(arguments);
+  if (!answer.ok()) return answer.status();
+  absl::StatusOr<std::vector<Setting>> settings = ParseSettingsJson(*answer);
+  if (settings.ok()) return settings;
+  return absl::UnavailableError(
+      absl::StrCat(arguments[0], " does not tell its settings: its answer ", settings.status().message()));
 }
 
 }  // namespace weft

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/settings/settings.h"
 
 namespace weft {
 
@@ -67,12 +68,16 @@ class ChildProcess {
 };
 
 // Runs a program that answers and ends, and returns what it prints. Unavailable, with its last words, if it
-// ends with an error; DeadlineExceeded after `seconds`, when it is killed; ResourceExhausted as Start.
-absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments, double seconds);
+// ends with an error; DeadlineExceeded after half a minute, when it is killed; ResourceExhausted as Start.
+absl::StatusOr<std::string> AnswerOf(const std::vector<std::string>& arguments);
 
 // Returns the path of the program of that name in the folder of the running program. NotFound names that
 // folder.
 absl::StatusOr<std::string> SiblingProgram(const std::string& name);
+
+// Asks the daemon at the path `arguments[0]` for the settings that it would take with these arguments. Fails
+// as AnswerOf; Unavailable too for an answer that is no list of settings.
+absl::StatusOr<std::vector<Setting>> AskSettings(std::vector<std::string> arguments);
 
 }  // namespace weft
 

@@ -21,10 +21,10 @@ std::string ResumeCommand(const LocalTrainingOptions& options) {
 }
 
 // Returns the summary as the folder's summary.json has it, and the folder.
-std::string ResultsJson(const TrainResults& results, const std::string& folder) {
+nlohmann::ordered_json ResultsJson(const TrainResults& results, const std::string& folder) {
   nlohmann::ordered_json json = {{"out", folder}};
   json.update(SummaryJson(results));
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json;
 }
 
 }  // namespace
@@ -37,8 +37,8 @@ ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& re
   if (ended_run.folder_gone) return Fail(kExitFailed, ended_run.status.message());
   const std::string& folder = options.output->shown();
   const ExitCode printed =
-      PrintData(options.json ? ResultsJson(results, folder)
-                             : SummaryText(results, folder, OutputStyle(), ResumeCommand(options)));
+      options.json ? PrintJson(ResultsJson(results, folder))
+                   : PrintData(SummaryText(results, folder, OutputStyle(), ResumeCommand(options)));
   if (!ended_run.status.ok()) return Fail(kExitFailed, ended_run.status.message());
   if (!ended_run.lost.empty())
     PrintMessage("the checkpoint and summary.json are whole; the files above are missing or not whole");

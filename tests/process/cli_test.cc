@@ -848,6 +848,22 @@ TEST(Cli_Simulate, FullDisk_SaysSoAndFails) {
   EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left"));
 }
 
+// A path may have any bytes, and JSON only UTF-8.
+TEST(Cli_Json, PathThatIsNotUtf8_IsPrintedWithReplacementCharacters) {
+  const TestFolder folder;
+  const CommandResult doctor = Command::Run(
+      {"weft", "doctor", "-o", "json", "--tls", folder / "no\xff", "--coordinator", "127.0.0.1:1"});
+  EXPECT_EQ(doctor.code, 1) << doctor.err;
+  const auto findings = Json::parse(doctor.out, nullptr, /*allow_exceptions=*/false);
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Json& finding) {
+    return finding["name"] == "certificates" && finding["found"] == folder / "no\uFFFD";
+  })) << doctor.out;
+  const std::string file = folder.Write("trace\xff.json", Command::Run(Simulate({"-o", "trace"})).out);
+  const CommandResult trace = Command::Run({"weft", "trace", file, "-o", "json"});
+  EXPECT_EQ(trace.code, 0) << trace.err;
+  EXPECT_THAT(trace.out, HasSubstr("trace\uFFFD.json"));
+}
+
 TEST(Cli_Train, BadRunFiles_ExitSeventyEightWithFileAndLine) {
   const TestFolder folder;
   const auto refused = [&](const std::map<std::string, std::string>& changes, const std::string& message) {

@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +25,8 @@ using ::testing::HasSubstr;
 class Config : public ::testing::Test {
  protected:
   ~Config() override {
-    for (const char* name : {"WEFT_LEASE", "WEFT_COORDINATOR", "WEFT_LISTEN", "XDG_CONFIG_HOME"})
+    for (const char* name :
+         {"WEFT_LEASE", "WEFT_COORDINATOR", "WEFT_LINK_TIMEOUT", "WEFT_LISTEN", "XDG_CONFIG_HOME"})
       unsetenv(name);
   }
 
@@ -81,6 +84,11 @@ TEST_F(Config, OfAUnit_IsShownWithTheLinesOfItsFiles) {
   EXPECT_EQ(wrong.code, 78);
   EXPECT_THAT(wrong.err, HasSubstr("leese"));
   EXPECT_EQ(Command::Run({"weft", "config", "show", "--unit", folder_ / "none"}).code, 78);
+  // The program `weft` is there, and is no daemon: it is not run.
+  const std::string other = folder_.Write("other.service", "[Service]\nExecStart=/usr/bin/weft ls\n");
+  const CommandResult refused = Command::Run({"weft", "config", "show", "--unit", other});
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("it starts /usr/bin/weft; give a unit that starts weft-coordinator or"));
   EXPECT_EQ(Command::Run({"weft", "config", "check", "--unit", unit}).code, 2);
 }
 
@@ -125,6 +133,32 @@ TEST_F(Config, WrongFiles_AreRefusedWithPlaceAndNearestKey) {
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_EQ(Command::Run({"weft", "config", "check"}).code, 2);
   EXPECT_EQ(Command::Run({"weft", "config", "check", folder_ / "gone.yaml"}).code, 78);
+}
+
+// The row and the ports are what the daemons would do, so a wrong configuration shows and no port is made up.
+TEST_F(Config, OfEitherDaemon_WrongForDoctor_IsBadAndHasNoPort) {
+  const auto rows = [] {
+    const CommandResult result = Command::Run({"weft", "doctor", "--machine", "-o", "json"});
+    std::map<std::string, nlohmann::json> by_name;
+    for (const auto& row : nlohmann::json::parse(result.out, nullptr, /*allow_exceptions=*/false))
+      by_name[row.value("name", "")] = row;
+    return std::pair(result.code, by_name);
+  };
+  setenv("WEFT_LISTEN", absl::StrCat(Socket("c.sock"), ",127.0.0.1:0").c_str(), 1);
+  auto right = rows().second;
+  EXPECT_EQ(right["weft-coordinator"]["verdict"], "ok");
+  EXPECT_EQ(right["weft-worker"]["verdict"], "ok");
+  EXPECT_EQ(right["coordinator's port"]["found"], "127.0.0.1:0: free") << "the first that is no path";
+  EXPECT_EQ(right.count("data ports"), 1u);
+  setenv("WEFT_LEASE", "abc", 1);
+  setenv("WEFT_LINK_TIMEOUT", "abc", 1);
+  auto [code, wrong] = rows();
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(wrong["weft-coordinator"]["verdict"], "bad");
+  EXPECT_THAT(wrong["weft-coordinator"].value("advice", ""), HasSubstr("lease"));
+  EXPECT_EQ(wrong["weft-worker"]["verdict"], "bad");
+  EXPECT_EQ(wrong.count("coordinator's port"), 0u);
+  EXPECT_EQ(wrong.count("data ports"), 0u);
 }
 
 TEST_F(Config, Hangup_TakesANewLogLevelAndStopsNothing) {

@@ -108,6 +108,17 @@ TEST(WorkerDaemon, AddressThatIsNone_IsBadConfiguration) {
   EXPECT_THAT(r.err, HasSubstr("nonsense"));
 }
 
+TEST(WorkerDaemon, DataPorts_AreARangeOrOne) {
+  const auto check = [](const std::string& ports) {
+    return Command::Run({"weft-worker", "--check-config", "--data-ports", ports});
+  };
+  EXPECT_EQ(check("20000-20100").code, 0);
+  EXPECT_EQ(check("20000").code, 0);
+  const CommandResult refused = check("20000-");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("takes a port, as 20000, or"));
+}
+
 TEST(WorkerDaemon, MetricsPortInUse_IsSaid) {
   TestFolder folder;
   auto holder = Listener::Open({*ParseAddress("127.0.0.1:0")});

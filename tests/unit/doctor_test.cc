@@ -147,6 +147,8 @@ TEST(JudgePorts, PortOfACoordinator_IsFreeOrItsOwn) {
 
 TEST(JudgePorts, RangeOfDataPorts_HasOneThatIsFree) {
   PortFacts facts;
+  EXPECT_TRUE(JudgePorts(facts).empty()) << "neither program tells its ports";
+  facts.data_ports = "";
   ASSERT_EQ(JudgePorts(facts).size(), 1u) << "no coordinator would listen here";
   EXPECT_EQ(JudgePorts(facts)[0].severity, Severity::kOk);
   facts.data_ports = "20000-20003";
@@ -166,28 +168,36 @@ TEST(ReadPortFacts, PortInUse_IsNeitherFreeNorCounted) {
   EXPECT_THAT(taken.listen_problem, HasSubstr("in use"));
   EXPECT_EQ(taken.all_data_ports, 1);
   EXPECT_EQ(taken.free_data_ports, 0);
+  EXPECT_EQ(ReadPortFacts("", port + "-").all_data_ports, 0) << "the worker refuses it as well";
 }
 
 TEST(ParseProgramFacts, Answers_GiveReleaseLibrariesAndSettings) {
   const ProgramFacts facts = ParseProgramFacts("weft-worker 0.1.0\nLibTorch 2.9.1, UCX 1.19.0\n",
-                                               R"([{"name": "data-ports", "value": "7-9"}])");
+                                               {{"data-ports", "7-9", "file", "worker.yaml:1"}});
   EXPECT_EQ(facts.release, "0.1.0");
   EXPECT_EQ(facts.libraries, "LibTorch 2.9.1, UCX 1.19.0");
   EXPECT_EQ(facts.settings.at("data-ports"), "7-9");
   EXPECT_EQ(facts.problem, "");
-  EXPECT_NE(ParseProgramFacts("weft-worker 0.1.0\n", "no JSON").problem, "");
 }
 
-TEST(JudgeWorkerProgram, MissingBrokenOrOther_IsTold) {
+TEST(JudgeProgram, MissingBrokenOrOther_IsTold) {
+  const auto judge = [](const ProgramFacts& facts, const std::string& release) {
+    const Finding worker = JudgeProgram("weft-worker", facts, release);
+    const Finding coordinator = JudgeProgram("weft-coordinator", facts, release);
+    EXPECT_EQ(worker.name, "weft-worker");
+    EXPECT_EQ(coordinator.name, "weft-coordinator");
+    EXPECT_EQ(worker.severity, coordinator.severity);
+    return coordinator;
+  };
   ProgramFacts facts;
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk) << "a machine of clients alone";
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kOk) << "a machine of clients alone";
   facts.is_there = true;
   facts.release = "0.1.0";
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kOk);
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.2.0").severity, Severity::kSlow);
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kOk);
+  EXPECT_EQ(judge(facts, "0.2.0").severity, Severity::kSlow);
   facts.problem = "there is no LibTorch";
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").severity, Severity::kBad);
-  EXPECT_EQ(JudgeWorkerProgram(facts, "0.1.0").advice, "there is no LibTorch");
+  EXPECT_EQ(judge(facts, "0.1.0").severity, Severity::kBad);
+  EXPECT_EQ(judge(facts, "0.1.0").advice, "there is no LibTorch");
 }
 
 // A coordinator with two workers, as it should be.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "run/unknown_name.h"
 
 namespace weft {
@@ -235,6 +236,19 @@ TEST(Settings, Text_HasOriginsIfWanted) {
                                          {"log-level", "info", "built-in", ""}};
   EXPECT_EQ(SettingsText(settings, false), "lease      20\nlog-level  info\n");
   EXPECT_EQ(SettingsText(settings, true), "lease      20    file a.yaml:3\nlog-level  info  built-in\n");
+}
+
+TEST(ParseSettingsJson, TextOfSettingsJson_GivesTheSettings) {
+  const auto settings = ParseSettingsJson(SettingsJson({{"lease", "20", "file", "a.yaml:3"}}).dump());
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  ASSERT_EQ(settings->size(), 1u);
+  EXPECT_EQ(SettingsText(*settings, true), "lease  20  file a.yaml:3\n");
+}
+
+TEST(ParseSettingsJson, AnyOtherText_IsRefused) {
+  for (const char* text : {"", "no JSON", "{}", "[1]", "[{}]", R"([{"name": "lease"}])",
+                           R"([{"name": "lease", "value": 20, "origin": "file", "place": ""}])"})
+    EXPECT_FALSE(ParseSettingsJson(text).ok()) << text;
 }
 
 TEST(Settings, Changed_NamesWhatHasAnotherValue) {

@@ -15,16 +15,14 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/clock_name.h"
 #include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/log/flight_recorder.h"
 #include "base/log/flight_ring.h"
 #include "base/log/log_flags.h"
+#include "base/net/port_range.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
 #include "base/release.h"
@@ -236,18 +234,6 @@ int Serve(const Flags& flags, DaemonLog& log, const LastReload* last_reload, Fli
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
 }
 
-// Reads FIRST-LAST, or one port.
-std::optional<PortRange> ParsePorts(absl::string_view text) {
-  constexpr int kMaxPort = 65535;
-  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
-  PortRange ports;
-  if (!absl::SimpleAtoi(ends.first, &ports.first)) return std::nullopt;
-  if (!absl::SimpleAtoi(absl::StrContains(text, '-') ? ends.second : ends.first, &ports.last))
-    return std::nullopt;
-  if (ports.first < 1 || ports.last < ports.first || ports.last > kMaxPort) return std::nullopt;
-  return ports;
-}
-
 void AddDeviceFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--device", flags.device,
@@ -279,11 +265,13 @@ void AddDataPlaneFlags(CLI::App& app, Flags& flags) {
          [&flags](const std::string& text) {
            const auto ports = ParsePorts(text);
            if (!ports.has_value())
-             throw CLI::ValidationError("--data-ports", "takes two ports, as 20000-20100");
+             throw CLI::ValidationError(
+                 "--data-ports",
+                 "takes a port, as 20000, or the first and the last of several, as 20000-20100");
            flags.data_ports = *ports;
          },
-         "Ports on which the data plane may listen, for the rules of a firewall, as in 20000-20100; default: "
-         "any")
+         "Ports on which the data plane may listen, for the rules of a firewall, as in 20000-20100; or one "
+         "port, as 20000; default: any")
       ->type_name("FIRST-LAST");
   app.add_option("--link-timeout", flags.link_timeout,
                  "Seconds after which a data link is given up on which a tensor is awaited and that carries "

@@ -19,15 +19,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/net/port_range.h"
 #include "worker/shell/transport/messenger.h"
 #include "worker/shell/transport/tls_sender.h"
 
 namespace weft {
-
-// The ports on which a process may listen; first 0: any.
-struct PortRange {
-  int first = 0, last = 0;
-};
 
 struct TlsNetwork {
   std::string certificates;  // folder of certificates, as for --tls
