@@ -845,21 +845,25 @@ CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
                   "A run's number, as weft ls shows it; or the output folder of a run, as out/shakespeare")
       ->required()
       ->type_name("");
-  sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("T");
+  CLI::Option* const step =
+      sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
+          ->check(CLI::NonNegativeNumber)
+          ->type_name("T");
   CLI::Option* const profile =
       sub->add_option("--profile", o.profile,
                       "Plan by this profile (default: that of the plan that the run keeps, else its own job "
                       "times)")
           ->type_name("FILE");
-  sub->add_flag("--own-times", o.own_times, "Plan by the run's own job times")->excludes(profile);
-  sub->add_flag(
+  CLI::Option* const own_times =
+      sub->add_flag("--own-times", o.own_times, "Plan by the run's own job times")->excludes(profile);
+  CLI::Option* const now = sub->add_flag(
       "--now", o.now,
       "Say what each rank of a coordinator's run does or waits for now (default where it stands still)");
-  sub->add_option("--rank", o.rank, "The same, of this rank and of those in its chain of waits")
-      ->check(CLI::Range(0, kMaxFlagRanks))
-      ->type_name("R");
+  CLI::Option* const rank =
+      sub->add_option("--rank", o.rank, "The same, of this rank and of those in its chain of waits")
+          ->check(CLI::Range(0, kMaxFlagRanks))
+          ->type_name("R");
+  for (CLI::Option* const waits : {now, rank}) waits->excludes(step)->excludes(profile)->excludes(own_times);
   sub->footer(
       Footer({{"weft explain out/shakespeare", "largest differences first"},
               {"weft explain 3", "of a coordinator's run, which may still go on; why it stands still"},

@@ -265,7 +265,8 @@ ExitCode ExplainTrace(const ExplainOptions& options, RunsClient& client, const R
   const absl::StatusOr<FoundTrace> found = FetchTrace(client, run.id);
   if (absl::IsFailedPrecondition(found.status())) {
     if (run.state > RunState::kFinished) return ShowState(options, run);
-    if (waits.ok()) return ShowWaits(options, *waits);
+    // The comparison cannot be had before there is a trace: its exit code says whether to ask again.
+    if (waits.ok() && !IsFinal(run.state) && !AsksForComparison(options)) return ShowWaits(options, *waits);
   }
   if (!found.ok()) return FailToFetch(client, run.id, found.status());
   if (!run.reason.empty()) PrintMessage(absl::StrCat("note: run ", run.id, ": ", run.reason));

@@ -25,12 +25,9 @@ std::vector<const RankWait*> Shown(const RunWaits& waits, Rank only) {
     for (const RankWait& wait : waits.ranks) shown.push_back(&wait);
     return shown;
   }
-  const auto ranks = static_cast<Rank>(waits.ranks.size());
-  for (Rank rank = only; rank >= 0 && rank < ranks;) {
-    const RankWait& wait = waits.ranks[rank];
-    if (std::find(shown.begin(), shown.end(), &wait) != shown.end()) break;
-    shown.push_back(&wait);
-    rank = wait.missing.has_value() && wait.root >= 0 ? wait.missing->rank : -1;
+  shown.push_back(&waits.ranks[only]);
+  for (const Rank rank : waits.ranks[only].chain) {
+    if (rank < static_cast<Rank>(waits.ranks.size())) shown.push_back(&waits.ranks[rank]);
   }
   return shown;
 }
@@ -118,7 +115,7 @@ std::string WaitsText(const RunWaits& waits, Rank only, const TextStyle& style) 
   std::string out = absl::StrCat("run ", waits.run, " (", waits.name, ") is ", RunStateName(waits.state));
   if (!waits.reason.empty()) absl::StrAppend(&out, ": ", waits.reason);
   if (waits.still_ns < 0) return absl::StrCat(out, "\n");
-  absl::StrAppend(&out, "; its last job ended ", TimeText(waits.still_ns), " ago\n", RootsText(waits, only));
+  absl::StrAppend(&out, "; no job has ended for ", TimeText(waits.still_ns), "\n", RootsText(waits, only));
   std::vector<std::vector<std::string>> rows;
   const std::vector<const RankWait*> shown = Shown(waits, only);
   for (const RankWait* wait : shown) {

@@ -14,7 +14,8 @@ namespace weft {
 // Returns true if the run runs, and has not got on for some time.
 bool StandsStill(const RunWaits& waits);
 
-// `only`: of this rank, with those in its chain of waits; -1 for all ranks. The text shows at most 32 ranks.
+// Return the waits of the rank `only` and of those in its chain, or, for -1, of all ranks. The text has at
+// most 32 of them.
 std::string WaitsText(const RunWaits& waits, Rank only, const TextStyle& style = {});
 nlohmann::ordered_json WaitsJson(const RunWaits& waits, Rank only);
 

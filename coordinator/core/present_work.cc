@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,8 @@
 namespace weft {
 namespace {
 
-// Returns the job that the rank computes, as its process last said, else the first that can start. Nothing
-// for a rank that has no such job.
+// Returns the job that the rank computes, as its process last said, else the first that can start; nothing
+// if the rank has neither.
 std::optional<WorkerInfo::JobInHand> JobInHandOf(const RunAttempt& attempt, int64_t now, Rank rank) {
   const RankWatch::Seen& seen = attempt.seen().Of(rank);
   if (seen.running.has_value() && attempt.queue().IsInHand(rank, seen.running->job))
@@ -23,12 +24,16 @@ std::optional<WorkerInfo::JobInHand> JobInHandOf(const RunAttempt& attempt, int6
   return WorkerInfo::JobInHand{rank, first.front()};
 }
 
-void AddJobs(const Run& run, int64_t now, SessionId session, WorkerInfo* worker) {
-  const RunMember* member = run.members().Find(session);
+using JobsOfProcess = std::map<int32_t, std::vector<WorkerInfo::JobInHand>>;
+
+// Adds the jobs that the ranks of the run have in hand, by the number of their process.
+void AddJobs(const Run& run, int64_t now, JobsOfProcess* jobs) {
   const RunAttempt* attempt = run.present().attempt();
-  if (member == nullptr || attempt == nullptr || run.state() != RunState::kRunning) return;
-  for (const Rank rank : run.members().RanksOf(*member)) {
-    if (auto job = JobInHandOf(*attempt, now, rank)) worker->jobs.push_back(*std::move(job));
+  if (attempt == nullptr || run.state() != RunState::kRunning) return;
+  for (Rank rank = 0; rank < run.members().ranks(); ++rank) {
+    const RunMember& member = run.members().MemberOf(rank);
+    if (!member.alive) continue;
+    if (auto job = JobInHandOf(*attempt, now, rank)) (*jobs)[member.process].push_back(*std::move(job));
   }
 }
 
@@ -45,10 +50,14 @@ std::vector<MemberSilence> SilencesOf(const CoordinatorCore& core, const Run& ru
   return silences;
 }
 
-std::string HoldsOf(const RunAttempt& attempt) {
-  const RunCheckpoints* checkpoints = attempt.checkpoints();
-  if (checkpoints != nullptr && checkpoints->saving()) return checkpoints->DescribeSaving();
-  return attempt.stop_reason();
+// Returns what the queue holds steps back for: copies of the state, the checkpoint and the validation under
+// way, or the reason for which the attempt stops. Steps need not be held back.
+std::string HoldsOf(const Run& run, const RunAttempt& attempt) {
+  const RunCopies& copies = run.present().copies();
+  if (!attempt.stops() && copies.under_way() && copies.hold() <= attempt.queue().hold())
+    return "copies of the state in other processes";
+  const std::string under_way = attempt.DescribeUnderWay();
+  return under_way.empty() ? attempt.stop_reason() : under_way;
 }
 
 std::string ReasonOf(const Run& run) {
@@ -58,18 +67,24 @@ std::string ReasonOf(const Run& run) {
     return members.empty() ? "" : absl::StrCat("waits for ", members, what);
   };
   if (run.state() == RunState::kPreparing) return missing(&RunMember::prepared, " to prepare it");
-  if (run.state() == RunState::kFinishing) return missing(&RunMember::finished, " to save and report");
-  return "";
+  if (run.state() != RunState::kFinishing) return "";
+  const RunAttempt* attempt = run.present().attempt();
+  const std::string saves = attempt == nullptr ? "" : attempt->DescribeUnderWay();
+  return saves.empty() ? missing(&RunMember::finished, " to report") : absl::StrCat("waits for ", saves);
 }
 
 }  // namespace
 
 std::vector<WorkerInfo> ListWorkersWithJobs(const CoordinatorCore& core, int64_t now) {
   std::vector<WorkerInfo> workers = core.ListWorkers(now);
-  std::map<int32_t, SessionId> session_of;
-  for (const auto& [session, worker] : core.sessions().workers().all()) session_of[worker.process] = session;
+  std::set<uint64_t> runs;
+  for (const WorkerInfo& info : workers) runs.insert(info.run);
+  JobsOfProcess jobs;
+  for (const uint64_t id : runs) {
+    if (const Run* run = core.runs().Find(id)) AddJobs(*run, now, &jobs);
+  }
   for (WorkerInfo& info : workers) {
-    if (const Run* run = core.runs().Find(info.run)) AddJobs(*run, now, session_of[info.process], &info);
+    if (const auto of = jobs.find(info.process); of != jobs.end()) info.jobs = std::move(of->second);
   }
   return workers;
 }
@@ -82,7 +97,7 @@ absl::StatusOr<RunWaits> WaitsOf(const CoordinatorCore& core, int64_t now, uint6
   const RunAttempt* attempt = run.present().attempt();
   if (info->state != RunState::kRunning || attempt == nullptr) return waits;
   AddWaits({now, attempt->running_since_ns(), attempt->plan().graph, attempt->queue(), run.members(),
-            attempt->seen(), attempt->times(), SilencesOf(core, run, now), HoldsOf(*attempt)},
+            attempt->seen(), attempt->times(), SilencesOf(core, run, now), HoldsOf(run, *attempt)},
            &waits);
   return waits;
 }

@@ -19,6 +19,12 @@ std::string MostGrown(const std::map<std::string, double>& before, const std::ma
   return most;
 }
 
+// Keeps the older of two that a report names of one rank: others wait for that one.
+template <typename Running>
+void KeepOlder(const Running& named, std::optional<Running>* kept) {
+  if (!kept->has_value() || named.age_ns > (*kept)->age_ns) *kept = named;
+}
+
 }  // namespace
 
 void RankWatch::Take(int64_t now, const std::vector<Rank>& ranks, const Report& report) {
@@ -31,10 +37,10 @@ void RankWatch::Take(int64_t now, const std::vector<Rank>& ranks, const Report& 
     seen_[rank].reported_ns = now;
   }
   for (const RunningJob& running : report.running) {
-    if (is_its_own(running.rank)) seen_[running.rank].running = running;
+    if (is_its_own(running.rank)) KeepOlder(running, &seen_[running.rank].running);
   }
   for (const RunningJointOperation& joint : report.joint_operations) {
-    if (is_its_own(joint.rank)) seen_[joint.rank].joint = joint;
+    if (is_its_own(joint.rank)) KeepOlder(joint, &seen_[joint.rank].joint);
   }
   for (const RankReport& r : report.ranks) {
     if (!is_its_own(r.rank)) continue;

@@ -20,7 +20,7 @@ namespace weft {
 class RankWatch {
  public:
   struct Seen {
-    std::optional<RunningJob> running;           // of the newest report
+    std::optional<RunningJob> running;           // the oldest of the newest report
     std::optional<RunningJointOperation> joint;  // likewise
     int64_t reported_ns = 0;                     // time of that report
     int64_t ended_ns = 0;                        // time when the rank last ended a job; 0: it has ended none

@@ -221,11 +221,12 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
   // The last figures of a process came with Finished; it frees its memory since then.
   RunMember& member = *present_.members().Find(from);
   if (member.finished) return;
-  if (attempt() != nullptr) attempt()->See(out.now, member, m);
+  const std::vector<Rank> ranks = members().RanksOf(member);
+  if (attempt() != nullptr) attempt()->See(out.now, ranks, m);
   progress_.Take(out, from, m.ranks);
   if (info_.state != RunState::kRunning || blaming()) return;
   const std::string hangs =
-      attempt()->TakeJointOperations(member, m.joint_operations, plan().job_timeout.at_least_ns);
+      attempt()->TakeJointOperations(ranks, m.joint_operations, plan().job_timeout.at_least_ns);
   if (!hangs.empty()) {
     out.effects.stalls.push_back({info_.id, hangs});
     return EndAttempt(hangs, RestartCause::kNoProgress);

@@ -235,10 +235,12 @@ std::vector<RunningJob> RunAttempt::InHand(const RunMember& member,
   return known;
 }
 
-std::string RunAttempt::TakeJointOperations(const RunMember& member,
-                                            const std::vector<RunningJointOperation>& reported,
-                                            int64_t at_least_ns) {
-  return joint_operations_.Take(members_.RanksOf(member), reported, at_least_ns);
+std::string RunAttempt::DescribeUnderWay() const {
+  std::vector<std::string> parts;
+  if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
+  if (checkpoints_ != nullptr && checkpoints_->validating())
+    parts.push_back(checkpoints_->DescribeValidation());
+  return absl::StrJoin(parts, "; ");
 }
 
 std::string RunAttempt::DescribeAwaited(int64_t now) const {
@@ -252,9 +254,7 @@ std::string RunAttempt::DescribeAwaited(int64_t now) const {
     if (at.ready_ns > 0) absl::StrAppend(&part, ", ready for ", Seconds(now - at.ready_ns));
     parts.push_back(std::move(part));
   }
-  if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
-  if (checkpoints_ != nullptr && checkpoints_->validating())
-    parts.push_back(checkpoints_->DescribeValidation());
+  if (std::string under_way = DescribeUnderWay(); !under_way.empty()) parts.push_back(std::move(under_way));
   return absl::StrJoin(parts, "; ");
 }
 

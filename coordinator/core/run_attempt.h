@@ -74,17 +74,19 @@ class RunAttempt {
   bool EndSteps(StepEffects& out);
   // Returns when jobs were claimed and ended.
   const JobTimes& times() const { return times_; }
-  // Takes what the member's process says of the work of its ranks, and returns what all said last.
-  void See(int64_t now, const RunMember& member, const Report& report) {
-    seen_.Take(now, members_.RanksOf(member), report);
+  // Takes what the process of these ranks says of their work, and returns what all said last.
+  void See(int64_t now, const std::vector<Rank>& ranks, const Report& report) {
+    seen_.Take(now, ranks, report);
   }
   const RankWatch& seen() const { return seen_; }
   // Returns those that the member's ranks have in hand, of the jobs that its process says it runs.
   std::vector<RunningJob> InHand(const RunMember& member, const std::vector<RunningJob>& running) const;
-  // Takes the collectives that the member's devices have begun. Returns a sentence about one that hangs; ""
-  // for none. `at_least_ns` as in JointOperationWatch::Take.
-  std::string TakeJointOperations(const RunMember& member, const std::vector<RunningJointOperation>& reported,
-                                  int64_t at_least_ns);
+  // Takes the collectives that the devices of these ranks of one process have begun. Returns a sentence about
+  // one that hangs; "" for none. `at_least_ns` as in JointOperationWatch::Take.
+  std::string TakeJointOperations(const std::vector<Rank>& ranks,
+                                  const std::vector<RunningJointOperation>& reported, int64_t at_least_ns) {
+    return joint_operations_.Take(ranks, reported, at_least_ns);
+  }
   // Returns the jobs that are granted to the member's ranks and not done.
   std::vector<Job> JobsInHand(const RunMember& member) const;
   // Notes that the rank, or any, may be granted jobs when the Step ends.
@@ -114,6 +116,9 @@ class RunAttempt {
   // Returns true once it has stopped: nothing of its steps is left to do.
   bool HasStopped(const RunCopies& copies) const;
 
+  // Returns "the checkpoint of step 40 from process 1 (..); the validation of step 30 from process 0 (..)" of
+  // those under way; "" for none.
+  std::string DescribeUnderWay() const;
   // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..), claimed 12 s ago and
   // ready 10 s ago", and so on for at most four, and the checkpoint and validation under way.
   std::string DescribeAwaited(int64_t now) const;

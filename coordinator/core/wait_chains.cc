@@ -19,19 +19,29 @@ class WaitChains {
   WaitChains(const WaitFacts& facts, RunWaits* waits) : f_(facts), waits_(*waits) {}
 
   void Follow() {
-    for (Rank rank = 0; rank < f_.members.ranks(); ++rank) {
-      RankWait wait = WaitOf(rank);
-      if (!Works(wait) && wait.does != "done") wait.root = RootOf(rank);
-      waits_.ranks.push_back(std::move(wait));
+    for (Rank rank = 0; rank < f_.members.ranks(); ++rank) waits_.ranks.push_back(WaitOf(rank));
+    for (RankWait& wait : waits_.ranks) {
+      if (Works(wait) || wait.does == "done") continue;
+      const Link& first = ChainFrom(wait.rank);
+      wait.root = first.root;
+      wait.chain = RanksBehind(first);
     }
   }
 
  private:
+  static constexpr int32_t kUnderWay = -1;
+
   // A place of a chain: a rank, and its job that the place before waits for.
   struct Place {
     Rank rank = 0;
     std::optional<Job> wanted = {};
     friend auto operator<=>(const Place&, const Place&) = default;
+  };
+  // What is known of a place: its root, and the place behind it.
+  struct Link {
+    Rank rank = 0;
+    int32_t root = kUnderWay;    // index; kUnderWay for a place of the present chain
+    const Link* next = nullptr;  // null where the chain ends, or comes back to one of its places
   };
   struct Missing {
     std::optional<MissingInput> first;
@@ -111,7 +121,7 @@ class WaitChains {
   static bool Works(const RankWait& wait) { return wait.does == "computes" || wait.does == "begins"; }
 
   // Return, for a job whose inputs are all made, for how long it could have been begun, whether its rank may
-  // be about to, and the rank of an input whose process is not reached, so that it may not have been sent.
+  // be about to, and the rank of a tensor whose process is not reached, so that it may not have been sent.
   int64_t ReadyFor(Rank rank, const Job& job) const {
     return f_.now - std::max({f_.running_since_ns, f_.times.Of(job).ready_ns, f_.seen.Of(rank).ended_ns});
   }
@@ -124,32 +134,44 @@ class WaitChains {
     f_.graph.Predecessors(job, &edges);
     for (const Edge& edge : edges) {
       if (edge.from.step < f_.graph.first_step()) continue;
+      if (edge.tensor == TensorKind::kOrder || edge.joined) continue;  // nothing is sent for it
       if (const Rank from = f_.graph.RankOf(edge.from); !IsReached(from)) return from;
     }
     return std::nullopt;
   }
 
-  // Follows the chain from the rank until it ends, or comes to a place whose root is known. Returns the index
-  // of the root.
-  int32_t RootOf(Rank rank) {
-    std::vector<Place> passed;
+  // Follows the chain from the rank until it ends, or comes to a place whose root is known. Returns its first
+  // place.
+  const Link& ChainFrom(Rank rank) {
+    std::vector<Link*> passed;
     int32_t root = kUnderWay;
     for (std::optional<Place> at = Place{rank}; at.has_value();) {
-      const auto [known, is_new] = root_of_.try_emplace(*at, kUnderWay);
+      const auto [known, is_new] = links_.try_emplace(*at, Link{at->rank});
+      Link& link = known->second;
+      const bool closes_circle = !is_new && link.root == kUnderWay;
+      if (!passed.empty() && !closes_circle) passed.back()->next = &link;
       if (!is_new) {
-        root = known->second;
-        if (root == kUnderWay) root = Add(CircleRoot(*at));
+        root = closes_circle ? Add(CircleRoot(*at)) : link.root;
         break;
       }
-      passed.push_back(*at);
-      const RankWait wait = WaitOf(at->rank);
+      passed.push_back(&link);
+      const RankWait& wait = waits_.ranks[at->rank];
       const bool ends = !IsReached(at->rank) || Works(wait);
       const std::optional<Place> next = ends ? std::nullopt : NextPlace(*at, wait);
       if (!next.has_value()) root = Add(RootHere(*at, wait));
       at = next;
     }
-    for (const Place& place : passed) root_of_[place] = root;
-    return root;
+    for (Link* const link : passed) link->root = root;
+    return links_.at(Place{rank});
+  }
+
+  static std::vector<Rank> RanksBehind(const Link& first) {
+    std::vector<Rank> ranks;
+    for (const Link* link = first.next; link != nullptr && ranks.size() < kMostOfChain; link = link->next) {
+      const bool is_there = std::find(ranks.begin(), ranks.end(), link->rank) != ranks.end();
+      if (link->rank != first.rank && !is_there) ranks.push_back(link->rank);
+    }
+    return ranks;
   }
 
   WaitRoot CircleRoot(const Place& at) const {
@@ -157,24 +179,66 @@ class WaitChains {
                     absl::StrCat("rank ", at.rank, " waits for itself: a fault of Weft"));
   }
 
-  // Returns where the chain goes on; nothing where it ends.
-  std::optional<Place> NextPlace(const Place& at, const RankWait& wait) const {
-    for (const std::optional<Job>& job : {at.wanted, wait.job}) {
-      if (!job.has_value() || f_.queue.IsDone(*job)) continue;
-      if (const auto missing = MissingOf(*job).first) return Place{missing->rank, missing->maker};
-    }
-    return wait.does == "collective" ? NextMember(at.rank, *wait.job) : std::nullopt;
+  // Returns the job at the place: the wanted one if its rank has it in hand, else the rank's own next.
+  std::optional<Job> JobAt(const Place& at, const RankWait& wait) const {
+    return at.wanted.has_value() && Holds(at.rank, *at.wanted) ? at.wanted : wait.job;
   }
 
-  // Returns the first member of a collective that has not begun it. If all have, the chain ends at the first.
-  std::optional<Place> NextMember(Rank rank, const Job& job) const {
-    const JointOrder& order = f_.graph.joint_order();
-    if (!order.IsJoint(job.stage)) return std::nullopt;
-    const std::vector<Rank>& group = order.groups()[order.GroupOf(job.stage)];
-    for (const Rank member : group) {
-      if (WaitOf(member).does != "collective") return Place{member};
+  // Returns where the chain goes on; nothing where it ends.
+  std::optional<Place> NextPlace(const Place& at, const RankWait& wait) {
+    if (at.wanted.has_value() && !f_.queue.IsDone(*at.wanted)) {
+      if (const auto missing = MissingOf(*at.wanted).first) return Place{missing->rank, missing->maker};
     }
-    return rank == group.front() ? std::nullopt : std::optional(Place{group.front()});
+    // The end of the wanted job may be reported later than the collective behind it.
+    if (wait.missing.has_value() && wait.missing->maker != at.wanted)
+      return Place{wait.missing->rank, wait.missing->maker};
+    if (wait.does == "collective" && f_.graph.IsJoint(*wait.job)) {
+      const Rank member = AwaitedMember(at.rank, *wait.job);
+      return member == at.rank ? std::nullopt : std::optional(Place{member});
+    }
+    const std::optional<Job> job = JobAt(at, wait);
+    if (!job.has_value() || !Holds(at.rank, *job)) return std::nullopt;
+    const std::optional<Rank> maker = UnreachedMaker(*job);
+    return maker.has_value() ? std::optional(Place{*maker}) : std::nullopt;
+  }
+
+  static bool IsSameCollective(const Job& a, const Job& b) {
+    return a.kind == b.kind && a.step == b.step && a.stage == b.stage;
+  }
+
+  // Returns the member for which the rank waits in the collective of the job: the first that has not begun
+  // it; where all have, the first that is still in it.
+  Rank AwaitedMember(Rank rank, const Job& job) {
+    const auto [known, is_new] = awaited_member_.try_emplace(Job{job.step, job.stage, -1, 0, job.kind}, rank);
+    if (!is_new) return known->second;
+    const JointOrder& order = f_.graph.joint_order();
+    const std::vector<Rank>& group = order.groups()[order.GroupOf(job.stage)];
+    std::optional<Rank> in_it;
+    for (size_t m = 0; m < group.size(); ++m) {
+      const Rank member = group[m];
+      const Job own = HasMicrobatch(job.kind)
+                          ? Job::Compute(job.step, job.stage, order.MicrobatchOf(member), job.kind)
+                          : Job::Reduce(job.step, job.stage, static_cast<int>(m));
+      if (!HasBegun(waits_.ranks[member], own)) return known->second = member;
+      const bool names_it =
+          waits_.ranks[member].does == "collective" && IsSameCollective(*waits_.ranks[member].job, own);
+      if (names_it && !in_it.has_value()) in_it = member;
+    }
+    return known->second = in_it.value_or(rank);
+  }
+
+  // Returns true if a member of a collective has begun it: it is in it, computes behind it, or has ended it.
+  // `own`: the member's job of that collective.
+  bool HasBegun(const RankWait& member, const Job& own) const {
+    if (f_.queue.IsDone(own)) return true;
+    if (member.does != "collective" && member.does != "computes") return false;
+    if (IsSameCollective(*member.job, own)) return true;
+    if (member.does == "computes" || !f_.graph.IsJoint(*member.job)) return false;
+    // A device begins its collectives in order, so one that is in a later collective has ended this one.
+    std::optional<Job> before = f_.graph.joint_order().Before(*member.job);
+    while (before.has_value() && before->step >= own.step && *before != own)
+      before = f_.graph.joint_order().Before(*before);
+    return before == own;
   }
 
   WaitRoot RootWith(absl::string_view kind, Rank rank, std::optional<Job> job, int64_t for_ns,
@@ -204,10 +268,9 @@ class WaitChains {
       return RootWith("job", at.rank, wait.job, wait.for_ns,
                       absl::StrCat(rank, " begins ", JobName(*wait.job), " on ", MemberOf(at.rank).label));
     }
-    const bool holds_wanted = at.wanted.has_value() && Holds(at.rank, *at.wanted);
-    const std::optional<Job>& job = holds_wanted ? at.wanted : wait.job;
+    const std::optional<Job> job = JobAt(at, wait);
     if (!job.has_value()) return RootWith("unknown", at.rank, job, 0, absl::StrCat(rank, " has no job left"));
-    if (wait.does == "collective") {
+    if (wait.does == "collective" && IsSameCollective(*job, *wait.job)) {
       return RootWith("collective", at.rank, job, wait.for_ns,
                       absl::StrCat("all members have begun the collective of ", JobName(*job), "; ", rank,
                                    " has been in it for ", Seconds(wait.for_ns)));
@@ -217,7 +280,7 @@ class WaitChains {
 
   WaitRoot RootOfUngranted(Rank rank, const Job& job) const {
     const int64_t since = IdleFor(rank);
-    if (job.step >= f_.queue.hold() || !f_.holds.empty()) {
+    if (job.step >= f_.queue.hold()) {
       return RootWith("checkpoint", rank, job, since,
                       absl::StrCat(JobName(job), " is held back from rank ", rank,
                                    f_.holds.empty() ? "" : " for ", f_.holds));
@@ -259,11 +322,10 @@ class WaitChains {
     return index;
   }
 
-  static constexpr int32_t kUnderWay = -1;
-
   const WaitFacts& f_;
   RunWaits& waits_;
-  std::map<Place, int32_t> root_of_;  // index of the root; kUnderWay for a place of the present chain
+  std::map<Place, Link> links_;
+  std::map<Job, Rank> awaited_member_;  // of each collective, which its kind, step and stage name
 };
 
 }  // namespace

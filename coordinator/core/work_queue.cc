@@ -214,7 +214,8 @@ void WorkQueue::TakeEndedSteps(std::vector<EndedStep>* steps) {
 std::vector<Job> WorkQueue::InHand(Rank rank, size_t most) const {
   std::vector<Job> jobs;
   const RankState& r = ranks_[rank];
-  for (int32_t number = steps_done(); number < reached_end() && !r.order.empty(); ++number) {
+  most = std::min(most, static_cast<size_t>(r.outstanding));
+  for (int32_t number = steps_done(); number < reached_end() && jobs.size() < most; ++number) {
     const StepProgress::Step& step = progress_.At(number);
     for (const int32_t index : r.order[progress_.jobs().PhaseOf(number)]) {
       if (jobs.size() == most) return jobs;

@@ -25,6 +25,8 @@ struct MissingInput {
   friend bool operator==(const MissingInput&, const MissingInput&) = default;
 };
 
+inline constexpr int kMostOfChain = 64;
+
 struct RankWait {
   Rank rank = 0;
   int32_t process = 0;  // number of the rank's process
@@ -34,8 +36,9 @@ struct RankWait {
   std::optional<Job> job;  // job that it computes, is in, or waits to start
   int64_t for_ns = 0;      // how long it has done so
   std::optional<MissingInput> missing;
-  int32_t further = 0;  // number of further inputs that the job waits for
-  int32_t root = -1;    // index of the root of its wait; -1 for a rank that does not wait
+  int32_t further = 0;           // number of further inputs that the job waits for
+  int32_t root = -1;             // index of the root of its wait; -1 for a rank that does not wait
+  std::vector<Rank> chain = {};  // first kMostOfChain ranks behind it in its chain of waits, each once
   friend bool operator==(const RankWait&, const RankWait&) = default;
 };
 
@@ -56,7 +59,8 @@ struct RunWaits {
   uint64_t run = 0;
   std::string name;
   RunState state = RunState::kSubmitted;
-  std::string reason;     // sentence that says why it does not run; "" for a run that runs
+  // Sentence that says why it does not run, or why a run that runs stops or began again; "" for none.
+  std::string reason;
   int64_t still_ns = -1;  // time since one of its jobs ended, or since it began to run; -1 unless it runs
   std::vector<WaitRoot> roots;
   std::vector<RankWait> ranks;  // by rank; of a run that runs

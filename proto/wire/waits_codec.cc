@@ -24,6 +24,7 @@ void EncodeRank(const RankWait& wait, v1::RankWait* out) {
   }
   out->set_further(static_cast<uint32_t>(wait.further));
   if (wait.root >= 0) out->set_root(static_cast<uint32_t>(wait.root));
+  for (const Rank rank : wait.chain) out->add_chain(static_cast<uint32_t>(rank));
 }
 
 absl::StatusOr<std::optional<Job>> DecodeIf(bool there, const v1::Job& in) {
@@ -46,6 +47,9 @@ absl::StatusOr<RankWait> DecodeRank(const v1::RankWait& in, int roots) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckName("ranks.does", in.does()));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("ranks.maker_rank", in.maker_rank(), kMaxRanks));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("ranks.further", in.further(), INT32_MAX));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the length of ranks.chain", in.chain_size(), kMostOfChain));
+  for (const uint32_t rank : in.chain())
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("ranks.chain", rank, kMaxRanks));
   if (in.has_root() && in.root() >= static_cast<uint32_t>(roots))
     return absl::InvalidArgumentError(absl::StrCat("ranks.root is ", in.root(), " of ", roots));
   RankWait wait{static_cast<Rank>(in.rank()), static_cast<int32_t>(in.process()), in.does()};
@@ -55,6 +59,7 @@ absl::StatusOr<RankWait> DecodeRank(const v1::RankWait& in, int roots) {
   wait.for_ns = in.for_ns();
   wait.further = static_cast<int32_t>(in.further());
   if (in.has_root()) wait.root = static_cast<int32_t>(in.root());
+  wait.chain.assign(in.chain().begin(), in.chain().end());
   if (!in.has_maker()) return wait;
   const absl::StatusOr<Job> maker = Decode(in.maker());
   if (!maker.ok()) return maker.status();

@@ -175,7 +175,7 @@ void AddRuns(Seeds* seeds) {
   RunWaits waits{3, "tiny", RunState::kRunning, "", 5};
   waits.roots = {{"silent", -1, 1, std::nullopt, 9, "process 1 (w) has said nothing for 9 s"}};
   const Job job = Job::Compute(4, 1, 0, JobKind::kForward);
-  waits.ranks = {{0, 0, "waits", job, 5, MissingInput{TensorKind::kActivation, job, 1}, 1, 0}};
+  waits.ranks = {{0, 0, "waits", job, 5, MissingInput{TensorKind::kActivation, job, 1}, 1, 0, {1}}};
   AddOne<v1::WaitsResponse>(8, waits, seeds);
 }
 

@@ -241,6 +241,15 @@ TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
   EXPECT_EQ(waits.code, 0) << waits.err;
   EXPECT_THAT(waits.out, HasSubstr("run 2 (small) is waiting: needs 2 worker processes, 0 are free"));
   EXPECT_EQ(Json::parse(Weft({"explain", "2", "-o", "json"}).out)["state"], "waiting");
+  for (const std::vector<std::string>& comparison :
+       {std::vector<std::string>{"--step", "1"}, {"--own-times"}, {"--profile", "p.json"}}) {
+    for (const std::vector<std::string>& now : {std::vector<std::string>{"--now"}, {"--rank", "0"}}) {
+      std::vector<std::string> both = {"explain", "1"};
+      both.insert(both.end(), comparison.begin(), comparison.end());
+      both.insert(both.end(), now.begin(), now.end());
+      EXPECT_EQ(Weft(both).code, 2) << comparison[0] << " and " << now[0] << " are two questions";
+    }
+  }
   const CommandResult none = Weft({"trace", "2"});
   EXPECT_EQ(none.code, 75);
   EXPECT_THAT(none.err, HasSubstr("run 2 has no trace: it has ended no step yet"));
@@ -261,6 +270,13 @@ TEST_F(Runs, ThatHaveFinished_TellTheirTraceUntilItsFolderIsGone) {
   const CommandResult gone = Weft({"trace", "1"});
   EXPECT_EQ(gone.code, 1);
   EXPECT_THAT(gone.err, AllOf(HasSubstr("run 1 has no trace"), HasSubstr("which are not there now")));
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--own-times"}}) {
+    std::vector<std::string> command = {"explain", "1"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const CommandResult explained = Weft(command);
+    EXPECT_EQ(explained.code, 1) << explained.out;
+    EXPECT_THAT(explained.err, HasSubstr("run 1 has no trace"));
+  }
 }
 
 TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
@@ -37,19 +39,33 @@ class PresentWork : public ::testing::Test {
     Do(SessionOpened{session});
     Say(session, Hello{absl::StrCat("w", session), "h", static_cast<int64_t>(100 + session), -1, "address"});
   }
-  void Submit() {
-    Do(SubmitRun{1, "", *MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, 2, 2)), 2), "{}",
-                 2, ""});
+  void Submit(const std::string& output = "") {
+    const auto plan = MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, 2, 2)), steps, 0,
+                                  ReductionMode::kOrdered, rule);
+    Do(SubmitRun{1, "", *plan, "{}", 2, output});
   }
-  void Run() {
+  void Run(const std::string& output = "") {
     Join(1);
     Join(2);
-    Submit();
+    Submit(output);
     for (const SessionId s : {1, 2}) Say(s, Prepared{1});
     for (const SessionId s : {1, 2}) Say(s, Credit{1, leases[s].rank, leases[s].token, 4});
   }
 
+  void EndAllJobs() {
+    while (!granted[1].empty() || !granted[2].empty()) {
+      for (const SessionId s : {1, 2}) {
+        Completions done{1, leases[s].rank, leases[s].token};
+        for (const Job& job : std::exchange(granted[s], {})) done.jobs.push_back({job, 1, 2});
+        if (!done.jobs.empty()) Say(s, std::move(done));
+      }
+    }
+  }
+  std::string Reason() const { return WaitsOf(core, now, 1)->reason; }
+
   int64_t now = kSecond;
+  int32_t steps = 2;
+  CheckpointRule rule;
   CoordinatorCore core{CoreOptions()};
   std::map<SessionId, RankLease> leases;
   std::map<SessionId, std::vector<Job>> granted;
@@ -69,6 +85,43 @@ TEST_F(PresentWork, RunBeforeItRuns_SaysForWhatItWaits) {
   EXPECT_EQ(waits.state, RunState::kPreparing);
   EXPECT_EQ(waits.reason, "waits for process 1 (w2, pid 102 on host h) to prepare it");
   EXPECT_THAT(waits.ranks, IsEmpty());
+}
+
+TEST_F(PresentWork, RunWhoseLastCheckpointIsSaved_WaitsForItAndThenForTheReports) {
+  rule.validate_every = 2;
+  Run("out");
+  Say(1, CheckpointSealed{1, 0, ""});
+  EndAllJobs();
+  ASSERT_EQ(WaitsOf(core, now, 1)->state, RunState::kFinishing);
+  const std::string first = "process 0 (w1, pid 101 on host h)", second = "process 1 (w2, pid 102 on host h)";
+  EXPECT_EQ(Reason(), absl::StrCat("waits for the checkpoint of step 2 from ", first, " and ", second));
+  Say(1, SnapshotSaved{1, 2, ""});
+  EXPECT_EQ(Reason(), absl::StrCat("waits for the checkpoint of step 2 from ", second));
+  Say(2, SnapshotSaved{1, 2, ""});
+  EXPECT_EQ(Reason(), absl::StrCat("waits for the checkpoint of step 2 from ", first)) << "it completes it";
+  Say(1, CheckpointSealed{1, 2, ""});
+  EXPECT_EQ(Reason(), absl::StrCat("waits for the validation of step 2 from ", first));
+  Say(1, Validation{1, 2, 8, 8, 0.5, {}});
+  Say(1, Finished{1, {}});
+  EXPECT_EQ(Reason(), absl::StrCat("waits for ", second, " to report"));
+}
+
+TEST_F(PresentWork, StepsThatWaitForAValidation_SayForWhich) {
+  steps = 6;
+  rule.validate_every = 1;
+  Run("out");
+  Say(1, CheckpointSealed{1, 0, ""});
+  for (int32_t step = 1; step <= 2; ++step) {
+    EndAllJobs();
+    for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{1, step, ""});
+    Say(1, CheckpointSealed{1, step, ""});
+  }
+  EndAllJobs();
+  const RunWaits waits = *WaitsOf(core, now, 1);
+  ASSERT_THAT(waits.roots, SizeIs(1));
+  EXPECT_EQ(waits.roots[0].kind, "checkpoint");
+  EXPECT_THAT(waits.roots[0].sentence,
+              HasSubstr("is held back from rank 0 for the validation of step 1 from process 0 (w1"));
 }
 
 TEST_F(PresentWork, WorkerOfARunFallsSilent_IsTheRootAndSilent) {

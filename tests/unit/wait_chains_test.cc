@@ -1,5 +1,5 @@
 // Tests what each rank of a run that stands still waits for, and where its chain of waits ends: over several
-// schedules, each brought to a stand by one rank that ends no further job.
+// schedules, each brought to a standstill by one rank that ends no further job.
 #include "coordinator/core/wait_chains.h"
 
 #include <gmock/gmock.h>
@@ -136,6 +136,8 @@ TEST(WaitChains, SilentProcessInOneForwardOneBackward_IsTheOneRoot) {
   const RunWaits waits = run.Ask();
   EXPECT_EQ(waits.still_ns, 20 * kSecond);
   EXPECT_THAT(Roots(waits), ElementsAre("silent: p2 has said nothing for 12 s"));
+  EXPECT_THAT(waits.ranks[0].chain, ElementsAre(1, 2));
+  EXPECT_THAT(waits.ranks[2].chain, IsEmpty());
   EXPECT_THAT(Lines(waits), ElementsAre("0 waits B s0 m1 t0 for 20 <- input_gradient of B s1 m1 t0 of 1 => 0",
                                         "1 waits B s1 m1 t0 for 20 <- input_gradient of B s2 m1 t0 of 2 => 0",
                                         "2 silent for 12 => 0",
@@ -185,6 +187,7 @@ TEST(WaitChains, CollectiveThatAMemberHasNotBegun_EndsAtWhatThatDoes) {
                                            "1 collective R s1 t0 for 5 <- order of B s1 m3 t0 of 3 => 0",
                                            "2 collective R s1 t0 for 5 <- order of B s1 m3 t0 of 3 => 0",
                                            "3 computes F s1 m3 t0 for 2"));
+  EXPECT_THAT(computes.ranks[0].chain, ElementsAre(3));
   run.silences[3] = {true, 4 * kSecond};
   EXPECT_THAT(Roots(run.Ask()), ElementsAre("silent: p3 has said nothing for 4 s"));
 }
@@ -200,6 +203,62 @@ TEST(WaitChains, CollectiveThatAllHaveBegun_IsItsOwnRoot) {
                           "been in it for 5 s"));
   EXPECT_THAT(Lines(waits),
               ElementsAre("0 collective R s0 t0 for 5 => 0", "1 collective R s0 t0 for 5 => 0"));
+}
+
+// All members are in a collective, and the last is in none: each of the others waits for that one.
+TEST(WaitChains, CollectiveOfManyRanks_WaitsForTheOneMemberThatHasNotBegunIt) {
+  constexpr int kRanks = 512;
+  StandingRun run("ddp", 1, kRanks, {{"ranks", absl::StrCat(kRanks)}}, ReductionMode::kFast);
+  run.Run(-1, 0, [](const Job& job) { return HasMicrobatch(job.kind); });
+  for (Rank rank = 0; rank + 1 < kRanks; ++rank)
+    run.Report(rank, {1, {}, {}, {{rank, Job::Reduce(0, 0, rank), 5 * kSecond, 100}}});
+  const RunWaits waits = run.Ask();
+  EXPECT_THAT(Roots(waits),
+              ElementsAre("unknown: rank 511 has waited for 20 s to start R s0 t0, whose inputs "
+                          "are all made"));
+  for (const RankWait& wait : waits.ranks) EXPECT_EQ(wait.root, 0) << wait.rank;
+}
+
+// Rank 0 has ended the first collective of the step, and is in the second; rank 1 is still in the first.
+TEST(WaitChains, MemberThatIsInAnotherCollective_HasNotBegunThisOne) {
+  StandingRun run("ddp", 2, 2, {{"ranks", "2"}}, ReductionMode::kFast);
+  run.Run(-1, 0, [](const Job& job) { return HasMicrobatch(job.kind); });
+  for (const Rank rank : {0, 1}) run.End(rank, Job::Compute(0, 0, rank, JobKind::kBackward));
+  run.Report(0, {1, {}, {}, {{0, Job::Reduce(0, 0, 0), 5 * kSecond, 100}}});
+  run.Report(1, {1, {}, {}, {{1, Job::Reduce(0, 1, 1), 9 * kSecond, 100}}});
+  const std::string root =
+      "collective: all members have begun the collective of R s1 t0; rank 1 has been in it for 9 s";
+  EXPECT_THAT(run.Ask().ranks[0].chain, ElementsAre(1)) << "no input names that rank";
+  EXPECT_THAT(Roots(run.Ask()), ElementsAre(root)) << "a later collective shows that the first has ended";
+  EXPECT_EQ(run.Ask().ranks[0].root, 0);
+  run.End(0, Job::Reduce(0, 1, 0));
+  EXPECT_THAT(Roots(run.Ask()), ElementsAre(root));
+}
+
+// Rank 1 waits for a backward of rank 0, whose device is in another collective.
+TEST(WaitChains, RankInACollectiveThatIsWantedForAnotherJob_IsAskedForThatJob) {
+  StandingRun run("ddp", 2, 2, {{"ranks", "2"}}, ReductionMode::kFast);
+  run.Run(-1, 0, [&](const Job& job) {
+    return HasMicrobatch(job.kind) && !(job.kind == JobKind::kBackward && job.stage == 0);
+  });
+  run.End(1, Job::Compute(0, 0, 1, JobKind::kBackward));
+  run.Report(0, {1, {}, {}, {{0, Job::Reduce(0, 1, 0), 5 * kSecond, 100}}});
+  run.Report(1, {1, {}, {}, {{1, Job::Reduce(0, 0, 1), 4 * kSecond, 100}}});
+  EXPECT_THAT(
+      Roots(run.Ask()),
+      ElementsAre("collective: all members have begun the collective of R s1 t0; rank 0 has been in it "
+                  "for 5 s",
+                  "unknown: rank 0 has waited for 20 s to start B s0 m0 t0, whose inputs are all made"));
+}
+
+// The devices wait for each other in a collective, and no tensor is sent for it.
+TEST(WaitChains, CollectiveThatDoesNotBegin_IsNotHeldUpByWhatASilentMemberHasDone) {
+  StandingRun run("ddp", 1, 2, {{"ranks", "2"}}, ReductionMode::kFast);
+  run.Run(-1, 0, [](const Job& job) { return HasMicrobatch(job.kind); });
+  run.silences[1] = {true, 6 * kSecond};
+  EXPECT_THAT(Roots(run.Ask()),
+              ElementsAre("unknown: rank 0 has waited for 20 s to start R s0 t0, whose inputs are all made",
+                          "silent: p1 has said nothing for 6 s"));
 }
 
 TEST(WaitChains, BrokenSession_SaysWhyItBroke) {
@@ -228,6 +287,7 @@ TEST(WaitChains, ReadyJobThatDoesNotStart_NamesWhatItsRankWasIdleFor) {
   // The tensor is made, and its process cannot send it any more.
   run.silences[0] = {true, 7 * kSecond};
   EXPECT_THAT(Roots(run.Ask()), ElementsAre("silent: p0 has said nothing for 7 s"));
+  EXPECT_THAT(run.Ask().ranks[1].chain, ElementsAre(0));
 }
 
 // What a worker has begun just now is in no report yet.
@@ -255,8 +315,10 @@ TEST(WaitChains, HeldForACheckpoint_SaysForWhich) {
 
 TEST(WaitChains, ProcessThatAsksForNoJobs_IsTheRoot) {
   StandingRun run("gpipe", 2, 2);
-  EXPECT_THAT(Roots(run.Ask()),
-              ElementsAre("credit: p0 asks for no more jobs of rank 0; the next would be F s0 m0 t0"));
+  const std::string root = "credit: p0 asks for no more jobs of rank 0; the next would be F s0 m0 t0";
+  EXPECT_THAT(Roots(run.Ask()), ElementsAre(root));
+  run.holds = "the checkpoint of step 1 from p0";
+  EXPECT_THAT(Roots(run.Ask()), ElementsAre(root)) << "a checkpoint that is being saved holds no step back";
 }
 
 TEST(WaitChains, RunThatIsDone_HasNoRoot) {
@@ -276,6 +338,18 @@ TEST(WaitChains, ReportOlderThanTheEndOfItsJob_DoesNotCount) {
   EXPECT_EQ(run.Ask().ranks[0].does, "computes");
   run.End(0, job);
   EXPECT_EQ(run.Ask().ranks[0].does, "waits");
+}
+
+TEST(WaitChains, RankThatRunsTwoJobs_ShowsTheOlder) {
+  StandingRun run("gpipe", 1, 2);
+  run.Run(0, 0);
+  const std::vector<Job> jobs = run.queue().InHand(0, 2);
+  const RunningJob older{0, jobs[0], 9 * kSecond}, younger{0, jobs[1], kSecond};
+  for (const std::vector<RunningJob>& named : {std::vector<RunningJob>{older, younger}, {younger, older}}) {
+    run.Report(0, {1, {}, named});
+    EXPECT_EQ(run.Ask().ranks[0].job, jobs[0]);
+    EXPECT_EQ(run.Ask().ranks[0].for_ns, 9 * kSecond);
+  }
 }
 
 TEST(WaitChains, ReportOfJobsThatTheRankHasNot_ChangesNothing) {

@@ -21,8 +21,16 @@ RunWaits ChainOfThree() {
   RunWaits waits{3, "gpt", RunState::kRunning, "", 12 * kSecond};
   waits.roots = {{"silent", -1, 1, std::nullopt, 13 * kSecond, "process 1 (w1) has said nothing for 13 s"}};
   waits.ranks = {
-      {0, 0, "waits", Forward(2), 12 * kSecond, MissingInput{TensorKind::kActivation, Forward(1), 1}, 2, 0},
-      {1, 0, "waits", Forward(1), 11 * kSecond, MissingInput{TensorKind::kOrder, Forward(0), 2}, 0, 0},
+      {0,
+       0,
+       "waits",
+       Forward(2),
+       12 * kSecond,
+       MissingInput{TensorKind::kActivation, Forward(1), 1},
+       2,
+       0,
+       {1, 2}},
+      {1, 0, "waits", Forward(1), 11 * kSecond, MissingInput{TensorKind::kOrder, Forward(0), 2}, 0, 0, {2}},
       {2, 1, "silent", std::nullopt, 13 * kSecond, std::nullopt, 0, 0},
       {3, 0, "computes", Forward(5), kSecond}};
   return waits;
@@ -31,7 +39,7 @@ RunWaits ChainOfThree() {
 TEST(WaitsText, ChainToASilentProcess_NamesItOnceAndWhatEachRankWaitsFor) {
   EXPECT_EQ(
       WaitsText(ChainOfThree(), -1),
-      "run 3 (gpt) is running; its last job ended 12 s ago\n"
+      "run 3 (gpt) is running; no job has ended for 12 s\n"
       "root 0: process 1 (w1) has said nothing for 13 s\n"
       "        ranks 0, 1 wait for it\n"
       "\n"
@@ -71,6 +79,11 @@ TEST(WaitsJson, ChainOfThree_HasRootsAndRanksUnderStableKeys) {
             R"("further":2,"root":0})");
   EXPECT_TRUE(json["ranks"][3]["root"].is_null());
   EXPECT_EQ(WaitsJson(ChainOfThree(), 1)["ranks"].size(), 2u);
+  // The chain is that of the coordinator, which also follows what no input names.
+  RunWaits waits = ChainOfThree();
+  waits.ranks[0].chain = {2};
+  EXPECT_EQ(WaitsJson(waits, 0)["ranks"].size(), 2u);
+  EXPECT_EQ(WaitsJson(waits, 0)["ranks"][1]["rank"], 2);
 }
 
 }  // namespace

@@ -274,7 +274,7 @@ RunWaits SomeWaits() {
   const Job job = Job::Compute(4, 1, 0, JobKind::kForward);
   waits.roots = {{"silent", -1, 1, std::nullopt, 9, "process 1 (w) has said nothing for 9 s"},
                  {"job", 2, 2, Job::Reduce(4, 1, 3), 7, "rank 2 computes"}};
-  waits.ranks = {{0, 0, "waits", job, 5, MissingInput{TensorKind::kActivation, job, 1}, 1, 0},
+  waits.ranks = {{0, 0, "waits", job, 5, MissingInput{TensorKind::kActivation, job, 1}, 1, 0, {1}},
                  {1, 1, "silent", std::nullopt, 9, std::nullopt, 0, 0},
                  {2, 2, "computes", Job::Reduce(4, 1, 3), 7}};
   return waits;
@@ -297,6 +297,10 @@ TEST(RunsCodec, WaitsOfAFaultyCoordinator_AreRefused) {
     return wire::Decode(bad).status().code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_root(2); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->add_chain(1 << 20); }));
+  EXPECT_TRUE(refused([](auto& w) {
+    for (int i = 0; i < kMostOfChain; ++i) w.mutable_ranks(0)->add_chain(0);
+  }));
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_tensor("none"); }));
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->mutable_job()->set_kind("sleep"); }));
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_does("a\nb"); }));
