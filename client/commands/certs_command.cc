@@ -35,10 +35,6 @@ constexpr int kAuthorityDays = 3650;
 // Clocks of machines differ; a certificate is valid a little before it was made.
 constexpr absl::Duration kClockDifference = absl::Minutes(5);
 
-std::string TextOf(const OrderedJson& json) {
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-}
-
 Validity ValidFor(int days) {
   const absl::Time now = absl::Now();
   return {absl::ToUnixSeconds(now - kClockDifference), absl::ToUnixSeconds(now + absl::Hours(24 * days))};
@@ -175,8 +171,11 @@ absl::Status AddToken(const CertsOptions& options) {
   const std::string token = RandomSecret();
   if (absl::Status put = table->Put(*identity, token); !put.ok()) return put;
   if (absl::Status written = WriteWholeFile(path, table->Text()); !written.ok()) return written;
-  PrintData(options.json ? TextOf({{"identity", identity->uri()}, {"token", token}})
-                         : absl::StrCat(token, "\n"));
+  if (options.json) {
+    PrintJson({{"identity", identity->uri()}, {"token", token}});
+  } else {
+    PrintData(absl::StrCat(token, "\n"));
+  }
   return absl::OkStatus();
 }
 
@@ -189,7 +188,7 @@ ExitCode RunCerts(const CertsOptions& options) {
   const absl::Status status = options.action == "init"  ? Init(options, &all)
                               : options.action == "add" ? Add(options, &all)
                                                         : AddToken(options);
-  if (status.ok() && options.json && !all.empty()) return PrintData(TextOf(all));
+  if (status.ok() && options.json && !all.empty()) return PrintJson(all);
   if (status.ok()) return kExitOk;
   if (absl::IsOutOfRange(status)) return Fail(kExitUsage, status.message());
   return Fail(absl::IsUnavailable(status) ? kExitFailed : kExitBadConfiguration, status.message());

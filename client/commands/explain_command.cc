@@ -194,7 +194,7 @@ OrderedJson DifferenceJson(const Difference& d) {
   return json;
 }
 
-std::string ToJson(const RunSpec& run, const Compared& compared, const Explanation& explanation) {
+OrderedJson ComparisonJson(const RunSpec& run, const Compared& compared, const Explanation& explanation) {
   OrderedJson json = {{"run", run.name},
                       {"first_step", compared.first_step},
                       {"last_step", compared.last_step},
@@ -205,7 +205,7 @@ std::string ToJson(const RunSpec& run, const Compared& compared, const Explanati
                       {"path_jobs", explanation.path.size()},
                       {"differences", OrderedJson::array()}};
   for (const Difference& d : explanation.differences) json["differences"].push_back(DifferenceJson(d));
-  return json.dump() + "\n";
+  return json;
 }
 
 ExitCode Show(const ExplainOptions& options, const FoundTrace& found) {
@@ -223,18 +223,15 @@ ExitCode Show(const ExplainOptions& options, const FoundTrace& found) {
     return Fail(kExitBadConfiguration,
                 absl::StrCat(found.name, ": the trace is not of this run: ", explanation.status().message()));
   }
-  return PrintData(options.coordinator.json ? ToJson(run, *compared, *explanation)
-                                            : Table(run, *compared, *explanation));
+  if (options.coordinator.json) return PrintJson(ComparisonJson(run, *compared, *explanation));
+  return PrintData(Table(run, *compared, *explanation));
 }
 
 // Says why a run does not run: it waits, or has ended without a trace.
 ExitCode ShowState(const ExplainOptions& options, const RunInfo& run) {
   if (options.coordinator.json) {
-    return PrintData(OrderedJson{{"run", run.name},
-                                 {"state", std::string(RunStateName(run.state))},
-                                 {"reason", run.reason}}
-                         .dump() +
-                     "\n");
+    return PrintJson(OrderedJson{
+        {"run", run.name}, {"state", std::string(RunStateName(run.state))}, {"reason", run.reason}});
   }
   return PrintData(absl::StrCat("run ", run.id, " (", run.name, ") is ", RunStateName(run.state),
                                 run.reason.empty() ? "" : ": ", run.reason, "\n"));
@@ -252,12 +249,12 @@ bool IsOlder(const absl::Status& status) {
 ExitCode ShowWaits(const ExplainOptions& options, const RunWaits& waits) {
   const auto ranks = static_cast<Rank>(waits.ranks.size());
   if (options.rank >= 0 && waits.still_ns >= 0 && options.rank >= ranks) {
-    return Fail(kExitBadConfiguration,
+    return Fail(kExitUsage,
                 absl::StrCat("run ", waits.run, " has no rank ", options.rank, "; it has ", ranks));
   }
   const Rank only = waits.still_ns >= 0 ? options.rank : -1;
-  return PrintData(options.coordinator.json ? WaitsJson(waits, only).dump() + "\n"
-                                            : WaitsText(waits, only, OutputStyle()));
+  if (options.coordinator.json) return PrintJson(WaitsJson(waits, only));
+  return PrintData(WaitsText(waits, only, OutputStyle()));
 }
 
 ExitCode ExplainTrace(const ExplainOptions& options, RunsClient& client, const RunInfo& run,

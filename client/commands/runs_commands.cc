@@ -213,7 +213,7 @@ ExitCode RunList(const ListOptions& options) {
   if (!options.coordinator.json) return PrintData(RunsTable(*runs, WallNanos(), OutputStyle()));
   auto json = nlohmann::ordered_json::array();
   for (const RunInfo& run : *runs) json.push_back(RunJson(run));
-  return PrintData(json.dump(2) + "\n");
+  return PrintJson(json);
 }
 
 ExitCode RunWorkers(const WorkersOptions& options) {
@@ -224,7 +224,7 @@ ExitCode RunWorkers(const WorkersOptions& options) {
   if (!options.coordinator.json) return PrintData(WorkersTable(*workers, OutputStyle()));
   auto json = nlohmann::ordered_json::array();
   for (const WorkerInfo& worker : *workers) json.push_back(WorkerJson(worker));
-  return PrintData(json.dump(2) + "\n");
+  return PrintJson(json);
 }
 
 ExitCode RunDescribe(const DescribeOptions& options) {
@@ -234,10 +234,8 @@ ExitCode RunDescribe(const DescribeOptions& options) {
   if (!run.ok()) return Fail(run.status());
   const auto events = (*client)->Events(options.run);
   if (!events.ok()) return Fail(events.status());
-  const std::string text = options.coordinator.json
-                               ? RunWithEventsJson(*run, *events).dump(2) + "\n"
-                               : absl::StrCat(RunText(*run, WallNanos(), OutputStyle()), EventsText(*events));
-  return PrintData(text);
+  if (options.coordinator.json) return PrintJson(RunWithEventsJson(*run, *events));
+  return PrintData(absl::StrCat(RunText(*run, WallNanos(), OutputStyle()), EventsText(*events)));
 }
 
 ExitCode RunWait(const WaitOptions& options) {
