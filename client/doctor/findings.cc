@@ -150,10 +150,9 @@ Finding CoordinatorsClock(const CoordinatorFacts& f) {
 
 // Returns "0.1.0 (2), not told (1)".
 std::string CountsText(const std::map<std::string, int>& counts) {
-  std::vector<std::string> parts;
-  for (const auto& [what, number] : counts)
-    parts.push_back(absl::StrCat(what.empty() ? "not told" : what, " (", number, ")"));
-  return absl::StrJoin(parts, "; ");
+  return absl::StrJoin(counts, "; ", [](std::string* out, const auto& count) {
+    absl::StrAppend(out, count.first.empty() ? "not told" : count.first, " (", count.second, ")");
+  });
 }
 
 Finding Releases(const CoordinatorFacts& f) {

@@ -33,7 +33,7 @@ void AddJobs(const Run& run, int64_t now, JobsOfProcess* jobs) {
   for (Rank rank = 0; rank < run.members().ranks(); ++rank) {
     const RunMember& member = run.members().MemberOf(rank);
     if (!member.alive) continue;
-    if (auto job = JobInHandOf(*attempt, now, rank)) (*jobs)[member.process].push_back(*std::move(job));
+    if (auto job = JobInHandOf(*attempt, now, rank)) (*jobs)[member.process].push_back(*job);
   }
 }
 

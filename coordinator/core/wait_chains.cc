@@ -243,7 +243,7 @@ class WaitChains {
 
   WaitRoot RootWith(absl::string_view kind, Rank rank, std::optional<Job> job, int64_t for_ns,
                     std::string sentence) const {
-    return {std::string(kind), rank, MemberOf(rank).process, std::move(job), for_ns, std::move(sentence)};
+    return {std::string(kind), rank, MemberOf(rank).process, job, for_ns, std::move(sentence)};
   }
 
   WaitRoot UnreachedRoot(Rank rank) const {

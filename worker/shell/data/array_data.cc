@@ -113,6 +113,7 @@ void Widen(const char* from, int64_t n, char* to) {
   for (int64_t i = 0; i < n; ++i) {
     From narrow;
     std::memcpy(&narrow, from + i * int64_t{sizeof(From)}, sizeof(From));
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8_t is a number, and no character.
     const To wide = static_cast<To>(narrow);
     std::memcpy(to + i * int64_t{sizeof(To)}, &wide, sizeof(To));
   }
