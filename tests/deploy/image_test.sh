@@ -25,9 +25,10 @@ graphroot = "$work/images"
 CONF
 mkdir "$work/tmp"
 export CONTAINERS_STORAGE_CONF=$work/storage.conf BUILDAH_ISOLATION=chroot TMPDIR=$work/tmp
-started=()
+started=()  # groups of processes
 stop() {
-  ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
+  local group
+  for group in "${started[@]}"; do kill -- "-$group" 2>/dev/null || true; done
   wait
   buildah rm --all >/dev/null 2>&1 || true
   rm -rf "$work"
@@ -63,12 +64,14 @@ in_container() {  # NAME COMMAND..
   buildah run --user 10001:10001 --volume "$work/runs:/runs" "$container" -- "$@"
 }
 address=unix:/runs/coordinator.sock
+set -m  # a job has a group of processes, of which a shell, buildah and the program are members
 in_container coordinator weft-coordinator --listen $address --output-root /runs/out --roots /runs >"$work/coordinator" 2>&1 &
 started+=($!)
 for name in a b; do
   in_container worker-$name weft-worker --coordinator $address --name $name --roots /runs >"$work/worker-$name" 2>&1 &
   started+=($!)
 done
+set +m
 in_container client timeout 180 sh -ec "
   [ \"\$(id -u)\" = 10001 ] || { echo 'not the user of the image'; exit 1; }
   cp -r /usr/share/weft/runs /runs/examples
