@@ -19,6 +19,7 @@
 #include "base/metrics/heartbeat.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
+#include "tests/process/eventually.h"
 #include "tests/process/run_files.h"
 
 namespace weft {
@@ -154,16 +155,6 @@ TEST(CoordinatorDaemon, SeveralAddresses_AllListen) {
   EXPECT_THAT(d.WaitFor("listening on "), HasSubstr("unix:"));
 }
 
-// Asks until the answer is right, for a minute at most: a daemon needs its time to notice what others do.
-template <typename Condition>
-bool Becomes(Condition condition) {
-  for (int i = 0; i < 600; ++i) {
-    if (condition()) return true;
-    usleep(100'000);
-  }
-  return false;
-}
-
 int ConnectTo(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in a{};
@@ -221,19 +212,19 @@ TEST(CoordinatorDaemon, RunsOutOfDescriptors_RefusesAndServesAgain) {
   EXPECT_EQ(Shell(health, &code), "ok\n");
   SilentCrowd crowd(port, 300);
   std::string answer;
-  EXPECT_TRUE(Becomes([&] {
+  EXPECT_TRUE(Eventually([&] {
     crowd.Fill();
     answer = Shell(health, &code);
     return answer.find("new connections are refused: ") != std::string::npos;
   })) << answer;
-  EXPECT_TRUE(Becomes([&] {
+  EXPECT_TRUE(Eventually([&] {
     crowd.Fill();
     answer = Shell(ls, &code);
     return code == 69;
   })) << answer;
   crowd.Leave();
-  EXPECT_TRUE(Becomes([&] { return (answer = Shell(health, &code)) == "ok\n"; })) << answer;
-  EXPECT_TRUE(Becomes([&] {
+  EXPECT_TRUE(Eventually([&] { return (answer = Shell(health, &code)) == "ok\n"; })) << answer;
+  EXPECT_TRUE(Eventually([&] {
     answer = Shell(ls, &code);
     return code == 0;
   })) << answer;
@@ -248,7 +239,7 @@ TEST(CoordinatorDaemon, IdleLoop_IsHealthy) {
   EXPECT_EQ(Shell(health, &code), "ok\n");
   // A loop that turns only when something happens would be silent for too long by then, and stay so.
   usleep(Heartbeat::kMaxSilence / 1000 + 500'000);
-  EXPECT_TRUE(Becomes([&] { return Shell(health, &code) == "ok\n"; })) << "an idle loop beats too";
+  EXPECT_TRUE(Eventually([&] { return Shell(health, &code) == "ok\n"; })) << "an idle loop beats too";
 }
 
 TEST(CoordinatorDaemon, Metrics_AreCleanAndZeroBeforeTheFirstRun) {

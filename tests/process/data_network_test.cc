@@ -30,6 +30,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/cabled_hosts.h"
 #include "tests/process/command.h"
+#include "tests/process/eventually.h"
 #include "tests/process/run_files.h"
 
 namespace weft {
@@ -226,14 +227,7 @@ class DataNetwork : public ::testing::Test {
     return Json::parse(Weft({"describe", "1", "-o", "json"}).out)["reason"].get<std::string>();
   }
   int Restarts() const { return Json::parse(Weft({"describe", "1", "-o", "json"}).out).value("restarts", 0); }
-  static bool Eventually(const std::function<bool()>& done) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      usleep(50'000);
-    }
-    return true;
-  }
+  static bool Eventually(const std::function<bool()>& done) { return weft::Eventually(done, 120); }
   // Starts a worker in the place of each that has ended, as a supervisor does.
   void ReplaceEnded(const std::function<void()>& start) {
     for (std::unique_ptr<Command>& worker : workers_) {

@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
+#include "tests/process/eventually.h"
 #include "tests/process/run_files.h"
 
 namespace weft {
@@ -27,13 +28,7 @@ class DisturbedRun : public ::testing::Test {
   static constexpr int kSeconds = 120;  // how long anything may take before the test fails
 
   // Asks until it is so. Returns false if it never was.
-  static bool Eventually(const std::function<bool()>& done) {
-    for (int i = 0; i < kSeconds * 50; ++i) {
-      if (done()) return true;
-      usleep(20'000);
-    }
-    return false;
-  }
+  static bool Eventually(const std::function<bool()>& done) { return weft::Eventually(done, kSeconds); }
 
   // Returns the steps in the log and their losses, in the order of their lines, without their times. The last
   // line may still be on its way.

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
+#include "tests/process/eventually.h"
 #include "tests/process/free_ports.h"
 
 namespace weft {
@@ -54,16 +55,6 @@ double Of(const Series& series, const std::string& key) {
   const auto it = series.find(key);
   EXPECT_NE(it, series.end()) << "no series " << key;
   return it == series.end() ? -1 : it->second;
-}
-
-// Asks until the answer is right, for a minute at most.
-template <typename Condition>
-bool Becomes(Condition condition) {
-  for (int i = 0; i < 600; ++i) {
-    if (condition()) return true;
-    usleep(100'000);
-  }
-  return false;
 }
 
 std::string RunFile(const TestFolder& folder, int steps, const std::string& more = "") {
@@ -235,13 +226,13 @@ TEST_F(MetricsOfDaemons, ConfigurationThatIsNotTaken_ShowsUntilOneIs) {
   folder_.Write("coordinator.yaml", "leese: 30\n");
   coordinator_.Signal(SIGHUP);
   ASSERT_TRUE(coordinator_.WaitFor("the configuration is not taken", 60));
-  EXPECT_TRUE(Becomes([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 0; }));
+  EXPECT_TRUE(Eventually([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 0; }));
   EXPECT_EQ(Of(Scrape(0), "weft_config_last_reload_success_timestamp_seconds"), started);
   EXPECT_GE(Of(Scrape(0), "weft_log_messages_total{level=\"warning\"}"), 1);
   folder_.Write("coordinator.yaml", "lease: 40\n");
   coordinator_.Signal(SIGHUP);
   ASSERT_TRUE(coordinator_.WaitFor("reloaded: ", 60));
-  EXPECT_TRUE(Becomes([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 1; }));
+  EXPECT_TRUE(Eventually([&] { return Of(Scrape(0), "weft_config_last_reload_successful") == 1; }));
   EXPECT_GT(Of(Scrape(0), "weft_config_last_reload_success_timestamp_seconds"), started);
 }
 

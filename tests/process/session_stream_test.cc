@@ -12,6 +12,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
+#include "tests/process/eventually.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
 #include "tests/unit/without_terms.h"
@@ -32,16 +33,6 @@ int PortOf(const std::string& address) {
   int port = 0;
   EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
   return port;
-}
-
-// Waits, with patience for a loaded machine.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  for (int i = 0; i < 6000; ++i) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  return false;
 }
 
 struct Server {
