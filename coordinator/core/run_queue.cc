@@ -20,6 +20,15 @@ std::string Needs(size_t processes, const std::string& pool) {
                       pool.empty() ? "" : absl::StrCat(" of pool ", pool));
 }
 
+// Returns what to do for a run that has not begun, if fewer workers are connected than it needs, but some
+// are.
+std::string Advice(size_t connected, size_t needed) {
+  if (connected == 0 || connected >= needed) return "";
+  const size_t missing = needed - connected;
+  return absl::StrCat("; start ", missing, missing == 1 ? " more worker" : " more workers",
+                      ", or submit the run with --processes ", connected);
+}
+
 }  // namespace
 
 RunQueue::State RunQueue::Now() const {
@@ -190,7 +199,7 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
     if (run == nullptr || run->state() > RunState::kWaiting || run->returning()) continue;
     Look look = LookAt(*run);
     if (look.admission.has_value()) return std::move(look.admission);
-    Tell(out, *run, LookAt(run->info().terms.pool), look.free, look.needed);
+    Tell(out, *run, LookAt(run->info().terms.pool), look.free, look.needed, /*advice=*/"");
   }
   while (Run* run = NextFresh()) {
     Look look = LookAt(*run);
@@ -212,10 +221,11 @@ RunQueue::Pool RunQueue::LookAt(const std::string& pool) const {
   return now;
 }
 
-void RunQueue::Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed) {
+void RunQueue::Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed,
+                    const std::string& advice) {
   const std::string& pool = run.info().terms.pool;
   std::string reason = absl::StrCat(Needs(needed, pool), ", ", free, free == 1 ? " is free (" : " are free (",
-                                    workers.connected, " connected)", workers.ending);
+                                    workers.connected, " connected)", workers.ending, advice);
   if (workers.connected >= needed) {
     const auto [first, is_first] = pass_->holding_back.emplace(pool, run.id());
     if (first->second != run.id()) reason = absl::StrCat("behind run ", first->second, "; ", reason);
@@ -244,7 +254,10 @@ void RunQueue::TellLines(StepEffects& out) {
     const Pool workers = LookAt(pool);
     const size_t free = near.empty() ? 0 : FreeInSurvey(*near[0]).size();
     for (Run* run : line.SetNear(near)) TellRoughly(out, *run, workers);
-    for (Run* run : near) Tell(out, *run, workers, free, static_cast<size_t>(run->info().processes));
+    for (Run* run : near) {
+      const auto needed = static_cast<size_t>(run->info().processes);
+      Tell(out, *run, workers, free, needed, Advice(workers.connected, needed));
+    }
   }
 }
 

@@ -87,8 +87,9 @@ class RunQueue {
     std::string ending;  // "; process 0 (..) has not ended run 3 yet"
   };
   Pool LookAt(const std::string& pool) const;
-  // Tell a run why it waits: exactly, or in words that stay true.
-  void Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed);
+  // Tell a run why it waits: exactly, with advice, or in words that stay true.
+  void Tell(StepEffects& out, Run& run, const Pool& workers, size_t free, size_t needed,
+            const std::string& advice);
   void TellRoughly(StepEffects& out, Run& run, const Pool& workers);
   // Tells the runs that have not begun before.
   void TellLines(StepEffects& out);

@@ -684,7 +684,10 @@ TEST_F(CoreTest, FirstInLineNeedsMoreThanAreConnected_TheNextPasses) {
   Join(1);
   Join(2);
   const uint64_t big = Submit(4, 4), small = Submit(2);
-  EXPECT_EQ(core->GetRun(big)->reason, "needs 4 worker processes, 0 are free (2 connected)");
+  EXPECT_EQ(
+      core->GetRun(big)->reason,
+      "needs 4 worker processes, 0 are free (2 connected); start 2 more workers, or submit the run with "
+      "--processes 2");
   EXPECT_EQ(core->GetRun(small)->state, RunState::kPreparing);
   Join(3);
   Join(4);

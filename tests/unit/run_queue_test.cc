@@ -209,7 +209,9 @@ TEST_F(RunQueueTest, ManyRunsThatNeedMoreThanAreConnected_AreToldWhatStaysTrue) 
   Join(1);
   EXPECT_THAT(Pass(), IsEmpty());
   EXPECT_EQ(out.effects.runs.size(), RunQueue::kExact);
-  EXPECT_THAT(ReasonOf(all[0]), HasSubstr("needs 3 worker processes, 1 is free (1 connected)"));
+  EXPECT_THAT(ReasonOf(all[0]),
+              HasSubstr("needs 3 worker processes, 1 is free (1 connected); start 2 more workers, or "
+                        "submit the run with --processes 1"));
   EXPECT_THAT(ReasonOf(all[kRuns - 1]), HasSubstr("needs 3 worker processes, more than are connected"));
   EXPECT_EQ(runs.waiting().dues().earliest(), options.waiting_ns);
   for (const SessionId session : {2, 3}) Join(session);
