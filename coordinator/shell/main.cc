@@ -69,6 +69,7 @@ struct Flags {
   std::string tokens;
   LogFlags log;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
+  int spin_us = 0;
   int queue = static_cast<int>(CoreLimits().runs_waiting);
   int history = static_cast<int>(CoreLimits().runs_kept);
   ConfigQuestion question;
@@ -324,6 +325,7 @@ CoordinatorServerOptions ServerOptionsOf(const Flags& flags, const DaemonLog* lo
   options.certificates = ObserveCertificates(log);
   static_cast<CoreLimits&>(options.core) = LimitsOf(flags);
   options.planner = ReadRun;
+  options.spin_microseconds = flags.spin_us;
   return options;
 }
 
@@ -536,6 +538,12 @@ void AddFlags(CLI::App& app, Flags& flags) {
          "--history", flags.history,
          "Most ended runs that are still listed; older ones are forgotten, and their output folders stay")
       ->check(CLI::Range(1, kMaxHistory))
+      ->capture_default_str();
+  app.add_option(
+         "--spin-us", flags.spin_us,
+         "Microseconds that the coordinator polls behind a message before it sleeps: answers come sooner "
+         "where it has a processor of its own")
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   AddLogFlags(app, flags.log);
 }

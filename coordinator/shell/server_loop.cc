@@ -153,17 +153,32 @@ void ServerLoop::TakeTag(void* tag, bool ok) {
   if (it != calls_.end()) calls_.erase(it);
 }
 
-// Waits for the first operation to end, or the deadline; takes other ended ones along.
+// Waits for an operation to end, or the deadline. Polls without sleeping while the last one has just ended,
+// so that the next message does not wait for this thread to wake up.
+bool ServerLoop::WaitForTag(void** tag, bool* ok) {
+  const int64_t deadline = NextDeadline();
+  auto status = grpc::CompletionQueue::TIMEOUT;
+  const gpr_timespec past = gpr_time_0(GPR_CLOCK_MONOTONIC);
+  const int64_t spin_end = std::min(spin_end_ns_, deadline);
+  while (status == grpc::CompletionQueue::TIMEOUT && MonotonicNow() < spin_end)
+    status = queue_->AsyncNext(tag, ok, past);
+  if (status == grpc::CompletionQueue::TIMEOUT) status = queue_->AsyncNext(tag, ok, DeadlineAt(deadline));
+  return status == grpc::CompletionQueue::GOT_EVENT;
+}
+
+// Takes operations that have ended; waits for the first of them, at most until the deadline.
 void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
-  gpr_timespec deadline = DeadlineAt(NextDeadline());
   turn_begun_ns_.reset();
-  for (int taken = 0; taken < kMaxTaken; ++taken) {
-    if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
-    if (taken == 0) turn_begun_ns_ = MonotonicNow();
+  if (!WaitForTag(&tag, &ok)) return;
+  turn_begun_ns_ = MonotonicNow();
+  spin_end_ns_ = *turn_begun_ns_ + int64_t{1000} * options_.spin_microseconds;
+  TakeTag(tag, ok);
+  const gpr_timespec past = gpr_time_0(GPR_CLOCK_MONOTONIC);  // gpr_inf_past would wait for ever
+  for (int taken = 1; taken < kMaxTaken; ++taken) {
+    if (queue_->AsyncNext(&tag, &ok, past) != grpc::CompletionQueue::GOT_EVENT) return;
     TakeTag(tag, ok);
-    deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever
   }
 }
 

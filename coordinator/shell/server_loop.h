@@ -107,6 +107,7 @@ class ServerLoop {
  private:
   void Run();
   void TakeTag(void* tag, bool ok);
+  bool WaitForTag(void** tag, bool* ok);
   void TakeTags();
   bool TakePosted();
   // Carries the effects out, or holds them until their records are durable.
@@ -164,6 +165,7 @@ class ServerLoop {
   uint64_t written_ = 0;  // number of the last records that were handed to the store
   std::unique_ptr<CoordinatorMetrics> metrics_;
   std::optional<int64_t> turn_begun_ns_;  // time when the first operation of this turn had ended
+  int64_t spin_end_ns_ = 0;               // time until which the loop polls without sleeping
   bool grants_ = false;                   // true once this turn has sent a grant
   int64_t end_due_ = INT64_MAX;           // time when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;

@@ -59,6 +59,9 @@ struct CoordinatorServerOptions {
   CertificateWatch::Observer certificates;
   CoreOptions core;
   Planner planner;  // required
+  // Time for which the server's thread polls behind a message before it sleeps. It takes processor time that
+  // workers on the same machine may need.
+  int spin_microseconds = 0;
   ProtocolVersions protocol = kProtocolVersions;
   CoordinatorObserver observer;
   // Opens the output folder of a run that is about to be taken in, and returns where its workers write.

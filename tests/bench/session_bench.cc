@@ -2,8 +2,9 @@
 //   - the round trip of one job: completion sent to next job granted, one credit; p50, p99
 //   - completions per second in a closed loop: 4096 credits, every grant completed at once
 // over a unix socket and over TCP loopback. `blocking`: the worker's thread sleeps in poll until something
-// comes; `spinning`: it calls Await again and again, as a rank without a job does for a while. The same
-// rounds also measure the round trip of bare gRPC (bare_session.h).
+// comes; `spinning`: it calls Await again and again, as a rank without a job does for a while; `both spin`:
+// the coordinator polls too, as with --spin-us 50. The same rounds also measure the round trip of bare gRPC
+// (bare_session.h), whose server blocks.
 //
 //   session_bench [rounds]     each round runs every cell once, interleaved; the table shows every round
 #include <poll.h>
@@ -43,8 +44,9 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
 using Listening = std::function<void(const std::string& address)>;
 
 // Submits what the parent writes, one run a line, for ever.
-void ServeCoordinator(const std::string& listen, const Listening& listening) {
+void ServeCoordinator(const std::string& listen, int spin_microseconds, const Listening& listening) {
   CoordinatorServerOptions options;
+  options.spin_microseconds = spin_microseconds;
   options.listen = {listen};
   options.planner = QuickPlanner(Plan);
   auto server = CoordinatorServer::Start(options);
@@ -68,12 +70,12 @@ void ServeCoordinator(const std::string& listen, const Listening& listening) {
 // A server in a child process; made before this process uses gRPC.
 class ServerProcess {
  public:
-  ServerProcess(void (*serve)(const std::string& listen, const Listening&), const std::string& listen) {
+  explicit ServerProcess(const std::function<void(const Listening&)>& serve) {
     int fds[2];
     if (pipe(fds) != 0) std::abort();
     pid_ = fork();
     if (pid_ == 0) {
-      serve(listen, [&](const std::string& address) {
+      serve([&](const std::string& address) {
         if (write(fds[1], address.data(), address.size()) < 0) std::abort();
         close(fds[1]);
       });
@@ -164,12 +166,12 @@ class Worker {
 };
 
 // Runs a cell in a fresh pair of processes, forked from one that has not used gRPC, and prints it.
-void PrintCell(const char* socket, bool spin, const char* measure, const std::function<Cell()>& run) {
+void PrintCell(const char* socket, const char* waits, const char* measure, const std::function<Cell()>& run) {
   std::fflush(stdout);
   const pid_t pid = fork();
   if (pid == 0) {
     const Cell c = run();
-    std::printf("%-6s %-9s %-28s ", socket, spin ? "spinning" : "blocking", measure);
+    std::printf("%-6s %-9s %-28s ", socket, waits, measure);
     c.p50_us > 0 ? std::printf("%10.1f %10.1f", c.p50_us, c.p99_us) : std::printf("%10s %10s", "", "");
     c.jobs_per_second > 0 ? std::printf(" %12.0f\n", c.jobs_per_second) : std::printf("\n");
     std::fflush(stdout);
@@ -192,22 +194,30 @@ int Main(int rounds) {
   const Socket sockets[] = {{"unix", absl::StrCat("unix:", path)}, {"tcp", "127.0.0.1:0"}};
   std::printf("%-6s %-9s %-28s %10s %10s %12s\n", "socket", "worker", "measure", "p50 us", "p99 us",
               "jobs/s");
+  struct Waiting {
+    const char* name;
+    bool worker_spins;
+    int coordinator_spin_us;
+  };
   for (int round = 0; round < rounds; ++round) {
     for (const Socket& t : sockets) {
-      for (const bool spin : {false, true}) {
+      for (const Waiting& w :
+           {Waiting{"blocking", false, 0}, Waiting{"spinning", true, 0}, Waiting{"both spin", true, 50}}) {
         const auto cell = [&](const char* measure, const std::string& spec, int credit) {
-          PrintCell(t.name, spin, measure, [&] {
-            ServerProcess server(ServeCoordinator, t.listen);
-            Worker worker(server.address(), spin);
+          PrintCell(t.name, w.name, measure, [&] {
+            ServerProcess server([&](const Listening& listening) {
+              ServeCoordinator(t.listen, w.coordinator_spin_us, listening);
+            });
+            Worker worker(server.address(), w.worker_spins);
             if (write(input[1], (spec + "\n").data(), spec.size() + 1) < 0) std::abort();
             Cell c = worker.Run(credit);
             if (credit > 1) c.p50_us = 0;  // its trips carry many jobs
             return c;
           });
         };
-        PrintCell(t.name, spin, "bare gRPC, one message", [&] {
-          ServerProcess server(ServeBareSession, t.listen);
-          return CellOf(BareRoundTrips(server.address(), 20'000, spin));
+        PrintCell(t.name, w.name, "bare gRPC, one message", [&] {
+          ServerProcess server([&](const Listening& listening) { ServeBareSession(t.listen, listening); });
+          return CellOf(BareRoundTrips(server.address(), 20'000, w.worker_spins));
         });
         unlink(path.c_str());  // its server was killed
         cell("one job, one credit", "1,100,100", 1);

@@ -108,12 +108,20 @@ class Heard {
   int joined_ = 0;
 };
 
-class CoordinatorServerTest : public ::testing::TestWithParam<bool> {
+struct Door {
+  std::string name;
+  bool unix_socket = false;
+  int spin_microseconds = 0;
+};
+
+class CoordinatorServerTest : public ::testing::TestWithParam<Door> {
  protected:
   void StartServer(CoreOptions core = {}) {
     CoordinatorServerOptions options;
-    options.listen = {GetParam() ? absl::StrCat("unix:", testing::TempDir(), "/weft-test-", getpid(), ".sock")
-                                 : "127.0.0.1:0"};
+    options.listen = {GetParam().unix_socket
+                          ? absl::StrCat("unix:", testing::TempDir(), "/weft-test-", getpid(), ".sock")
+                          : "127.0.0.1:0"};
+    options.spin_microseconds = GetParam().spin_microseconds;
     options.core = core;
     options.planner = QuickPlanner(Plan);
     options.observer = heard_.observer();
@@ -280,8 +288,10 @@ TEST_P(CoordinatorServerTest, Stop_WithWorkers_TellsThemToShutDown) {
   EXPECT_EQ(server_->Submit({"", "1f1b", 2, ""}).status().code(), absl::StatusCode::kUnavailable);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, CoordinatorServerTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "UnixSocket" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Transports, CoordinatorServerTest,
+                         ::testing::Values(Door{"UnixSocket", true}, Door{"Tcp"},
+                                           Door{"TcpSpinning", false, 1000}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CoordinatorServerStart, PortInUse_SaysSo) {
   CoordinatorServerOptions options;
