@@ -11,10 +11,10 @@ namespace weft {
 
 // Copies of weights are there for a rank's job that runs and for the next one alone.
 void World::CountFetch(const TensorKey& key) {
-  const bool weights = key.kind == TensorKind::kWeights && HasMicrobatch(static_cast<JobKind>(key.use));
+  const bool weights = key.kind == TensorKind::kWeights && HasMicrobatch(key.reader());
   if (!weights && key.kind != TensorKind::kState) return;
   std::set<Job>& fetching = fetching_[key.consumer];
-  Job job = Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use));
+  Job job = Job::Compute(key.step, key.stage, key.microbatch, key.reader());
   if (key.kind == TensorKind::kState) {
     job.kind = static_cast<JobKind>(key.part);
     job = *plan_->graph.route()->After(job);

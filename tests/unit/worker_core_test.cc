@@ -366,7 +366,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
   for (size_t i = 0; i < order.size(); ++i) {
     ASSERT_EQ(wanted.size(), std::min(i + 2, order.size())) << "before job " << i;
     const TensorKey key = wanted[i];
-    EXPECT_EQ(std::pair(static_cast<JobKind>(key.use), key.stage), order[i]);
+    EXPECT_EQ(std::pair(key.reader(), key.stage), order[i]);
     EXPECT_EQ(key.part, 0) << "the other holder's slice";
     out.clear();
     core.OnTensor(10, key, {9}, &out);

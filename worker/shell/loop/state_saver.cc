@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/monotonic_clock.h"
-#include "worker/core/state_copies.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
@@ -97,8 +96,7 @@ void StateSaver::AddTo(RankReport* report) const {
 }
 
 KeptCopies::Key StateSaver::KeyOf(const TensorKey& key) const {
-  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch_ : key.epoch;
-  return {epoch, key.step, {key.stage, key.part}};
+  return {key.begins_attempt() ? copies_epoch_ : key.epoch, key.step, key.copied_part()};
 }
 
 }  // namespace weft
