@@ -61,7 +61,7 @@ void World::CountRunning(const StartEffect& start) {
 
 void World::CheckStart(const StartEffect& start) {
   CountRunning(start);
-  if (!start.last) return;
+  if (!start.last()) return;
   if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
@@ -111,10 +111,10 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
   for (const Edge& e : edges) {
-    const bool taken =
-        start.last || std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
-          return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
-        });
+    const bool taken = start.last() ||
+                       std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
+                         return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
+                       });
     if (e.from.step < first_step_ || !taken) continue;
     const auto end = device_end_.find(e.from);
     if (end == device_end_.end() || end->second > began)

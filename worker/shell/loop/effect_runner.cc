@@ -266,7 +266,8 @@ void EffectRunner::DoPartOfRound(Seat& seat) {
 void EffectRunner::Start(StartEffect& effect) {
   JobTask task = started_.Gather(std::move(effect));
   task.snapshot_memory = &saver_.memory();
-  if (task.start.puts_aside && saver_.folders() != nullptr) task.folder = saver_.folders()->output();
+  if (task.start.leaves.old == OldVersion::kPutAside && saver_.folders() != nullptr)
+    task.folder = saver_.folders()->output();
   if (const std::optional<int> seat = seats_.Start(std::move(task))) threads_.Give(*seat);
 }
 
@@ -283,8 +284,7 @@ void EffectRunner::DoJob(Seat& seat) {
   WorkThreads::Lock(mu_);
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status, std::nullopt, &start.job);
-  if (outcome.status.ok())
-    saver_.Write(start.job.step + 1, start.takes_snapshot, start.takes_copy, std::move(outcome.snapshot));
+  if (outcome.status.ok()) saver_.Write(start.job.step + 1, start.leaves, std::move(outcome.snapshot));
   if (absl::Status s = started_.Returned(now, start, outcome); !s.ok()) Fail(now, s);
   threads_.NoteJob(now, outcome.end_ns - outcome.start_ns);
   if (outcome.launched != nullptr) {

@@ -73,9 +73,9 @@ void StateSaver::Reserve(const std::vector<Rank>& ranks, RankSeats& seats) {
   }
 }
 
-void StateSaver::Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot) {
-  if (as_copy) copies_.Write(run_, step, snapshot);
-  if (as_snapshot) snapshots_.Write(run_, step, std::move(snapshot));
+void StateSaver::Write(int step, const LeftByUpdate& leaves, Snapshot snapshot) {
+  if (leaves.copy) copies_.Write(run_, step, snapshot);
+  if (leaves.snapshot) snapshots_.Write(run_, step, std::move(snapshot));
 }
 
 void StateSaver::Cancel(bool validates) {
