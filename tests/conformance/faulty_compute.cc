@@ -231,7 +231,7 @@ class FaultyTransport final : public Transport {
   bool IsMeant(const TensorKey& key) {
     const PlantedFault& fault = plant_->fault;
     if (fault.wrong != Wrong::kFlipsInTransfer || key.kind != fault.tensor || key.step != fault.job.step ||
-        key.use != static_cast<uint8_t>(fault.job.kind) || plant_->done > 0) {
+        key.reader() != fault.job.kind || plant_->done > 0) {
       return false;
     }
     const int stage = key.kind == TensorKind::kActivation      ? key.stage + 1

@@ -289,13 +289,13 @@ void TranscriptCores::Start(Worker& w, const StartEffect& e) {
 }
 
 void TranscriptCores::EndJob(Worker& w, const StartEffect& e, int64_t began, const End& end) {
-  JobDone done{e.rank, e.job, began, now_, e.last, {}, {}};
+  JobDone done{e.rank, e.job, began, now_, e.last(), {}, {}};
   const int stages = w.core->graph()->schedule().stages;
   if (e.job.kind == JobKind::kForward && e.job.stage == stages - 1) done.loss = end.loss.value_or(kUsualLoss);
   if (e.Does(Operation::kSumSquares)) done.gradient_norm = 1;
-  if (e.part == JointPart::kBegin) AwaitCollective(w, e);
+  if (e.round == JobRound::kBeginJoint) AwaitCollective(w, e);
   Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnJobDone(now_, done, out); });
-  if (e.takes_snapshot && --w.pieces[e.job.step + 1] == 0) Save(w, e.job.step + 1);
+  if (e.leaves.snapshot && --w.pieces[e.job.step + 1] == 0) Save(w, e.job.step + 1);
 }
 
 void TranscriptCores::AwaitCollective(Worker& w, const StartEffect& e) {

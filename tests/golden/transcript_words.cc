@@ -83,17 +83,17 @@ std::string PrepareWords(const PrepareEffect& e) {
 
 std::string StartWords(const StartEffect& e) {
   std::string words = absl::StrCat("starts ", JobWords(e.job), " on rank ", e.rank);
-  if (e.part == JointPart::kBegin) words += ": begins its collective";
+  if (e.round == JobRound::kBeginJoint) words += ": begins its collective";
   if (HasMicrobatch(e.job.kind)) absl::StrAppend(&words, " with weights of version ", e.version);
   if (!e.gradients.empty()) {
-    words += e.last ? ", adds gradients" : ", adds gradients and waits for more:";
+    words += e.last() ? ", adds gradients" : ", adds gradients and waits for more:";
     for (const TensorKey& key : e.gradients) absl::StrAppend(&words, " b", key.microbatch);
   }
-  if (e.keeps_version) absl::StrAppend(&words, ", keeps version ", e.version);
+  if (e.leaves.keeps_old()) absl::StrAppend(&words, ", keeps version ", e.version);
   if (e.overlapped) words += ", beside a forward";
-  if (e.puts_aside) absl::StrAppend(&words, ", puts version ", e.version, " aside");
-  if (e.takes_snapshot) absl::StrAppend(&words, ", takes the snapshot of step ", e.job.step + 1);
-  if (e.takes_copy) absl::StrAppend(&words, ", takes a copy of step ", e.job.step + 1);
+  if (e.leaves.old == OldVersion::kPutAside) absl::StrAppend(&words, ", puts version ", e.version, " aside");
+  if (e.leaves.snapshot) absl::StrAppend(&words, ", takes the snapshot of step ", e.job.step + 1);
+  if (e.leaves.copy) absl::StrAppend(&words, ", takes a copy of step ", e.job.step + 1);
   return words;
 }
 

@@ -304,11 +304,11 @@ void Fleet::StartJob(Worker& w, const StartEffect& start) {
 
 void Fleet::EndJob(Worker& w, const StartEffect& start, int64_t began) {
   w.running.erase(start.rank);
-  JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
+  JobDone done{start.rank, start.job, began, now_, start.last(), {}, {}};
   if (start.job.kind == JobKind::kForward && start.job.stage + 1 == options_.ranks) done.loss = 2.5;
   Call(w, [&](WorkerEffects* out) { w.core.OnJobDone(now_, done, out); });
   const int step = start.job.step + 1;
-  if (start.takes_snapshot && start.last && --w.pieces[step] == 0) Saved(w, step);
+  if (start.leaves.snapshot && start.last() && --w.pieces[step] == 0) Saved(w, step);
 }
 
 void Fleet::Saved(Worker& w, int step) {

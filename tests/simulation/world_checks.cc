@@ -11,10 +11,10 @@ namespace weft {
 
 // Copies of weights are there for a rank's job that runs and for the next one alone.
 void World::CountFetch(const TensorKey& key) {
-  const bool weights = key.kind == TensorKind::kWeights && HasMicrobatch(static_cast<JobKind>(key.use));
+  const bool weights = key.kind == TensorKind::kWeights && HasMicrobatch(key.reader());
   if (!weights && key.kind != TensorKind::kState) return;
   std::set<Job>& fetching = fetching_[key.consumer];
-  Job job = Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use));
+  Job job = Job::Compute(key.step, key.stage, key.microbatch, key.reader());
   if (key.kind == TensorKind::kState) {
     job.kind = static_cast<JobKind>(key.part);
     job = *plan_->graph.route()->After(job);
@@ -61,7 +61,7 @@ void World::CountRunning(const StartEffect& start) {
 
 void World::CheckStart(const StartEffect& start) {
   CountRunning(start);
-  if (!start.last) return;
+  if (!start.last()) return;
   if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
@@ -111,10 +111,10 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
   for (const Edge& e : edges) {
-    const bool taken =
-        start.last || std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
-          return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
-        });
+    const bool taken = start.last() ||
+                       std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
+                         return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
+                       });
     if (e.from.step < first_step_ || !taken) continue;
     const auto end = device_end_.find(e.from);
     if (end == device_end_.end() || end->second > began)

@@ -45,14 +45,13 @@ void World::TakeCopy(Process& p, const StartEffect& start) {
 }
 
 World::CopyKey World::KeyOfCopy(const Process& p, const TensorKey& key) const {
-  const uint64_t epoch = key.use == StateCopies::kBegin ? p.copies_epoch : key.epoch;
-  return {epoch, key.step, StatePart{key.stage, key.part}};
+  return {key.begins_attempt() ? p.copies_epoch : key.epoch, key.step, key.copied_part()};
 }
 
 Value World::CopyToSend(Process& p, const TensorKey& key) {
   const auto found = p.copies.find(KeyOfCopy(p, key));
   if (found == p.copies.end()) {
-    Problem(absl::StrCat("process ", p.number, " does not keep ", Describe(key.step, {key.stage, key.part})));
+    Problem(absl::StrCat("process ", p.number, " does not keep ", Describe(key.step, key.copied_part())));
     return 0;
   }
   const Value value = random_.Next();
@@ -63,8 +62,8 @@ Value World::CopyToSend(Process& p, const TensorKey& key) {
 void World::KeepArrived(Process& p, const TensorKey& key, Value value) {
   // One that begins an attempt may be here since it was made.
   const auto& [kept, is_new] = p.copies.emplace(KeyOfCopy(p, key), sent_copies_[value]);
-  if (!is_new && (key.use != StateCopies::kBegin || kept->second != sent_copies_[value]))
-    Problem(absl::StrCat(Describe(key.step, {key.stage, key.part}), " came to process ", p.number, " twice"));
+  if (!is_new && (!key.begins_attempt() || kept->second != sent_copies_[value]))
+    Problem(absl::StrCat(Describe(key.step, key.copied_part()), " came to process ", p.number, " twice"));
 }
 
 // Begins with copies: each stage whole, or the rank's slice, with every version that the first steps read.

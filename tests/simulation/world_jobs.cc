@@ -134,7 +134,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       p.sums[j] = Mix(p.sums[j], p.inbox[key]);
       p.inbox.erase(key);
     }
-    if (!start.last) return out;
+    if (!start.last()) return out;
     const std::optional<Value> installed = take(TensorKind::kWeights);
     const bool makes = plan_->graph.protocol(j.stage).holder(j.member).steps;
     const bool installs = start.Does(Operation::kInstallWeights);
@@ -175,8 +175,8 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
         Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
       sums.insert(sums.end(), norms.begin(), norms.end());
       UpdateWeights(p, start, installed, sums);
-      if (start.takes_snapshot) TakeSnapshot(p, start);
-      if (start.takes_copy) TakeCopy(p, start);
+      if (start.leaves.snapshot) TakeSnapshot(p, start);
+      if (start.leaves.copy) TakeCopy(p, start);
     }
   }
   if (adds_to_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);
@@ -190,21 +190,21 @@ void World::StartLaggingJob(Process& p, const StartEffect& start) {
 
 void World::EndLaggingJob(Process& p, const StartEffect& start) {
   WorkerEffects effects;
-  JobDone done{start.rank, start.job, now_, now_, start.last, {}, {}};
+  JobDone done{start.rank, start.job, now_, now_, start.last(), {}, {}};
   done.launched = LaunchesAhead();
-  if (done.launched) p.core.OnJobLaunched(now_, start.rank, start.job, start.last, std::nullopt, &effects);
+  if (done.launched) p.core.OnJobLaunched(now_, start.rank, start.job, start.last(), std::nullopt, &effects);
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), nullptr);
   Pump(p);
 }
 
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
-  if (start.last) ended_.insert(start.job);
+  if (start.last()) ended_.insert(start.job);
   if (start.has_state) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
   WorkerEffects effects;
-  JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
+  JobDone done{start.rank, start.job, began, now_, start.last(), {}, {}};
   const RunTerms& terms = plan_->graph.terms();
   if (start.job.kind == JobKind::kForward && terms.memory.has_value())
     done.activation_bytes = MeasuredActivationBytes(terms, start.job.stage);
@@ -222,7 +222,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   Outputs outputs;
   const int64_t began = GiveToDevice(p, start, &outputs);
   const int64_t end = outputs.there;
-  if (start.last) launched_.insert(start.job);
+  if (start.last()) launched_.insert(start.job);
   if (start.has_state) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
@@ -232,7 +232,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   if (start.job.kind == JobKind::kForward && terms.memory.has_value())
     activation_bytes = MeasuredActivationBytes(terms, start.job.stage);
   WorkerEffects effects;
-  p.core.OnJobLaunched(now_, start.rank, start.job, start.last, activation_bytes, &effects);
+  p.core.OnJobLaunched(now_, start.rank, start.job, start.last(), activation_bytes, &effects);
   // Ends are reported in the order in which the device does the jobs, and a little later.
   int64_t& reported = devices_[start.rank].reported[start.overlapped];
   reported = std::max(reported, end + random_.Below(50'000)) + 1;
@@ -258,21 +258,21 @@ int64_t World::GiveToDevice(Process& p, const StartEffect& start, Outputs* outpu
   outputs->there = began + 1 + random_.Below(options_.job_ns);
   device.all = std::max(device.all, outputs->there);
   if (start.overlapped) device.overlapped = outputs->there;
-  if (start.last) device_end_[start.job] = outputs->there;
+  if (start.last()) device_end_[start.job] = outputs->there;
   return began;
 }
 
 void World::LaunchedJobEnds(Process& p, const StartEffect& start, int64_t began, int64_t ended) {
   if (!Lags(p)) {
-    if (start.last) ended_.insert(start.job);
+    if (start.last()) ended_.insert(start.job);
     std::vector<StartEffect>& jobs = devices_[start.rank].jobs;
     jobs.erase(std::find_if(jobs.begin(), jobs.end(), [&](const StartEffect& job) {
-      return job.job == start.job && job.last == start.last;
+      return job.job == start.job && job.last() == start.last();
     }));
     fetching_[start.rank].erase(start.job);
   }
   WorkerEffects effects;
-  JobDone done{start.rank, start.job, began, ended, start.last, {}, {}};
+  JobDone done{start.rank, start.job, began, ended, start.last(), {}, {}};
   done.launched = true;
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), nullptr);

@@ -69,12 +69,12 @@ void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Va
     Problem(absl::StrCat(Describe(start.job), " does not begin with version ", version));
   if (made == version) return;  // the run begins with it
   p.put_aside.erase({start.rank, start.job.stage});
-  if ((start.takes_snapshot || start.takes_copy || start.puts_aside) && !start.keeps_version &&
-      OldestRead(start.job.stage, made) <= version) {
+  const bool is_saved = start.leaves.takes_snapshot() || start.leaves.old == OldVersion::kPutAside;
+  if (is_saved && !start.leaves.keeps_old() && OldestRead(start.job.stage, made) <= version) {
     p.put_aside[{start.rank, start.job.stage}] = {version, held[version]};
   }
   held[version + 1] = installed.has_value() ? *installed : Updated(held[version], sums);
-  if (!start.keeps_version) {
+  if (!start.leaves.keeps_old()) {
     CheckUnread(start.rank, start.job.stage, version);
     held.erase(version);
   }

@@ -81,7 +81,7 @@ TEST(PendingJobs, JobWithAnInput_IsReadyWhenBothGrantAndInputAreThere) {
     const std::optional<StartEffect> start = process.Take(1);
     ASSERT_TRUE(start.has_value());
     EXPECT_EQ(start->job, kNext);
-    EXPECT_TRUE(start->last);
+    EXPECT_TRUE(start->last());
     EXPECT_EQ(start->inputs.size(), 1u);
     EXPECT_TRUE(process.pending.IsQueued(process.IdOf(kNext)));
   }
@@ -98,7 +98,7 @@ TEST(PendingJobs, SumOfGradients_StartsInRounds) {
   std::optional<StartEffect> start = process.Take(0);
   ASSERT_TRUE(start.has_value());
   EXPECT_EQ(start->gradients.size(), 1u);
-  EXPECT_FALSE(start->last);
+  EXPECT_FALSE(start->last());
   process.Arrive(reduce, 1);
   EXPECT_FALSE(process.Take(0).has_value()) << "it is in the round before";
   process.pending.NextRound(process.IdOf(reduce));
@@ -109,7 +109,7 @@ TEST(PendingJobs, SumOfGradients_StartsInRounds) {
   process.pending.NextRound(process.IdOf(reduce));
   start = process.Take(0);
   ASSERT_TRUE(start.has_value());
-  EXPECT_TRUE(start->last);
+  EXPECT_TRUE(start->last());
 }
 
 TEST(PendingJobs, StepWhoseJobsHaveEnded_LeavesAndItsGrantsChangeNothing) {

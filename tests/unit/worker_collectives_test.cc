@@ -136,9 +136,9 @@ class Cores {
     std::vector<Edge> edges;
     graph_->Predecessors(start.job, &edges);
     begun_.resize(lines_.size());
-    const bool begins = start.part == JointPart::kBegin;
+    const bool begins = start.round == JobRound::kBeginJoint;
     if (begins) {
-      EXPECT_FALSE(start.last);
+      EXPECT_FALSE(start.last());
       EXPECT_TRUE(start.inputs.empty());
       begun_[start.rank].push_back(start.job);
       if (HasMicrobatch(start.job.kind)) ++put_together_[start.rank];
@@ -147,7 +147,7 @@ class Cores {
     for (const Edge& e : edges) {
       if (begins && !graph_->BeginsJointly(e)) continue;
       // Its device is past that one; what its rank still has to do with it is its own business.
-      if (start.part == JointPart::kEnd && e.joined && over_.count(e.from) != 0) continue;
+      if (start.round == JobRound::kEndJoint && e.joined && over_.count(e.from) != 0) continue;
       // Launched jobs of the rank are as good as ended.
       if (launches_ && graph_->RankOf(e.from) == start.rank) continue;
       EXPECT_TRUE(HasEnded(e.from)) << Describe(start.job) << " starts before " << Describe(e.from);
@@ -155,12 +155,13 @@ class Cores {
     for (const TensorKey& key : start.inputs)
       EXPECT_FALSE(graph_->GathersWeights(start.job) && key.kind == TensorKind::kWeights);
     if (graph_->GathersWeights(start.job)) {
-      EXPECT_NE(start.part, JointPart::kNone) << Describe(start.job);
+      EXPECT_TRUE(start.round == JobRound::kBeginJoint || start.round == JobRound::kEndJoint)
+          << Describe(start.job);
       EXPECT_FALSE(start.Does(Operation::kReduceScatter));
       EXPECT_EQ(start.version, graph_->VersionOf(start.job));
     }
     if (start.job.kind == JobKind::kReduce && graph_->protocol(start.job.stage).reduces_jointly()) {
-      EXPECT_NE(start.part, JointPart::kNone);
+      EXPECT_TRUE(start.round == JobRound::kBeginJoint || start.round == JobRound::kEndJoint);
       // All have one sum, of which one gives the squares; or each has its slice.
       const bool gives = start.job.member == 0 || (graph_->protocol(0).layout() == Layout::kSliced);
       EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->terms().takes_norm && gives)
@@ -172,8 +173,8 @@ class Cores {
     running_.push_back(start);
   }
   JobDone DoneOf(const StartEffect& s) const {
-    JobDone done{s.rank, s.job, now_, now_ + 1, s.last, {}};
-    if (s.Does(Operation::kSumSquares) && s.last) done.gradient_norm = 1;
+    JobDone done{s.rank, s.job, now_, now_ + 1, s.last(), {}};
+    if (s.Does(Operation::kSumSquares) && s.last()) done.gradient_norm = 1;
     return done;
   }
   // Ends a job whose calls have returned.
@@ -182,14 +183,14 @@ class Cores {
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     if (launches_) {
       launched_[s.rank].push_back(s);
-      if (graph_->GathersWeights(s.job) && s.last) --put_together_[s.rank];
+      if (graph_->GathersWeights(s.job) && s.last()) --put_together_[s.rank];
       const auto launched = [&](WorkerCore& c, WorkerEffects* out) {
-        c.OnJobLaunched(now_, s.rank, s.job, s.last, {}, out);
+        c.OnJobLaunched(now_, s.rank, s.job, s.last(), {}, out);
       };
       Do(s.rank, launched, s.job);
       return;
     }
-    if (graph_->GathersWeights(s.job) && s.last) --put_together_[s.rank];
+    if (graph_->GathersWeights(s.job) && s.last()) --put_together_[s.rank];
     HasBeenDone(s);
     Do(s.rank, [&](WorkerCore& c, WorkerEffects* out) { c.OnJobDone(now_ + 2, DoneOf(s), out); });
   }
@@ -204,8 +205,8 @@ class Cores {
     });
   }
   void HasBeenDone(const StartEffect& s) {
-    if (s.part == JointPart::kBegin) lines_[s.rank].push_back(s.job);
-    if (s.last) ended_.insert(s.job);
+    if (s.round == JobRound::kBeginJoint) lines_[s.rank].push_back(s.job);
+    if (s.last()) ended_.insert(s.job);
   }
   void Deliver(const TensorKey& key) {
     published_.erase(key);
@@ -393,8 +394,8 @@ TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
       const WorkerEffect effect = std::exchange(out, {}).back();
       const auto* start = std::get_if<StartEffect>(&effect);
       if (start == nullptr) break;
-      started.push_back(absl::StrCat(start->last ? "forward " : "gather ", start->job.stage));
-      core.OnJobLaunched(4, 1, start->job, start->last, {}, &out);
+      started.push_back(absl::StrCat(start->last() ? "forward " : "gather ", start->job.stage));
+      core.OnJobLaunched(4, 1, start->job, start->last(), {}, &out);
     }
     return started;
   };

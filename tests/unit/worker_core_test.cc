@@ -142,7 +142,7 @@ TEST_F(OneProcess, RoundsOfASum_AreReportedAsDelayOfTheNextCompletion) {
   ASSERT_EQ(started_.size(), 1u);
   const Job reduce = started_[0].job;
   EXPECT_EQ(reduce.kind, JobKind::kReduce);
-  EXPECT_FALSE(started_[0].last);
+  EXPECT_FALSE(started_[0].last());
   EXPECT_EQ(DelayReported(27, {0, reduce, 20, 26, false, {}}), -1) << "it goes on";
   EXPECT_EQ(DelayReported(40, {1, job(JobKind::kBackward, 1), 10, 40, true, {}}), 0);
   EXPECT_EQ(DelayReported(52, {0, reduce, 41, 50, true, {}}), 7 + 1 + 2);
@@ -196,14 +196,14 @@ TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
   ASSERT_EQ(started.size(), 2u) << "ranks 0 and 2 begin their reduce with micro-batch 0";
   EXPECT_EQ(started[0].gradients.size(), 1u);
   EXPECT_EQ(started[0].gradients[0].microbatch, 0);
-  EXPECT_FALSE(started[0].last);
+  EXPECT_FALSE(started[0].last());
   end(1, true);
   started = end(0, false);
   ASSERT_EQ(started.size(), 1u);
   ASSERT_EQ(started[0].gradients.size(), 2u);
   EXPECT_EQ(started[0].gradients[0].microbatch, 1);
   EXPECT_EQ(started[0].gradients[1].microbatch, 2);
-  EXPECT_TRUE(started[0].last);
+  EXPECT_TRUE(started[0].last());
 }
 
 // One reduce job adds up the norm, and the updates of all stages wait for it; the tensors come to a job once,
@@ -236,7 +236,7 @@ TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
     for (const TensorKey& key : s.inputs) EXPECT_EQ(published.count(key), 1u) << Describe(key);
     EXPECT_EQ(s.Does(Operation::kSumSquares), s.job.kind == JobKind::kReduce);
     EXPECT_EQ(s.Does(Operation::kClippedStep), s.job.kind == JobKind::kUpdate);
-    if (s.last && s.job.kind == JobKind::kReduce) {
+    if (s.last() && s.job.kind == JobKind::kReduce) {
       EXPECT_EQ(norms, graph.TotalsNorm(s.job) ? 3 : 0);
     }
     if (s.job.kind == JobKind::kUpdate) {
@@ -244,8 +244,8 @@ TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
       EXPECT_EQ(finished, 4) << "an update went before a reduce";
       ++updates;
     }
-    finished += s.last && s.job.kind == JobKind::kReduce;
-    JobDone done{s.rank, s.job, 10, 11, s.last, {}, {}};
+    finished += s.last() && s.job.kind == JobKind::kReduce;
+    JobDone done{s.rank, s.job, 10, 11, s.last(), {}, {}};
     if (s.job.kind == JobKind::kReduce) done.gradient_norm = 1 + s.job.stage * 2 + s.job.member;
     core_->OnJobDone(20, done, &out);
   }
@@ -366,7 +366,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
   for (size_t i = 0; i < order.size(); ++i) {
     ASSERT_EQ(wanted.size(), std::min(i + 2, order.size())) << "before job " << i;
     const TensorKey key = wanted[i];
-    EXPECT_EQ(std::pair(static_cast<JobKind>(key.use), key.stage), order[i]);
+    EXPECT_EQ(std::pair(key.reader(), key.stage), order[i]);
     EXPECT_EQ(key.part, 0) << "the other holder's slice";
     out.clear();
     core.OnTensor(10, key, {9}, &out);
@@ -406,7 +406,7 @@ TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
       if (!later) core.OnTensor(now, want.key, {}, &out);
     }
     for (const auto& s : Only<StartEffect>(effects))
-      core.OnJobDone(now + 2, {1, s.job, now, now + 1, s.last, {}}, &out);
+      core.OnJobDone(now + 2, {1, s.job, now, now + 1, s.last(), {}}, &out);
   }
   ASSERT_TRUE(last_gradient.has_value());
   EXPECT_EQ(last_gradient->stage, 1);

@@ -121,14 +121,14 @@ TEST_F(LaunchingProcess, SumInRounds_TheNextIsLaunchedBeforeTheFirstIsDone) {
   Launch(13, 0, Backward(0, 0));
   const StartEffect first = reduce_of(0);
   ASSERT_EQ(first.gradients.size(), 1u);
-  EXPECT_FALSE(first.last);
+  EXPECT_FALSE(first.last());
   Launch(14, 0, first.job, /*last=*/false);
   Done(15, 0, Backward(0, 0));
   Launch(16, 1, Backward(0, 1));
   const StartEffect second = reduce_of(0);
   ASSERT_EQ(second.gradients.size(), 1u) << "though the first round is not done";
   EXPECT_EQ(second.gradients[0].microbatch, 1);
-  EXPECT_TRUE(second.last);
+  EXPECT_TRUE(second.last());
   Launch(17, 0, second.job);
   Done(18, 0, first.job, /*last=*/false);
   EXPECT_EQ(Completed(), 0);
@@ -233,7 +233,7 @@ TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPre
           std::vector<Edge> edges;
           graph.Predecessors(s.job, &edges);
           for (const Edge& e : edges) {
-            const bool gradient = e.tensor == TensorKind::kGradient && !s.last;
+            const bool gradient = e.tensor == TensorKind::kGradient && !s.last();
             if (e.from.step < 0 || gradient) continue;
             const bool by_order =
                 e.tensor == TensorKind::kOrder && graph.RankOf(e.from) != graph.RankOf(e.to);
@@ -255,14 +255,14 @@ TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPre
           const StartEffect s = given[rank].front();
           given[rank].pop_front();
           launched[rank].push_back(s);
-          EXPECT_TRUE(!s.last || begun.insert(s.job).second) << Describe(s.job) << " twice";
-          Launch(now, rank, s.job, s.last);
+          EXPECT_TRUE(!s.last() || begun.insert(s.job).second) << Describe(s.job) << " twice";
+          Launch(now, rank, s.job, s.last());
         } else {
           const Rank rank = can_end[pick - can_launch.size()];
           const StartEffect s = launched[rank].front();
           launched[rank].pop_front();
-          if (s.last) ended.insert(s.job);
-          Done(now, rank, s.job, s.last);
+          if (s.last()) ended.insert(s.job);
+          Done(now, rank, s.job, s.last());
         }
       }
       EXPECT_EQ(ended.size(), static_cast<size_t>(kSteps) * graph.jobs_per_step());

@@ -314,7 +314,6 @@ TEST(LaunchedReduce, SumThatCame_IsThereAsItWas) {
   for (const MemoryPlace place : {MemoryPlace::kHost, MemoryPlace::kDevice}) {
     JobTask task;
     task.start.job = Job::Reduce(0, 1, 0);
-    task.start.last = true;
     task.start.inputs.emplace_back();
     task.start.inputs.back().kind = TensorKind::kGradientSum;
     task.inputs = {device.queue.NewTensor(place)};

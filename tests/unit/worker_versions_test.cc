@@ -74,15 +74,16 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
       for (int64_t now = 10;; now += 3) {
         for (const auto& s : Only<StartEffect>(out)) {
           running.push_back(s);
-          if (s.job.kind != JobKind::kUpdate || !s.last) continue;
-          keeps[{s.rank, s.job.stage}] = s.keeps_version;
+          if (s.job.kind != JobKind::kUpdate || !s.last()) continue;
+          keeps[{s.rank, s.job.stage}] = s.leaves.keeps_old();
           const Protocol& protocol = graph.protocol(s.job.stage);
           const bool makes = s.version < protocol.VersionBehind(s.job);
           EXPECT_EQ(makes ? s.version + 1 : 0, protocol.VersionBehind(s.job));
-          EXPECT_EQ(s.keeps_version, (makes && readers[{s.rank, s.job.stage}][s.version] > 0))
+          EXPECT_EQ(s.leaves.keeps_old(), (makes && readers[{s.rank, s.job.stage}][s.version] > 0))
               << Describe(s.job);
-          EXPECT_EQ(s.puts_aside, s.job.step == kSteps - 1 && protocol.holder(s.job.member).saves &&
-                                      schedule.MaxStaleness(s.job.stage) > 0 && !s.keeps_version)
+          EXPECT_EQ(s.leaves.old == OldVersion::kPutAside,
+                    s.job.step == kSteps - 1 && protocol.holder(s.job.member).saves &&
+                        schedule.MaxStaleness(s.job.stage) > 0 && !s.leaves.keeps_old())
               << Describe(s.job);
         }
         out.clear();
@@ -90,10 +91,10 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
         std::swap(running[random() % running.size()], running.back());
         const StartEffect s = running.back();
         running.pop_back();
-        core_->OnJobDone(now + 2, {s.rank, s.job, now, now + 1, s.last, {}}, &out);
-        if (s.last && HasMicrobatch(s.job.kind))
+        core_->OnJobDone(now + 2, {s.rank, s.job, now, now + 1, s.last(), {}}, &out);
+        if (s.last() && HasMicrobatch(s.job.kind))
           --readers[{schedule.weights(s.job), s.job.stage}][graph.VersionOf(s.job)];
-        if (s.last && s.job.kind == JobKind::kUpdate) {
+        if (s.last() && s.job.kind == JobKind::kUpdate) {
           std::set<int>& of_stage = held[{s.rank, s.job.stage}];
           if (!keeps[{s.rank, s.job.stage}]) of_stage.erase(s.version);
           EXPECT_TRUE(of_stage.insert(graph.protocol(s.job.stage).VersionBehind(s.job)).second);

@@ -41,8 +41,8 @@ JointOperations::Operation& JointOperations::OperationOf(const Job& job) {
   return operation;
 }
 
-JointPart JointOperations::Start(const Job& job) {
-  return std::exchange(OperationOf(job).begun, true) ? JointPart::kEnd : JointPart::kBegin;
+JobRound JointOperations::Start(const Job& job) {
+  return std::exchange(OperationOf(job).begun, true) ? JobRound::kEndJoint : JobRound::kBeginJoint;
 }
 
 std::optional<Job> JointOperations::NoteBegun(const Job& job) {

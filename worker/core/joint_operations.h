@@ -50,8 +50,8 @@ class JointOperations {
   bool CanBegin(const Job& job) { return OperationOf(job).missing == 0; }
   // Notes that an input of the operation is there.
   void InputArrived(const Job& job) { --OperationOf(job).missing; }
-  // Notes that the job starts, and returns which part of it: the first start begins the operation.
-  JointPart Start(const Job& job);
+  // Notes that the job starts, and returns which round of it: the first start begins the operation.
+  JobRound Start(const Job& job);
   // Notes that the device has been given the operation. Returns the job whose operation the rank begins next,
   // which waits for one input less; nothing at the end of the run.
   std::optional<Job> NoteBegun(const Job& job);

@@ -63,7 +63,9 @@ class LocalRun {
   // Returns true if the edge is complete before the run (invariant 1 of graph.h).
   bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step_; }
   bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
-  TensorKey KeyOf(const Edge& edge) const;
+  TensorKey KeyOf(const Edge& edge) const {
+    return TensorKey::OfEdge(assignment_.run, assignment_.epoch, graph_, edge);
+  }
 
  private:
   const Assign assignment_;

@@ -92,14 +92,13 @@ void PendingJobs::Consider(JobId id) {
 }
 
 void PendingJobs::AddInputs(JobId id, StartEffect* start) {
-  if (run_.graph().IsJoint(start->job)) start->part = joint_.Start(start->job);
   GradientIntake::Range gradients;
   if (intake_.IsConsumer(start->job)) {
     gradients = intake_.Take(id);
-    start->last = MissingOf(id) == 0;
+    start->round = MissingOf(id) == 0 ? JobRound::kLast : JobRound::kGradients;
   }
-  if (start->part != JointPart::kNone) start->last = start->part == JointPart::kEnd;
-  if (HasMicrobatch(start->job.kind) && start->part == JointPart::kBegin) return;
+  if (run_.graph().IsJoint(start->job)) start->round = joint_.Start(start->job);
+  if (HasMicrobatch(start->job.kind) && start->round == JobRound::kBeginJoint) return;
   std::vector<Edge> edges;
   run_.graph().Predecessors(start->job, &edges);
   for (const Edge& e : edges) {
@@ -107,7 +106,7 @@ void PendingJobs::AddInputs(JobId id, StartEffect* start) {
     if (e.tensor == TensorKind::kGradient) {
       const bool now = e.from.microbatch >= gradients.first && e.from.microbatch < gradients.end;
       if (now) start->gradients.push_back(run_.KeyOf(e));
-    } else if (start->last) {
+    } else if (start->last()) {
       start->inputs.push_back(run_.KeyOf(e));
     }
   }

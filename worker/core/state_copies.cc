@@ -45,7 +45,7 @@ void StateCopies::Expect(const Job& update, WorkerEffects* out) {
 void StateCopies::Made(int step, WorkerEffects* out) const {
   const Parts parts = SavedBy(process_, step);
   for (const StatePart& part : parts)
-    out->push_back(PublishEffect{behind_, KeyOf(part, step, process_, behind_, /*begin=*/false)});
+    out->push_back(PublishEffect{behind_, KeyOf(part, step, process_, behind_, TensorKey::CopyUse::kSecond)});
   out->push_back(Report(run_.assignment().epoch, step, parts));
 }
 
@@ -55,7 +55,8 @@ void StateCopies::StepEnded(int step, WorkerEffects* out) {
   Parts parts = SavedBy(before_, step + 1);
   if (parts.empty()) return;
   for (const StatePart& part : parts)
-    out->push_back(WantEffect{before_, KeyOf(part, step + 1, before_, process_, /*begin=*/false)});
+    out->push_back(
+        WantEffect{before_, KeyOf(part, step + 1, before_, process_, TensorKey::CopyUse::kSecond)});
   second_[step + 1] = std::move(parts);
 }
 
@@ -80,7 +81,8 @@ void StateCopies::Fetch(WorkerEffects* out) {
   for (const KeptPart& kept : run_.assignment().kept) {
     for (const int32_t reader : ProcessesOf(ReadersOf(kept.part))) {
       if (reader == kept.process) continue;
-      const TensorKey key = KeyOf(kept.part, run_.first_step(), kept.process, reader, /*begin=*/true);
+      const TensorKey key =
+          KeyOf(kept.part, run_.first_step(), kept.process, reader, TensorKey::CopyUse::kBegin);
       if (kept.process == process_) out->push_back(PublishEffect{reader, key});
       if (reader != process_) continue;
       out->push_back(WantEffect{kept.process, key});
@@ -91,8 +93,8 @@ void StateCopies::Fetch(WorkerEffects* out) {
 }
 
 void StateCopies::Arrived(const TensorKey& key, WorkerEffects* out) {
-  const StatePart part{key.stage, key.part};
-  if (key.use == kBegin) {
+  const StatePart part = key.copied_part();
+  if (key.begins_attempt()) {
     if (begin_.erase(part) == 0) return;
     out->push_back(Report(run_.assignment().copies_epoch, run_.first_step(), {part}));
     return ResumeIfHere(out);
@@ -116,18 +118,10 @@ void StateCopies::ResumeIfHere(WorkerEffects* out) {
   out->push_back(std::move(resume));
 }
 
-TensorKey StateCopies::KeyOf(const StatePart& part, int step, int32_t from, int32_t to, bool begin) const {
-  TensorKey key;
-  key.run = run_.assignment().run;
-  key.epoch = run_.assignment().epoch;
-  key.step = key.version = step;
-  key.stage = part.stage;
-  key.part = part.part;
-  key.producer = FirstRankOf(from);
-  key.consumer = FirstRankOf(to);
-  key.kind = TensorKind::kCopy;
-  key.use = begin ? kBegin : kSecond;
-  return key;
+TensorKey StateCopies::KeyOf(const StatePart& part, int step, int32_t from, int32_t to,
+                             TensorKey::CopyUse use) const {
+  const Assign& a = run_.assignment();
+  return TensorKey::OfCopy(a.run, a.epoch, step, part, FirstRankOf(from), FirstRankOf(to), use);
 }
 
 Rank StateCopies::FirstRankOf(int32_t process) const {

@@ -26,9 +26,6 @@ namespace weft {
 
 class StateCopies {
  public:
-  // TensorKey::use of a copy: a second one, or one with which the attempt begins.
-  static constexpr uint8_t kSecond = 0, kBegin = 1;
-
   // Refers to `run`.
   explicit StateCopies(const LocalRun& run);
 
@@ -58,7 +55,7 @@ class StateCopies {
   std::vector<Rank> ReadersOf(const StatePart& part) const;
   // Returns the processes of these ranks, once each.
   std::set<int32_t> ProcessesOf(const std::vector<Rank>& ranks) const;
-  TensorKey KeyOf(const StatePart& part, int step, int32_t from, int32_t to, bool begin) const;
+  TensorKey KeyOf(const StatePart& part, int step, int32_t from, int32_t to, TensorKey::CopyUse use) const;
   Rank FirstRankOf(int32_t process) const;
   SendEffect Report(uint64_t epoch, int step, const Parts& parts) const;
   void ResumeIfHere(WorkerEffects* out);

@@ -64,12 +64,30 @@ struct WantEffect {
   int32_t process;
   TensorKey key;
 };
-// Says how a job that begins with a joint operation is started (Graph::IsJoint).
-enum class JointPart : uint8_t {
-  kNone,   // it begins with none
-  kBegin,  // give the rank's sum, or its slice of the weights, to the operation; then it is not the `last`.
-           // OnJointOperationDone tells of its end.
-  kEnd,    // its result is there
+// Says what of its job a start does. A job may take several rounds, and only one of them is its last.
+enum class JobRound : uint8_t {
+  kLast,        // all of it, or what is left
+  kGradients,   // add the gradients of micro-batches that are there; more will come
+  kBeginJoint,  // give the rank's sum, or its slice of the weights, to the joint operation with which the job
+                // begins (Graph::IsJoint); OnJointOperationDone tells of its end
+  kEndJoint,    // the operation's result is there: do all the rest
+};
+// Says what becomes of the version of the weights that an update begins with.
+enum class OldVersion : uint8_t {
+  kWrittenOver,
+  kStays,     // beside the new one: jobs will still read it
+  kPutAside,  // before it is written over, for the save at the end of the run: steps behind the run's last
+              // would read it
+};
+// What an update leaves besides the new version. Jobs of other kinds leave nothing.
+struct LeftByUpdate {
+  OldVersion old = OldVersion::kWrittenOver;
+  // Snapshots of the stage behind the update, of step job.step + 1: for a checkpoint, and for a copy in
+  // memory.
+  bool snapshot = false, copy = false;
+
+  bool keeps_old() const { return old == OldVersion::kStays; }
+  bool takes_snapshot() const { return snapshot || copy; }
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
 // the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
@@ -77,31 +95,23 @@ struct StartEffect {
   Rank rank;
   Job job;
   std::vector<TensorKey> inputs;  // inputs without gradients of micro-batches
-  // Gradients for a job that consumes those of micro-batches: those to add now, in order; `last` when the job
-  // can be finished after them.
+  // Gradients for a job that consumes those of micro-batches: those to add now, in order.
   std::vector<TensorKey> gradients;
-  bool last = true;
-  // Operations of the rank for the job, in order; for a job that is started in two parts, those of both.
+  JobRound round = JobRound::kLast;
+  bool last() const { return round == JobRound::kLast || round == JobRound::kEndJoint; }
+  // Operations of the rank for the job, in order, of all its rounds.
   std::vector<Operation> operations;
   bool Does(Operation operation) const {
     return std::find(operations.begin(), operations.end(), operation) != operations.end();
   }
-  // Version of the weights that a forward or backward computes with, or that an update begins with; and
-  // whether jobs will still read that one, so that it has to stay beside the next.
+  // Version of the weights that a forward or backward computes with, or that an update begins with.
   int version = 0;
-  bool keeps_version = false;
+  LeftByUpdate leaves;
   // The stage's state is on the rank while the job runs, and its weights are in that (Layout::kTravelling).
   bool has_state = false;
-  JointPart part = JointPart::kNone;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool overlapped = false;
-  // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1: for a
-  // checkpoint, and for a copy in memory.
-  bool takes_snapshot = false, takes_copy = false;
-  // True for the last update of a stage that the rank saves, if the update writes over a version that steps
-  // behind the run's last would read: that is put aside first, for the save at the end of the run.
-  bool puts_aside = false;
 };
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
 // of another process, once its bytes are there, or of this one (process -1).
@@ -118,14 +128,14 @@ struct DropEffect {
   int version;
 };
 // Expect so many stages, or slices of stages, of this process in the snapshot of the step: each comes with
-// the end of an update that was started with `takes_snapshot`. When all have been written into the run's
-// output, or one could not be, call OnSnapshotSaved.
+// the end of an update that leaves a snapshot. When all have been written into the run's output, or one could
+// not be, call OnSnapshotSaved.
 struct SnapshotEffect {
   int step;
   int pieces;
 };
 // Expect so many parts of this process in the copies of the step: each comes with the end of an update that
-// was started with `takes_copy`. When all are in the process's memory, call OnCopiesMade.
+// leaves a copy. When all are in the process's memory, call OnCopiesMade.
 struct CopyEffect {
   int step;
   int parts;
@@ -190,7 +200,7 @@ struct JobDone {
   Rank rank = 0;
   Job job;
   int64_t start_ns = 0, end_ns = 0;
-  bool last = true;  // as in StartEffect
+  bool last = true;  // true if this was the last round of the job
   std::optional<double> loss;
   std::optional<int64_t> activation_bytes;  // measured bytes that a forward keeps until its backward
   // Norm of a reduce that clips: of its sum and the sums that came to it.

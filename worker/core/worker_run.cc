@@ -196,19 +196,24 @@ StartEffect WorkerRun::MakeStart(LocalRank& rank, JobId id, WorkerEffects* out) 
   graph.Operations(job, &start.operations);
   start.version = graph.VersionOf(job);
   pending_.AddInputs(id, &start);
-  if (HasMicrobatch(job.kind) && start.part == JointPart::kBegin) return start;
+  if (HasMicrobatch(job.kind) && start.round == JobRound::kBeginJoint) return start;
   if (job.kind == JobKind::kForward || start.Does(Operation::kRemakeForward)) rank.activations.Begin();
   versions_.Started(rank.rank, job, out);
   start.has_state = graph.route() != nullptr;
-  start.keeps_version =
-      job.kind == JobKind::kUpdate && start.last && versions_.KeepsVersion(job, start.version);
-  start.takes_snapshot = start.last && snapshots_.IsTakenBehind(job);
-  start.takes_copy = start.last && copies_.IsTakenBehind(job);
-  if (start.takes_copy) copies_.Expect(job, out);
-  start.puts_aside = start.last && graph.route() == nullptr && job.kind == JobKind::kUpdate &&
-                     job.step + 1 == run_.steps() && !start.keeps_version && Saves(graph, job) &&
-                     graph.schedule().MaxStaleness(job.stage) > 0;
+  if (job.kind != JobKind::kUpdate || !start.last()) return start;
+  start.leaves = {OldVersionOf(job, start.version), snapshots_.IsTakenBehind(job),
+                  copies_.IsTakenBehind(job)};
+  if (start.leaves.copy) copies_.Expect(job, out);
   return start;
+}
+
+// Returns what becomes of the version that an update begins with.
+OldVersion WorkerRun::OldVersionOf(const Job& update, int version) {
+  if (versions_.KeepsVersion(update, version)) return OldVersion::kStays;
+  const Graph& graph = run_.graph();
+  const bool is_saved = graph.route() == nullptr && update.step + 1 == run_.steps() && Saves(graph, update);
+  return is_saved && graph.schedule().MaxStaleness(update.stage) > 0 ? OldVersion::kPutAside
+                                                                     : OldVersion::kWrittenOver;
 }
 
 void WorkerRun::OnJobLaunched(int64_t now, Rank number, const Job& job, bool last,

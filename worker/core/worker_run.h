@@ -108,6 +108,7 @@ class WorkerRun {
   std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);
   std::optional<JobId> TakeOverlapped(LocalRank& rank, bool* waits) const;
   StartEffect MakeStart(LocalRank& rank, JobId id, WorkerEffects* out);
+  OldVersion OldVersionOf(const Job& update, int version);
   void NextRound(int64_t now, JobId id, WorkerEffects* out);
   enum class Outputs : uint8_t { kAll, kAtLaunch, kWhenDone };
   // Hands on what the rank and the waiting jobs may go on with. Returns false if the run has failed in it.

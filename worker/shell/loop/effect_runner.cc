@@ -1,13 +1,9 @@
 #include "worker/shell/loop/effect_runner.h"
 
 #include <algorithm>
-#include <iostream>
-#include <limits>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "run/run_schedule.h"
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/training_state.h"
@@ -27,12 +23,6 @@ Failed FailureOf(const absl::Status& status, std::optional<PeerId> link_to, cons
   return failure;
 }
 
-// Returns the folders of a run with an output; null for none.
-SharedFolders FoldersOf(const Assign& assign, const ScheduledRun& run) {
-  if (assign.output.empty()) return nullptr;
-  return std::make_shared<const CheckpointFolders>(assign.output, run, assign.run_id, assign.epoch);
-}
-
 }  // namespace
 
 EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
@@ -48,8 +38,8 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       device_work_({options.copy_timeout_ns, options.device_grace_ns}),
       exchange_(transport, seats_, device_work_, events),
       started_(seats_, exchange_, communicators_, device_work_, events),
-      rounds_(threads, seats_),
-      peers_(transport),
+      life_(options,
+            {device, transport, threads, seats_, device_work_, exchange_, communicators_, started_, saver_}),
       silence_(options.stall_interval_ns),
       saver_(
           device, transport.memory(),
@@ -83,8 +73,7 @@ bool EffectRunner::LooksOften() const {
 
 int64_t EffectRunner::next_look() const {
   AssertHeld(mu_);
-  const int64_t check = end_until_ns_ != 0 ? end_until_ns_ : std::numeric_limits<int64_t>::max();
-  return core_.has_run() ? std::min(check, next_report_) : check;
+  return core_.has_run() ? std::min(life_.next_look(), next_report_) : life_.next_look();
 }
 
 void EffectRunner::Apply(int64_t now, const JobOutcome* outcome) {
@@ -126,7 +115,7 @@ void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome*
   } else if (auto* drop_copies = std::get_if<DropCopiesEffect>(&effect)) {
     saver_.Drop(*drop_copies);
   } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
-    rounds_.Save(save->step, core_.ranks(), saver_.folders());
+    life_.Save(save->step, core_.ranks());
   } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
     saver_.Seal(*seal);
   } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
@@ -150,7 +139,7 @@ void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<P
                         const Job* job) {
   if (!std::exchange(failed_, true)) log_.RunFails(now, core_.run_id(), status);
   communicators_.Clear(status);  // the other members notice
-  Failed failure = FailureOf(status, link_to, job, run_ == nullptr ? nullptr : &run_->spec);
+  Failed failure = FailureOf(status, link_to, job, life_.run() == nullptr ? nullptr : &life_.run()->spec);
   failure.device_lost = !link_to.has_value() && !device_.Health().ok();
   core_.OnFailure(now, std::move(failure), &effects_);
   Apply(now, nullptr);
@@ -179,7 +168,7 @@ bool EffectRunner::PollTransport(int64_t now) {
   events_.clear();
   const bool worked = transport_.Progress(now, &events_) > 0;
   for (TransportEvent& e : events_) {
-    if (e.kind == TransportEvent::Kind::kPeerFailed && !peers_.IsConnected(e.peer)) continue;
+    if (e.kind == TransportEvent::Kind::kPeerFailed && !life_.IsConnected(e.peer)) continue;
     if (e.kind != TransportEvent::Kind::kArrived) {
       Fail(now, e.status, e.peer);
       continue;
@@ -216,11 +205,10 @@ bool EffectRunner::PollDevice() {
 
 bool EffectRunner::PollCommunicators(int64_t now) {
   AssertHeld(mu_);
-  if (!joining_ && !communicators_.busy()) return false;
-  if (joining_) {
-    const absl::StatusOr<bool> joined = communicators_.JoinNext(now);
+  if (!life_.joins() && !communicators_.busy()) return false;
+  if (life_.joins()) {
+    const absl::StatusOr<bool> joined = life_.Join(now);
     if (joined.ok() && !*joined) return false;
-    joining_ = false;
     if (joined.ok()) {
       core_.OnPrepared(now, &effects_);
       Apply(now, nullptr);
@@ -245,7 +233,7 @@ WorkThreads::Doing EffectRunner::TaskAt(int index) {
   AssertHeld(mu_);
   const Seat& seat = seats_.At(index);
   if (const auto* job = std::get_if<JobTask>(&seat.task)) return {"", job->start.job, job->start.rank};
-  return rounds_.TaskAt(index);
+  return life_.TaskAt(index);
 }
 
 void EffectRunner::DoTask(int index) {
@@ -260,13 +248,14 @@ void EffectRunner::DoPartOfRound(Seat& seat) {
   WorkThreads::Unlock(mu_);
   const absl::Status status = DoRankTask(std::move(task), device_, transport_.memory(), compute);
   WorkThreads::Lock(mu_);
-  if (const auto round = rounds_.Done(seat, status)) RoundOver(MonotonicNow(), *round);
+  if (const auto round = life_.Done(seat, status)) RoundOver(MonotonicNow(), *round);
 }
 
 void EffectRunner::Start(StartEffect& effect) {
   JobTask task = started_.Gather(std::move(effect));
   task.snapshot_memory = &saver_.memory();
-  if (task.start.puts_aside && saver_.folders() != nullptr) task.folder = saver_.folders()->output();
+  if (task.start.leaves.old == OldVersion::kPutAside && saver_.folders() != nullptr)
+    task.folder = saver_.folders()->output();
   if (const std::optional<int> seat = seats_.Start(std::move(task))) threads_.Give(*seat);
 }
 
@@ -283,8 +272,7 @@ void EffectRunner::DoJob(Seat& seat) {
   WorkThreads::Lock(mu_);
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status, std::nullopt, &start.job);
-  if (outcome.status.ok())
-    saver_.Write(start.job.step + 1, start.takes_snapshot, start.takes_copy, std::move(outcome.snapshot));
+  if (outcome.status.ok()) saver_.Write(start.job.step + 1, start.leaves, std::move(outcome.snapshot));
   if (absl::Status s = started_.Returned(now, start, outcome); !s.ok()) Fail(now, s);
   threads_.NoteJob(now, outcome.end_ns - outcome.start_ns);
   if (outcome.launched != nullptr) {
@@ -356,54 +344,20 @@ void EffectRunner::LookAtDevice() {
 }
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
-  std::vector<RankReport> reports = ReportRanks(now, prepared_, core_, seats_, options_.gpu_figures);
-  if (run_ != nullptr && !reports.empty()) saver_.AddTo(&reports.front());
+  std::vector<RankReport> reports = ReportRanks(now, life_.prepared(), core_, seats_, options_.gpu_figures);
+  if (life_.run() != nullptr && !reports.empty()) saver_.AddTo(&reports.front());
   return reports;
 }
 
 void EffectRunner::Prepare(int64_t now, PrepareEffect& effect) {
-  if (absl::Status s = BeginRun(now, effect); !s.ok()) return Fail(now, s);
-  rounds_.Prepare(effect, saver_.folders());
-}
-
-// Makes the process ready for the run: all that is not a rank's own. Ranks are seated before anything of the
-// run can fail, because reports and metrics ask for the seat of each rank that the core has.
-absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
-  const Assign& a = effect.assignment;
-  if (rounds_.busy()) return absl::UnavailableError("this process is still busy with the run before");
   next_report_ = now + options_.report_interval_ns;
-  const bool pairs = core_.graph()->has_pairs();
-  seats_.Place(a, pairs);
-  if (absl::Status s = threads_.Start(seats_.size()); !s.ok()) return s;
-  if (a.examined_step >= 0) {
-    auto examined = std::make_shared<ScheduledRun>(*effect.run);
-    examined->spec.examined_step = a.examined_step;
-    effect.run = std::move(examined);
-  }
-  const ScheduledRun& run = *effect.run;
-  if (absl::Status s = CheckRunPaths(run.spec, a.output); !s.ok()) return s;
-  if (device_.name() == "cpu") {
-    if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;
-  }
-  run_ = effect.run;
-  const std::shared_ptr<const RunSpec> spec(run_, &run.spec);
-  saver_.BeginRun(a, spec, FoldersOf(a, run));
-  started_.BeginRun(*core_.graph(), spec);
-  transport_.BeginEpoch(a.run, a.epoch);
-  if (absl::Status s = peers_.Admit(a.peers); !s.ok()) return s;
-  threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));
-  // The line is one write, as other processes share the terminal.
-  if (!a.reduction.empty())
-    std::cerr << absl::StrCat("weft-worker: run ", a.run, ": reduction ", a.reduction, "\n");
-  const auto ids = communicators_.Begin(device_.communication(), std::move(effect.groups), now,
-                                        {options_.join_timeout_ns, options_.joint_timeout_ns});
-  if (!ids.ok()) return ids.status();
+  const auto ids = life_.Begin(now, *core_.graph(), effect);
+  if (!ids.ok()) return Fail(now, ids.status());
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
-  return absl::OkStatus();
 }
 
 void EffectRunner::RoundOver(int64_t now, const RankRounds::Over& round) {
-  if (forget_when_idle_) return Forget(now);
+  if (life_.ends()) return Forget(now);
   if (round.round == RankRounds::Round::kSave) {
     // A failure to save is reported, and the coordinator decides.
     core_.OnSnapshotSaved(round.step, std::string(round.status.message()), &effects_);
@@ -417,69 +371,38 @@ void EffectRunner::RoundOver(int64_t now, const RankRounds::Over& round) {
 
 void EffectRunner::AllPrepared(int64_t now) {
   std::optional<PeerId> at_fault;
-  if (absl::Status s = peers_.Connect(&at_fault); !s.ok()) return Fail(now, s, at_fault);
-  saver_.Reserve(core_.ranks(), seats_);
-  prepared_ = joining_ = true;
+  if (absl::Status s = life_.Connect(core_.ranks(), &at_fault); !s.ok()) return Fail(now, s, at_fault);
   PollCommunicators(now);
   LookAtDevice();
 }
 
 void EffectRunner::Resume(int64_t now, const ResumeEffect& effect) {
-  auto tasks = ResumeTasks(effect, run_, core_.run_id(), saver_.copies());
-  if (!tasks.ok()) return Fail(now, AsDamagedCheckpoint(tasks.status()));
-  if (!tasks->empty()) return rounds_.Resume(*std::move(tasks));
+  const absl::StatusOr<bool> begun = life_.Resume(effect);
+  if (!begun.ok()) return Fail(now, begun.status());
+  if (*begun) return;
   core_.OnResumed(now, &effects_);
   Apply(now, nullptr);
 }
 
 void EffectRunner::Forget(int64_t now) {
-  saver_.Cancel(/*validates=*/seats_.Of(0) != nullptr);
-  // Copies that the device made for the writer are in the device's memory.
-  const bool written = device_.launch_ahead() > 1 && !saver_.idle();
-  forget_when_idle_ = rounds_.busy() || device_work_.busy() || written;
-  if (forget_when_idle_) return;
-  prepared_ = joining_ = false;
-  peers_.Leave();
-  communicators_.Clear(absl::AbortedError("its run is over here"));
-  EndRanks(now);
-  if (forget_when_idle_) return;
-  AddRun(now, prepared_, core_, seats_, &past_);
-  transport_.BeginEpoch(0, 0);
-  exchange_.Clear();
-  started_.Clear();
-  device_work_.EndGrace();
-  end_until_ns_ = 0;
+  if (!life_.End(now)) return;
+  AddRun(now, life_.prepared(), core_, seats_, &past_);
+  life_.Clear();
   silence_.Clear();
   failed_run_ = failed_;
-  seats_.Clear();
   core_.Forget(now, &effects_);
   Apply(now, nullptr);
 }
 
-// Gives each rank's seat the task to end it outside the lock, since a device's driver may take its time.
-void EffectRunner::EndRanks(int64_t now) {
-  forget_when_idle_ = rounds_.End();
-  if (!forget_when_idle_ || device_.launch_ahead() == 1) return;
-  end_until_ns_ = now + options_.device_grace_ns;
-  threads_.WakeAll();  // to look in time
-}
-
 void EffectRunner::ForgetIfIdle(int64_t now) {
   AssertHeld(mu_);
-  if (forget_when_idle_ && !rounds_.busy() && !device_work_.busy()) Forget(now);
+  if (life_.CanEnd()) Forget(now);
 }
 
-// Says of a device that does not end its work, or a rank, that it does not: it may hold the thread that ends
-// a rank for ever, and a process that waited for it would be given run after run.
 absl::Status EffectRunner::CheckEnds(int64_t now) const {
   AssertHeld(mu_);
   if (device_work_.busy() && device_work_.IsGivenUp(now)) return device_work_.NotDone(now);
-  if (end_until_ns_ == 0 || now <= end_until_ns_) return absl::OkStatus();
-  const std::optional<Rank> rank = seats_.FindEnding();
-  if (!rank.has_value()) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrFormat("the device has not finished the work that ends rank %d of run %d for %.1f s", *rank,
-                      core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
+  return life_.CheckEnd(now);
 }
 
 void EffectRunner::SendReportIfDue(int64_t now) {
@@ -487,7 +410,7 @@ void EffectRunner::SendReportIfDue(int64_t now) {
   if (!core_.has_run() || now < next_report_) return;
   next_report_ = now + options_.report_interval_ns;
   // Ranks that end have given their last figures, and their memory goes.
-  if (forget_when_idle_) return;
+  if (life_.ends()) return;
   Send(Report{core_.run_id(), Reports(now), LongRunningJobs(now, device_work_, threads_),
               LongRunningJointOperations(now, device_work_, communicators_)});
   std::string silence = transport_.DescribeSilence(now);
@@ -499,7 +422,7 @@ WorkerSnapshot EffectRunner::Figures(int64_t now) {
   AssertHeld(mu_);
   WorkerSnapshot s = past_;
   s.runs = core_.has_run() ? 1 : 0;
-  if (s.runs > 0) AddRun(now, prepared_, core_, seats_, &s);
+  if (s.runs > 0) AddRun(now, life_.prepared(), core_, seats_, &s);
   s.stale_grants = core_.stale_grants();
   s.checkpoints = saver_.writes();
   return s;

@@ -1,20 +1,18 @@
 // Carries out what the worker core decides for the ranks of this process, and steps the core with what comes
 // of it: jobs that end, tensors that arrive, operations of the devices that are over.
 //
-// It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h), what
-// all ranks do together (rank_rounds.h), jobs from their start to their end (started_jobs.h), tensors
-// (tensor_exchange.h), what a device has been given (device_work.h), its communicators (communicators.h), the
-// other processes (run_peers.h), and what is saved beside the jobs (state_saver.h). This class itself leads
-// the life of a run in this process: its ranks are prepared on threads, it joins its communicators, does its
-// jobs, and is forgotten when none of its work is in progress any more.
+// It joins the machines of a run, each with a state of its own: the life of the run in this process, from its
+// preparation to its end (run_life.h), the seats of the ranks (rank_seats.h), jobs from their start to their
+// end (started_jobs.h), tensors (tensor_exchange.h), what a device has been given (device_work.h), its
+// communicators (communicators.h), and what is saved beside the jobs (state_saver.h). This class itself keeps
+// the core and what it has decided, and the figures for reports.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).
 //
 // Invariants:
 //   1. Effects are carried out in the core's order. Those that come meanwhile are carried out behind them.
-//   2. A run is forgotten when no task, no work of the device and no write of it is in progress, and not
-//      before its ranks have ended.
+//   2. The core forgets a run when its life is over.
 //
 // Threads: everything is called with the owner's lock held, unless a comment says otherwise; only computing,
 // preparing, saving and ending a rank release it. The writer's and the validator's threads take it.
@@ -41,7 +39,7 @@
 #include "worker/shell/loop/rank_reports.h"
 #include "worker/shell/loop/rank_rounds.h"
 #include "worker/shell/loop/rank_seats.h"
-#include "worker/shell/loop/run_peers.h"
+#include "worker/shell/loop/run_life.h"
 #include "worker/shell/loop/silence_reports.h"
 #include "worker/shell/loop/started_jobs.h"
 #include "worker/shell/loop/state_saver.h"
@@ -122,7 +120,6 @@ class EffectRunner {
   void SendValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the ranks begin with copies of the state that this process keeps.
   void Resume(int64_t now, const ResumeEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -131,8 +128,8 @@ class EffectRunner {
   void CopiesDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   // Goes on where all ranks have been prepared, have saved, have begun with copies or have ended.
   void RoundOver(int64_t now, const RankRounds::Over& round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the run, and forgets it if it is over.
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const WorkerLoopOptions& options_;
   Device& device_;
@@ -150,15 +147,9 @@ class EffectRunner {
   TensorExchange exchange_ ABSL_GUARDED_BY(mu_);
   Communicators communicators_ ABSL_GUARDED_BY(mu_);
   StartedJobs started_ ABSL_GUARDED_BY(mu_);
-  RankRounds rounds_ ABSL_GUARDED_BY(mu_);
-  RunPeers peers_ ABSL_GUARDED_BY(mu_);
+  RunLife life_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 
-  std::shared_ptr<const ScheduledRun> run_ ABSL_GUARDED_BY(mu_);
-  bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // true if every rank of the run has its compute
-  bool joining_ ABSL_GUARDED_BY(mu_) = false;   // true while a prepared run waits for its communicators
-  bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
   int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;
   SilenceReports silence_ ABSL_GUARDED_BY(mu_);
   bool failed_ ABSL_GUARDED_BY(mu_) = false, failed_run_ ABSL_GUARDED_BY(mu_) = false;

@@ -145,7 +145,7 @@ void NoteResults(const JobTask& task, RankCompute& compute, JobOutcome* outcome)
   if (job.kind == JobKind::kReduce) return NoteSum(task, compute, outcome->gradient_sum, outcome);
   if (HasMicrobatch(job.kind))
     return Note({HashedValue::kRunningSum}, HashTensor(outcome->gradient_sum), outcome);
-  if (!task.start.last) return;
+  if (!task.start.last()) return;
   const int version = task.start.version + 1;
   const absl::StatusOr<Tensor> made = compute.Weights(job.stage, version);
   if (!made.ok()) return;

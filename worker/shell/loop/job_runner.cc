@@ -14,7 +14,7 @@ namespace {
 // pass may refer to it.
 absl::StatusOr<Tensor> TakeWeights(RankWeights& compute, JobTask* task) {
   if (task->start.has_state) return compute.Weights(task->start.job.stage, task->start.version);
-  if (task->start.part == JointPart::kEnd) return std::move(task->collected);
+  if (task->start.round == JobRound::kEndJoint) return std::move(task->collected);
   const bool in_slices = task->start.Does(Operation::kGatherWeights);
   std::vector<Tensor> slices(task->parts);
   Tensor whole;
@@ -95,7 +95,7 @@ void BeginGather(RankWeights& compute, const JobTask& task, JobOutcome* outcome)
 }
 
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
-  if (task.start.part == JointPart::kBegin) return BeginGather(compute, task, outcome);
+  if (task.start.round == JobRound::kBeginJoint) return BeginGather(compute, task, outcome);
   absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
   if (weights.ok() && task.start.Does(Operation::kKeepWeights)) outcome->kept_weights = *weights;
   if (!weights.ok()) {
@@ -120,17 +120,17 @@ absl::Status AddGradients(RankUpdates& compute, const JobTask& task) {
 void RunReduce(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   const Job& job = task.start.job;
-  if (task.start.part == JointPart::kBegin) {
+  if (task.start.round == JobRound::kBeginJoint) {
     auto own = compute.TakeSum(job, 0, 1);
     outcome->status = own.status();
     if (own.ok()) outcome->contribution = *std::move(own);
     return;
   }
-  if (!outcome->status.ok() || !task.start.last) return;
+  if (!outcome->status.ok() || !task.start.last()) return;
   // A running sum came from the last micro-batch's backward, and is whole; so is the result of a collective
   // that does not scatter it.
   std::vector<Tensor> made = InputsOf(task, TensorKind::kGradientSum);
-  if (task.start.part == JointPart::kEnd) made = {task.collected};
+  if (task.start.round == JobRound::kEndJoint) made = {task.collected};
   const bool whole = !made.empty() && !task.start.Does(Operation::kReduceScatter);
   const int part = whole ? 0 : job.member, parts = whole ? 1 : task.parts;
   absl::StatusOr<Tensor> sum =
@@ -162,13 +162,13 @@ bool ComesFromBackward(const JobTask& task) {
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   if (task.start.Does(Operation::kInstallWeights)) {
     const Tensor made_elsewhere = InputsOf(task, TensorKind::kWeights).front();
-    outcome->status = compute.InstallWeights(task.start.job, made_elsewhere, task.start.keeps_version);
+    outcome->status = compute.InstallWeights(task.start.job, made_elsewhere, task.start.leaves.keeps_old());
     return;
   }
   const bool steps = task.start.Does(Operation::kStep) || task.start.Does(Operation::kClippedStep);
   if (!steps) return;  // the run begins with the version
   outcome->status = AddGradients(compute, task);
-  if (!outcome->status.ok() || !task.start.last) return;
+  if (!outcome->status.ok() || !task.start.last()) return;
   // The parts come in the order of members.
   std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
   const bool in_parts = !task.gradients.empty();
@@ -185,20 +185,21 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     NoteSum(task, compute, sums.front(), outcome);
   }
   const std::vector<Tensor> norm = InputsOf(task, TensorKind::kNorm);
-  outcome->status =
-      compute.Update(task.start.job, sums, norm.empty() ? Tensor() : norm.front(), task.start.keeps_version);
+  outcome->status = compute.Update(task.start.job, sums, norm.empty() ? Tensor() : norm.front(),
+                                   task.start.leaves.keeps_old());
 }
 
 // Runs the update, and takes what is to be saved around it: the version that it writes over before, all else
 // behind it.
 void RunSavedUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   const int stage = task.start.job.stage;
-  const bool snapshot = task.start.takes_snapshot || task.start.takes_copy;
-  if (snapshot && !task.start.keeps_version)
+  const LeftByUpdate& leaves = task.start.leaves;
+  if (leaves.takes_snapshot() && !leaves.keeps_old())
     outcome->status = compute.BeginSnapshot(stage, *task.snapshot_memory);
   if (outcome->status.ok() && !task.folder.empty()) outcome->status = compute.BeginSave(stage, task.folder);
   if (outcome->status.ok()) RunUpdate(compute, task, outcome);
-  if (outcome->status.ok() && snapshot) outcome->snapshot = compute.Snapshot(stage, *task.snapshot_memory);
+  if (outcome->status.ok() && leaves.takes_snapshot())
+    outcome->snapshot = compute.Snapshot(stage, *task.snapshot_memory);
 }
 
 void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {

@@ -8,9 +8,8 @@
 namespace weft {
 
 StartedJobs::Start StartedJobs::FactsOf(const StartEffect& start) {
-  return {
-      start.rank,           start.job,       start.last, start.overlapped, start.Does(Operation::kSendState),
-      start.takes_snapshot, start.takes_copy};
+  return {start.rank,  start.job, start.last(), start.overlapped, start.Does(Operation::kSendState),
+          start.leaves};
 }
 
 void StartedJobs::BeginRun(const Graph& graph, std::shared_ptr<const RunSpec> spec) {
@@ -28,7 +27,7 @@ JobTask StartedJobs::Gather(StartEffect effect) {
   JobTask task;
   task.inputs = exchange_.Take(effect.inputs);
   task.gradients = exchange_.Take(effect.gradients);
-  if (effect.part == JointPart::kEnd) task.collected = communicators_.TakeResult(effect.job);
+  if (effect.round == JobRound::kEndJoint) task.collected = communicators_.TakeResult(effect.job);
   task.parts = static_cast<int>(graph_->members(effect.job.stage).size());
   if (spec_->record_hashes) {
     task.hashes = HashTaskFor(*graph_, effect, spec_->first_step(),

@@ -38,7 +38,7 @@ class StartedJobs {
     Job job;
     bool last = true, overlapped = false;  // as in StartEffect
     bool sends_state = false;
-    bool takes_snapshot = false, takes_copy = false;
+    LeftByUpdate leaves;
   };
   static Start FactsOf(const StartEffect& start);
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/monotonic_clock.h"
-#include "worker/core/state_copies.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
@@ -74,9 +73,9 @@ void StateSaver::Reserve(const std::vector<Rank>& ranks, RankSeats& seats) {
   }
 }
 
-void StateSaver::Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot) {
-  if (as_copy) copies_.Write(run_, step, snapshot);
-  if (as_snapshot) snapshots_.Write(run_, step, std::move(snapshot));
+void StateSaver::Write(int step, const LeftByUpdate& leaves, Snapshot snapshot) {
+  if (leaves.copy) copies_.Write(run_, step, snapshot);
+  if (leaves.snapshot) snapshots_.Write(run_, step, std::move(snapshot));
 }
 
 void StateSaver::Cancel(bool validates) {
@@ -97,8 +96,7 @@ void StateSaver::AddTo(RankReport* report) const {
 }
 
 KeptCopies::Key StateSaver::KeyOf(const TensorKey& key) const {
-  const uint64_t epoch = key.use == StateCopies::kBegin ? copies_epoch_ : key.epoch;
-  return {epoch, key.step, {key.stage, key.part}};
+  return {key.begins_attempt() ? copies_epoch_ : key.epoch, key.step, key.copied_part()};
 }
 
 }  // namespace weft

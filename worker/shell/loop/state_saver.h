@@ -65,8 +65,8 @@ class StateSaver {
   // Gives jobs the memory for what they take.
   SnapshotMemory& memory() { return spec_->redundancy > 0 ? shared_memory_ : memory_; }
   const SnapshotMemory& memory() const { return spec_->redundancy > 0 ? shared_memory_ : memory_; }
-  // Writes what a job took behind its update, as the core wanted it.
-  void Write(int step, bool as_snapshot, bool as_copy, Snapshot snapshot);
+  // Writes what a job took behind its update, as the core wanted it, of that step.
+  void Write(int step, const LeftByUpdate& leaves, Snapshot snapshot);
   // Keeps a copy that has come from another process.
   void Keep(const TensorKey& key, Tensor copy) { kept_.Put(run_, KeyOf(key), std::move(copy)); }
   // Returns a copy that another process wants.

@@ -10,9 +10,9 @@
 
 namespace weft {
 
-// Returns the message, without its sender. A tensor that is read in place lies in `memory`.
-inline TransportMessage OfferMessage(const HeldOffer& held, uint64_t offer, int64_t now,
-                                     MappedMemory& memory) {
+// Returns the message, without its sender and the time of sending. A tensor that is read in place lies in
+// `memory`.
+inline TransportMessage OfferMessage(const HeldOffer& held, uint64_t offer, const MappedMemory& memory) {
   TransportMessage message;
   message.type = held.in_place ? TransportMessage::Type::kInPlace : TransportMessage::Type::kData;
   message.key = held.key;
@@ -20,7 +20,6 @@ inline TransportMessage OfferMessage(const HeldOffer& held, uint64_t offer, int6
   message.bytes = held.tensor.bytes;
   message.place = held.tensor.place;
   message.made_ns = held.tensor.made_ns;
-  message.sent_ns = now;
   message.offer = offer;
   if (held.in_place) {
     const auto place = *memory.Find(held.tensor.data, held.tensor.bytes);

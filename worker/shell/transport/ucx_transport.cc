@@ -44,15 +44,20 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       links_({{.notice_ns = options.link_notice_ns, .timeout_ns = options.link_timeout_ns},
               options.log,
               [this](PeerId peer, uint64_t sender) {
-                return landings_.BytesFrom(peer) + held_.BytesBeingSentTo(sender);
+                return incoming_.BytesFrom(peer) + outgoing_.BytesBeingSentTo(sender);
               }},
              table_, connections_),
-      landings_(ReceivePool::Create(memory_, options.receive_pool_idle_limit),
-                DevicePool(options.device_memory)),
-      receipts_([this](uint64_t producer, TransportMessage* message) {
-        const PeerConnection* to = connections_.Find(producer);
-        if (to != nullptr && to->open) SendMessage(*to, message);
-      }),
+      incoming_(table_, connections_, ReceivePool::Create(memory_, options.receive_pool_idle_limit),
+                DevicePool(options.device_memory),
+                [this](const PeerConnection& to, TransportMessage* message) { Send(to, message); }),
+      outgoing_(
+          {options.in_place, options.inline_bytes, options.log}, table_, connections_, *memory_,
+          [this](const PeerConnection& to, TransportMessage* message, const Messenger::Payload& payload) {
+            // What a job has read is given back before what it made arrives.
+            incoming_.SendReceipts();
+            message->sent_ns = MonotonicNow();
+            Send(to, message, payload);
+          }),
       now_(MonotonicNow()) {}
 
 absl::Status UcxTransport::Start() {
@@ -72,48 +77,38 @@ absl::Status UcxTransport::Start() {
                             device_, messenger_->sources(), PlaneOf(options_)});
   if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
   if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
-  return connections_.AddToWaitSet(receipts_.queue()->event_fd());
+  return connections_.AddToWaitSet(incoming_.releases().event_fd());
 }
 
 UcxTransport::~UcxTransport() {
-  receipts_.queue()->Close();
+  incoming_.releases().Close();
   messenger_.reset();  // first: it completes what is under way through this object
-}
-
-bool UcxTransport::AwaitsReleases() const {
-  // A peer that failed or said goodbye will not release any more.
-  return table_.offers() > 0 ||
-         held_.AnyHeldBy([this](uint64_t consumer) { return connections_.all().at(consumer).open; });
 }
 
 void UcxTransport::Close(Nanos deadline) {
   std::vector<TransportEvent> ignored;
-  for (Nanos now = MonotonicNow(); AwaitsReleases() && now < deadline; now = MonotonicNow()) {
+  for (Nanos now = MonotonicNow(); outgoing_.AwaitsReleases() && now < deadline; now = MonotonicNow()) {
     if (Progress(now, &ignored) > 0 || !Arm()) continue;
     pollfd wake{event_fd(), POLLIN, 0};
     poll(&wake, 1, static_cast<int>(std::min((deadline - now) / kMillisecond + 1, Nanos{50})));
   }
-  receipts_.SendAll();
-  receipts_.queue()->Close();
+  incoming_.SendReceipts();
+  incoming_.releases().Close();
   for (const auto& [sender, connection] : connections_.all()) {
-    TransportMessage goodbye;
-    goodbye.type = Type::kGoodbye;
-    if (connection.open) SendMessage(sender, &goodbye);
+    if (connection.open) Send(connection, Type::kGoodbye);
   }
   messenger_->Close(std::max(deadline, MonotonicNow() + kGoodbyeTime));
 }
 
 TransportCounters UcxTransport::counters() const {
-  TransportCounters counters = table_.WithCounts(counters_);
-  counters.sent_again = held_.sent_again();
-  return counters;
+  return outgoing_.WithCounts(incoming_.WithCounts(table_.WithCounts({.dropped_messages = dropped_})));
 }
 
 // ---- Peers.
 
 void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
   table_.BeginEpoch(run, epoch);
-  held_.BeginEpoch(run, epoch);
+  outgoing_.BeginEpoch(run, epoch);
   admitted_->KeepOnly([this](uint64_t sender) { return connections_.Find(sender) != nullptr; });
 }
 
@@ -160,7 +155,7 @@ absl::Status UcxTransport::Open(const TransportAddress& address, const std::stri
   PeerConnection* connection = connections_.Find(address.sender);
   // Reading in place also needs the process descriptor: it tells when the reader is gone.
   connection->in_place = options_.in_place && connection->process_fd >= 0 &&
-                         segments_.Map(address.sender, connection->pid, address.probe).ok();
+                         incoming_.CanRead(address.sender, connection->pid, address.probe);
   ChoosePaths(options_, device_, address, messenger_->Transports(connection->link), connection);
   return absl::OkStatus();
 }
@@ -185,11 +180,6 @@ std::string UcxTransport::PathTo(PeerId peer, MemoryPlace place) const {
 
 std::vector<PeerPath> UcxTransport::paths() const { return PathsInUse(table_, connections_); }
 
-void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
-  connection->used = true;
-  if (options_.log) options_.log(DescribePaths(table_.label(peer), *connection));
-}
-
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   // It may have been killed while it wrote, whatever shows its end first, as a read of its memory that fails.
   const PeerConnection* const lost = connections_.Find(sender);
@@ -197,9 +187,8 @@ void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   connections_.End(sender, messenger_.get());
   admitted_->Remove(sender);
   links_.Forget(sender);
-  segments_.ForgetAll(sender);
-  held_.ReleaseAllOf(sender);
-  receipts_.Forget(sender);
+  incoming_.Forget(sender);
+  outgoing_.Forget(sender);
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;
   table_.FailPeer(*peer, absl::UnavailableError(absl::StrCat(table_.label(*peer), " is lost: ", cause)),
@@ -217,9 +206,7 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   last_liveness_ = now;
   if (now - last_probe_ >= kProbeTime / 8) {
     last_probe_ = now;
-    for (const uint64_t offer : held_.Overdue(now)) {
-      if (connections_.Find(held_.Find(offer)->consumer)->open) SendOffer(offer);
-    }
+    outgoing_.SendOverdue(now);
   }
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
   if (messenger_->hears()) return;
@@ -231,18 +218,11 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
 
 void UcxTransport::WatchLinks(Nanos now) {
   const AwaitedLinks::Verdict verdict = links_.Look(now);
-  for (const uint64_t sender : verdict.ask) {
-    TransportMessage ping;
-    ping.type = Type::kPing;
-    SendMessage(sender, &ping);
-  }
+  for (const uint64_t sender : verdict.ask) Send(*connections_.Find(sender), Type::kPing);
   for (const auto& [sender, cause] : verdict.dead) Lose(sender, cause);
   // On a link that answers nothing waits, so what is late there is lost.
   for (const uint64_t sender : verdict.answer) {
-    if (const std::optional<PeerId> peer = table_.PeerOf(sender)) {
-      for (const TensorKey& key : table_.AskAgain(*peer, now))
-        SendKey(*peer, Type::kWant, key, /*again=*/true);
-    }
+    if (const std::optional<PeerId> peer = table_.PeerOf(sender)) incoming_.AskAgain(now, *peer);
   }
 }
 
@@ -259,26 +239,22 @@ void UcxTransport::HandleGoodbye(uint64_t sender) {
 
 // ---- Messages.
 
-void UcxTransport::SendMessage(uint64_t to, TransportMessage* message) {
-  SendMessage(*connections_.Find(to), message);
-}
-
-void UcxTransport::SendMessage(const PeerConnection& to, TransportMessage* message) {
-  if (options_.loses && options_.loses(message->type)) return;
+void UcxTransport::Send(const PeerConnection& to, TransportMessage* message,
+                        const Messenger::Payload& payload) {
+  if (options_.loses && options_.loses(message->type)) {
+    if (payload.bytes > 0) OnSent(payload.token, absl::OkStatus());
+    return;
+  }
   message->sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(*message, buffer);
-  messenger_->Send(to.link, absl::string_view(buffer, size), {});
+  messenger_->Send(to.link, absl::string_view(buffer, size), payload);
 }
 
-void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key, bool again) {
-  const PeerConnection& to = *connections_.Find(*table_.SenderOf(peer));
+void UcxTransport::Send(const PeerConnection& to, Type type) {
   TransportMessage message;
   message.type = type;
-  message.key = key;
-  message.in_place_ok = to.in_place;
-  message.again = again;
-  SendMessage(to, &message);
+  Send(to, &message);
 }
 
 void UcxTransport::OnMessage(absl::string_view header) {
@@ -286,30 +262,28 @@ void UcxTransport::OnMessage(absl::string_view header) {
   const bool valid = Decode(header, &message).ok();
   if (valid) links_.Heard(message.sender);
   // Wants may come from processes that are not connected yet; the table keeps them.
-  if (valid && message.type == Type::kWant) return HandleWant(message);
-  if (valid && message.type == Type::kCancel) return table_.OnCancel(message.sender, message.key);
-  if (!valid || connections_.Find(message.sender) == nullptr) {
-    ++counters_.dropped_messages;
+  if (valid && message.type == Type::kWant) return outgoing_.OnWant(now_, message);
+  if (valid && message.type == Type::kCancel) return outgoing_.OnCancel(message);
+  const PeerConnection* const from = valid ? connections_.Find(message.sender) : nullptr;
+  if (from == nullptr) {
+    ++dropped_;
     return;
   }
   switch (message.type) {
     case Type::kInPlace:
-      return HandleInPlace(message);
+      return incoming_.OnInPlace(now_, message, &events_);
     case Type::kData:
-      return HandleNotice(message);
+      return incoming_.OnNotice(now_, message, &events_);
     case Type::kRelease:
-      return HandleReleases(message);
+      return outgoing_.OnReleases(message);
     case Type::kCopyInstead:
-      return HandleCopyInstead(message);
+      return outgoing_.OnCopyInstead(now_, message);
     case Type::kSegmentGone:
-      return segments_.Forget(message.sender, message.segment.id);
+      return incoming_.ForgetSegment(message.sender, message.segment.id);
     case Type::kGoodbye:
       return HandleGoodbye(message.sender);
-    case Type::kPing: {
-      TransportMessage pong;
-      pong.type = Type::kPong;
-      return SendMessage(message.sender, &pong);
-    }
+    case Type::kPing:
+      return Send(*from, Type::kPong);
     case Type::kPong:
     case Type::kWant:
     case Type::kCancel:
@@ -317,14 +291,38 @@ void UcxTransport::OnMessage(absl::string_view header) {
   }
 }
 
+Messenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
+  TransportMessage message;
+  const bool valid = Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes;
+  if (valid) links_.Heard(message.sender);
+  return incoming_.OnPayload(now_, message, valid, &events_);
+}
+
+void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
+  if (const auto producer = incoming_.OnLanded(token, status, &events_)) links_.Heard(*producer);
+}
+
+void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) { outgoing_.OnSent(token); }
+
+void UcxTransport::AnnounceFreedSegments() {
+  for (const uint64_t id : memory_->TakeFreed()) {
+    TransportMessage gone;
+    gone.type = Type::kSegmentGone;
+    gone.segment.id = id;
+    for (const auto& [sender, connection] : connections_.all()) {
+      if (connection.process_fd >= 0 && connection.open) Send(connection, &gone);
+    }
+  }
+}
+
 int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
   now_ = now;
-  receipts_.SendAll();
+  incoming_.SendReceipts();
   AnnounceFreedSegments();
   const int moved = messenger_->Progress();
   CheckLiveness(now, moved > 0);
   WatchLinks(now);
-  if (receipts_.owes()) receipts_.SendAll();
+  if (incoming_.owes_receipts()) incoming_.SendReceipts();
   const int handled = moved + static_cast<int>(events_.size());
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();

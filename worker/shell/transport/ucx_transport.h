@@ -1,5 +1,5 @@
-// Moves tensors between worker processes: by a messenger for messages and for bytes between machines, by mapped
-// memory within one. The messenger is UCX, or TLS to other machines where there are certificates
+// Moves tensors between worker processes: by a messenger for messages and for bytes between machines, by
+// mapped memory within one. The messenger is UCX, or TLS to other machines where there are certificates
 // (open_messenger.h).
 //
 // Size and place decide how a tensor of the host travels:
