@@ -92,7 +92,7 @@ Messenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, si
     return {};
   }
   const absl::StatusOr<uint64_t> landing = landings_.Begin(
-      *peer, message.key, message.offer,
+      *peer, message.key, message.offer, receive_into(),
       Tensor{.shape = message.shape, .bytes = bytes, .made_ns = MadeAt(message), .place = message.place});
   if (!landing.ok()) {
     const std::string what = absl::StrCat("no memory to receive ", Describe(message.key), " from ",
