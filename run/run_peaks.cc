@@ -403,6 +403,8 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
   for (size_t r = 0; r < ranks_.size(); ++r) {
     OfRank& rank = ranks_[r];
     const RankMemory& counted = counted_.ranks[r];
+    // A state that leaves, or has come, is one tensor until it has been taken apart: of the buffers.
+    const int64_t states = graph_.route() == nullptr ? 0 : counted.held();
     using First = AliveBytes::First;
     const ClassBytes least{counted.certain_weights,
                            sums_are_counted ? rank.gradients.least.Peak(First::kTakes) : 0,
@@ -414,7 +416,7 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
                           sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients,
                           counted.optimizer,
                           rank.activations.most.Peak(First::kFrees),
-                          counted.work + counted.waiting + rank.between.Peak(First::kFrees),
+                          counted.work + counted.waiting + states + rank.between.Peak(First::kFrees),
                           rank.received.most.Peak(First::kFrees)};
     peaks.push_back({least, most});
     if (!versions.empty()) {
