@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "run/file_section.h"
 #include "run/model_layers.h"
+#include "run/received_copies.h"
 #include "run/run_schedule.h"
 #include "run/slice_bounds.h"
 #include "run/stage_cut.h"
@@ -24,12 +26,6 @@ namespace {
 
 constexpr int64_t kFloat = 4;
 constexpr int64_t kSmallTensors = 4096;  // scalars and the like
-
-// Returns the bytes of slice `part` of `parts` of a stage's flat buffer.
-int64_t SliceBytes(const StageMemory& stage, int part, int parts) {
-  const SliceBounds bounds = SliceOf(stage.parameters / kFloat, part, parts);
-  return std::max(kFloat * (bounds.end - bounds.begin), kTensorAlignment);
-}
 
 // Adds what a holder keeps of a stage, or a rank of a state that visits it.
 void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& stage, RankMemory* rank) {
@@ -124,6 +120,28 @@ void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages,
   }
 }
 
+// Adds the gradients that come before their turn where a rank with a fixed order alone sums those of a stage:
+// each waits for those of the micro-batches before.
+void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std::vector<RankMemory>* ranks) {
+  for (Rank rank = 0; rank < static_cast<Rank>(graph.schedule().order.size()); ++rank) {
+    std::map<int, int> next;               // by stage: micro-batch whose turn it is
+    std::map<int, std::set<int>> waiting;  // by stage: micro-batches
+    std::map<int, size_t> most;            // by stage
+    for (const Job& job : graph.schedule().order[rank]) {
+      const Protocol& protocol = graph.protocol(job.stage);
+      if (job.kind != graph.final_backward() || protocol.gradients_leave() || protocol.passes_sums())
+        continue;
+      std::set<int>& of_stage = waiting[job.stage];
+      of_stage.insert(job.microbatch);
+      int& turn = next[job.stage];
+      while (of_stage.erase(turn) > 0) ++turn;
+      most[job.stage] = std::max(most[job.stage], of_stage.size());
+    }
+    for (const auto& [stage, count] : most)
+      (*ranks)[rank].gradients += static_cast<int64_t>(count) * stages[stage].parameters;
+  }
+}
+
 std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
@@ -135,6 +153,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedu
   }
   CountWork(graph, stages, &ranks);
   CountWaiting(graph, stages, &ranks);
+  CountEarly(graph, stages, &ranks);
   return ranks;
 }
 
@@ -186,6 +205,11 @@ int OptimizerBuffers(const OptimizerSpec& optimizer) {
   return 2;
 }
 
+int64_t SliceBytes(const StageMemory& stage, int part, int parts) {
+  const SliceBounds bounds = SliceOf(stage.parameters / kFloat, part, parts);
+  return std::max(kFloat * (bounds.end - bounds.begin), kTensorAlignment);
+}
+
 int64_t SumBytes(const StageMemory& stage, const Kept& kept, int part) {
   const int parts = std::max(kept.parts, kept.parts_of_sum);
   return kept.whole_sums || parts == 1 ? stage.parameters : SliceBytes(stage, part, parts);
@@ -212,6 +236,8 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
     memory.activation_bytes.push_back(stage.activation_bytes +
                                       (schedule.scheme.split_backward ? stage.between : 0));
   memory.ranks = CountRanks(run, schedule, stages);
+  ReceivedCopies copies = CountReceived(Graph(schedule), run, stages);
+  memory.received_bytes = std::move(copies.of_forward);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
     RunSchedule joint = schedule;
@@ -222,6 +248,7 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
       if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];
     }
   }
+  for (size_t r = 0; r < memory.ranks.size(); ++r) memory.ranks[r].received = copies.of_rank[r];
   return memory;
 }
 
@@ -230,6 +257,7 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   RunMemory counted = CountRun(run, *schedule);
   ActivationMemory memory;
   memory.activation_bytes = std::move(counted.activation_bytes);
+  memory.received_bytes = std::move(counted.received_bytes);
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.beside_activations());
@@ -237,11 +265,12 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
     return ErrorAt(
         "memory",
         absl::StrFormat(
-            "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), and %s of "
-            "buffers while it works on a micro-batch of stage %d and others wait for its gradients; "
-            "the budget is %s",
+            "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), %s of "
+            "buffers while it works on a micro-batch of stage %d and others wait for its gradients, and %s "
+            "received from other ranks; the budget is %s",
             memory.budget.size() - 1, text(rank.held()), text(rank.weights), text(rank.gradients),
-            text(rank.optimizer), text(rank.work + rank.waiting), rank.work_stage, text(run.memory)));
+            text(rank.optimizer), text(rank.work + rank.waiting), rank.work_stage, text(rank.received),
+            text(run.memory)));
   }
   schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

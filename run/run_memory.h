@@ -6,6 +6,7 @@
 //   - for each held stage, every version of the weights that its readers may need (and one more where others
 //     read them while an update writes), the gradient's sum for each step under way (and one more where other
 //     holders take it), and the optimizer's state;
+//   - gradients that a fixed order makes before those of earlier micro-batches, which are summed first;
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
 //     together;
 //   - the temporary memory of the job that needs most, and the gradients of inputs that other ranks have not
@@ -14,8 +15,9 @@
 //     may all be late, and the largest again, to hand it on;
 //   - the activations that every forward keeps until its backward.
 //
-// Tensors from other machines are not counted: they lie in the transport's memory. The counts are upper
-// bounds (a test compares them with what the compute measures), so that admission by them is safe. Pure.
+// Tensors from ranks that share no memory with their reader come on top (received_copies.h). The counts are
+// upper bounds (a test compares them with what the compute measures), so that admission by them is safe.
+// Pure.
 #ifndef WEFT_RUN_RUN_MEMORY_H_
 #define WEFT_RUN_RUN_MEMORY_H_
 
@@ -45,6 +47,8 @@ struct StageMemory {
   int64_t output = 0;        // bytes of the tensor that it gives to the next stage
 };
 StageMemory CountStage(const RunSpec& run, int stage);
+// Returns the bytes of slice `part` of `parts` of a stage's flat buffer.
+int64_t SliceBytes(const StageMemory& stage, int part, int parts);
 // Returns the bytes of a gradient sum that the stage's holder number `part` makes: of the whole, or its
 // slice.
 int64_t SumBytes(const StageMemory& stage, const Kept& kept, int part);
@@ -61,11 +65,13 @@ struct RankMemory {
   int work_stage = 0;  // stage of that job
   // Bytes of gradients of inputs that ranks with the stages before may not have taken yet.
   int64_t waiting = 0;
-  int64_t beside_activations() const { return held() + work + waiting; }
+  int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::received_bytes`
+  int64_t beside_activations() const { return held() + work + waiting + received; }
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
   std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
+  std::vector<int64_t> received_bytes;  // likewise, of the copies that come for its forward and its backward
 };
 // Counts each stage of the run.
 std::vector<StageMemory> CountStages(const RunSpec& run);

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "run/inline_bytes.h"
+#include "run/received_copies.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
 #include "schedules/graph/graph.h"
@@ -59,7 +61,8 @@ struct Instant {
 
 class PeakCount {
  public:
-  PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs);
+  PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs,
+            const std::optional<MemoryOfRank>& memory_of_rank);
 
   std::vector<PeakBytes> Count(const std::vector<SimulatedJob>& jobs);
 
@@ -73,7 +76,7 @@ class PeakCount {
     }
   };
   struct OfRank {
-    Range activations, gradients;
+    Range activations, gradients, received;
     AliveBytes between;  // what first halves of backwards leave for the second
   };
 
@@ -94,6 +97,11 @@ class PeakCount {
   static void AddOwnSum(std::vector<std::pair<Ran, int>> passes, Instant freed, int64_t bytes,
                         Range* gradients);
 
+  enum class Copies : uint8_t { kNone, kMaybe, kCertain };
+  Copies IsCopied(Rank maker, Rank reader, int64_t bytes) const;
+  Instant CopyFreed(const Edge& edge, const Ran& reader) const;
+  void AddReceived(const Job& reader);
+
   std::vector<int64_t> CountVersions(std::vector<SimulatedJob> jobs) const;
   bool VersionsStay() const;
 
@@ -101,16 +109,19 @@ class PeakCount {
   const Graph graph_;
   const std::vector<StageMemory> stages_;
   const RunMemory counted_;
+  const std::optional<MemoryOfRank>& memory_of_rank_;
   int first_step_ = 0, steps_ = 0;
   std::vector<Ran> ran_;  // by step and index
   std::vector<OfRank> ranks_;
 };
 
-PeakCount::PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs)
+PeakCount::PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs,
+                     const std::optional<MemoryOfRank>& memory_of_rank)
     : run_(run),
       graph_(schedule),
       stages_(CountStages(run)),
       counted_(CountRun(run, schedule)),
+      memory_of_rank_(memory_of_rank),
       ranks_(schedule.scheme.ranks) {
   if (jobs.empty()) return;
   const auto [first, last] = std::minmax_element(
@@ -252,6 +263,69 @@ void PeakCount::AddOwnSum(std::vector<std::pair<Ran, int>> passes, Instant freed
   }
 }
 
+// Returns whether the reader gets a copy. A small tensor is one between any two processes.
+PeakCount::Copies PeakCount::IsCopied(Rank maker, Rank reader, int64_t bytes) const {
+  if (maker == reader || bytes == 0) return Copies::kNone;
+  if (memory_of_rank_.has_value() && (*memory_of_rank_)[maker] != (*memory_of_rank_)[reader])
+    return Copies::kCertain;
+  const bool unknown = !memory_of_rank_.has_value() && run_.apart;
+  return unknown || bytes <= kInlineBytes ? Copies::kMaybe : Copies::kNone;
+}
+
+// Returns when the copy that travelled along the edge is freed: with the job that reads it; one that its
+// micro-batch needs to the end, with the last of its backward; and a sum that a reduce passes on, when nobody
+// takes it any more.
+Instant PeakCount::CopyFreed(const Edge& edge, const Ran& reader) const {
+  const Job& job = edge.to;
+  Instant freed{reader.start, reader.end};
+  const auto last_of = [&](JobKind kind) {
+    const Ran& ran = At(Job::Compute(job.step, job.stage, job.microbatch, kind));
+    return ran.known() ? std::max(ran.end, reader.end) : kNever;
+  };
+  if (edge.tensor == TensorKind::kInputGradient) {
+    freed.late = last_of(graph_.final_backward());
+  } else if (edge.tensor == TensorKind::kActivation) {
+    const bool leaves = job.kind == JobKind::kForward && graph_.HasRemoteBackward(job);
+    if (leaves) return freed;
+    const bool moves = ActivationsOf(run_.schedule, job.stage) == ActivationPolicy::kOffload;
+    if (moves && job.kind == JobKind::kForward) return freed;
+    freed.late = last_of(graph_.final_backward());
+    const Ran first = AtPass(job, graph_.input_backward());
+    if (job.kind == JobKind::kForward) freed.early = first.known() ? first.start : kNever;
+  } else if (edge.tensor == TensorKind::kWeights && graph_.KeepsFetched(job)) {
+    for (int b = 0; b < graph_.schedule().microbatches; ++b) {
+      const Job other = Job::Compute(job.step, job.stage, b, job.kind);
+      if (graph_.FetchedBy(other) == job) freed.late = std::max(freed.late, At(other).end);
+    }
+  } else if (edge.tensor == TensorKind::kGradientSum && job.kind == JobKind::kReduce) {
+    freed.late = std::max(freed.late, StepGivenBack(job.step, job.stage));
+  }
+  return freed;
+}
+
+// Adds the copies that come for a job. One may be there as soon as it has been made.
+void PeakCount::AddReceived(const Job& reader) {
+  const Ran& ran = At(reader);
+  if (!ran.known()) return;
+  const Rank rank = graph_.RankOf(reader);
+  Edges edges;
+  graph_.Predecessors(reader, &edges);
+  for (const Edge& e : edges) {
+    const bool before_run = e.from.step < 0;
+    if (e.joined || (before_run && e.tensor != TensorKind::kWeights)) continue;
+    const int64_t bytes = CopyBytes(graph_, e, run_, stages_);
+    const Copies copies = IsCopied(graph_.RankOf(e.from), rank, bytes);
+    if (copies == Copies::kNone) continue;
+    const Ran& made = At(e.from);
+    const Instant freed = CopyFreed(e, ran);
+    Range& received = ranks_[rank].received;
+    received.most.Add(made.known() ? made.end : -kNever, freed.late, bytes);
+    // A job that sums starts before all that it takes is there.
+    if (copies == Copies::kCertain && HasMicrobatch(reader.kind))
+      received.least.Add(ran.start, freed.early, bytes);
+  }
+}
+
 // Returns, by rank, the most bytes of the versions that are kept while the jobs run. A rank's jobs follow one
 // another, so an update begins when the job before it has ended.
 std::vector<int64_t> PeakCount::CountVersions(std::vector<SimulatedJob> jobs) const {
@@ -322,20 +396,28 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
       }
       AddSums(step, stage);
     }
+    for (int i = 0; i < graph_.jobs_per_step(); ++i) AddReceived(graph_.JobAt(step, i));
   }
   const std::vector<int64_t> versions = VersionsStay() ? CountVersions(jobs) : std::vector<int64_t>();
   std::vector<PeakBytes> peaks;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     OfRank& rank = ranks_[r];
     const RankMemory& counted = counted_.ranks[r];
+    // A state that leaves, or has come, is one tensor until it has been taken apart: of the buffers.
+    const int64_t states = graph_.route() == nullptr ? 0 : counted.held();
     using First = AliveBytes::First;
-    const ClassBytes least{
-        counted.certain_weights, sums_are_counted ? rank.gradients.least.Peak(First::kTakes) : 0,
-        graph_.route() == nullptr ? counted.optimizer : 0, rank.activations.least.Peak(First::kTakes), 0};
+    const ClassBytes least{counted.certain_weights,
+                           sums_are_counted ? rank.gradients.least.Peak(First::kTakes) : 0,
+                           graph_.route() == nullptr ? counted.optimizer : 0,
+                           rank.activations.least.Peak(First::kTakes),
+                           0,
+                           rank.received.least.Peak(First::kTakes)};
     const ClassBytes most{counted.weights,
                           sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients,
-                          counted.optimizer, rank.activations.most.Peak(First::kFrees),
-                          counted.work + counted.waiting + rank.between.Peak(First::kFrees)};
+                          counted.optimizer,
+                          rank.activations.most.Peak(First::kFrees),
+                          counted.work + counted.waiting + states + rank.between.Peak(First::kFrees),
+                          rank.received.most.Peak(First::kFrees)};
     peaks.push_back({least, most});
     if (!versions.empty()) {
       peaks.back().least.weights = peaks.back().most.weights = versions[r] + counted.constants;
@@ -347,7 +429,8 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
 }  // namespace
 
 std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedule,
-                                  std::vector<SimulatedJob> jobs) {
+                                  std::vector<SimulatedJob> jobs,
+                                  const std::optional<MemoryOfRank>& memory_of_rank) {
   // A trace names the ranks of reduces and updates alone.
   const Graph graph(schedule);
   for (SimulatedJob& j : jobs) {
@@ -355,7 +438,7 @@ std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedul
     const std::vector<Rank>& ranks = graph.members(j.job.stage);
     j.job.member = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), j.rank) - ranks.begin());
   }
-  return PeakCount(run, schedule, jobs).Count(jobs);
+  return PeakCount(run, schedule, jobs, memory_of_rank).Count(jobs);
 }
 
 }  // namespace weft

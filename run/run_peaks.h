@@ -4,11 +4,13 @@
 // A class has a range. `most` is what no timing exceeds in this order of jobs. `least` is reached for
 // certain. The two differ by what depends on how fast another process gives tensors back, and by what
 // LibTorch takes while a job runs: the whole class of buffers. Where they are equal the prediction is exact.
-// Pure.
+// Copies of tensors from other ranks depend on which ranks share memory, which a prediction before the run
+// does not know. Pure.
 #ifndef WEFT_RUN_RUN_PEAKS_H_
 #define WEFT_RUN_RUN_PEAKS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "run/run_spec.h"
@@ -19,15 +21,20 @@ namespace weft {
 
 // Bytes of the classes that a worker's allocator counts for a rank (MemoryClass of the worker's compute.h).
 struct ClassBytes {
-  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0, received = 0;
 };
 struct PeakBytes {
   ClassBytes least, most;
 };
 
-// Returns the peaks by rank. `jobs` may be of some of the run's steps; each of their jobs comes once.
+// Says which ranks share memory: those with the same number.
+using MemoryOfRank = std::vector<int>;
+
+// Returns the peaks by rank. `jobs` may be of some of the run's steps; each of their jobs comes once. Without
+// `memory_of_rank`, any ranks of a run whose processes are apart may be apart, and others are not.
 std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedule,
-                                  std::vector<SimulatedJob> jobs);
+                                  std::vector<SimulatedJob> jobs,
+                                  const std::optional<MemoryOfRank>& memory_of_rank = std::nullopt);
 
 }  // namespace weft
 

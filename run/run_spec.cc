@@ -477,7 +477,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   FileSection file(json, "",
                    {"name",        "model",  "weights",   "plugins", "data",       "train",    "stages",
                     "schedule",    "memory", "precision", "kernels", "checkpoint", "restarts", "redundancy",
-                    "job_timeout", "replan", "validate",  "record",  "resume",     "until"},
+                    "job_timeout", "replan", "validate",  "record",  "resume",     "until",    "apart"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -495,6 +495,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
   CheckActivations(spec, status);
   spec.memory = ReadMemory(file);
+  file.Read("apart", spec.apart);
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
@@ -559,6 +560,7 @@ Json ToJson(const RunSpec& spec) {
   const auto* const exported = std::get_if<ExportedSpec>(&spec.model);
   if (exported != nullptr && !exported->plugins.empty()) json["plugins"] = ToJson(exported->plugins);
   if (spec.memory > 0) json["memory"] = spec.memory;
+  if (spec.apart) json["apart"] = true;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};
   if (spec.job_timeout != JobTimeoutSpec()) {

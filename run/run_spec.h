@@ -167,6 +167,8 @@ struct RunSpec {
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
+  // Its processes share no memory, so that ranks of different ones get copies of each other's tensors.
+  bool apart = false;
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;

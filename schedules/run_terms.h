@@ -28,6 +28,14 @@ enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
 struct ActivationMemory {
   std::vector<int64_t> budget;            // by rank
   std::vector<int64_t> activation_bytes;  // by stage: bytes that one forward keeps until its backward
+  // By stage: bytes of copies from other ranks that come for a micro-batch, once its forward has its room,
+  // and go with its backward. Empty for none.
+  std::vector<int64_t> received_bytes = {};
+
+  // Returns the bytes for which a forward of the stage needs room.
+  int64_t BytesOf(int stage) const {
+    return activation_bytes[stage] + (received_bytes.empty() ? 0 : received_bytes[stage]);
+  }
 };
 
 struct RunTerms {

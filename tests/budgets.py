@@ -20,7 +20,7 @@ import bits
 import markdown
 import peak_bytes
 
-COUNTED = [*peak_bytes.CLASSES, "buffers"]
+COUNTED = [*peak_bytes.CLASSES, "buffers", "received"]
 REFUSED = 78
 
 PAGE = """# Budgets of memory

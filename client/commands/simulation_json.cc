@@ -44,11 +44,8 @@ OrderedJson RankJson(int rank, const RankStats& s) {
 
 // Lists the classes as summary.json of a run does.
 OrderedJson ClassesJson(const ClassBytes& bytes) {
-  return {{"weights", bytes.weights},
-          {"gradients", bytes.gradients},
-          {"optimizer", bytes.optimizer},
-          {"activations", bytes.activations},
-          {"buffers", bytes.buffers}};
+  return {{"weights", bytes.weights},         {"gradients", bytes.gradients}, {"optimizer", bytes.optimizer},
+          {"activations", bytes.activations}, {"buffers", bytes.buffers},     {"received", bytes.received}};
 }
 
 // Describes a job. `reduce` and `update` have no micro-batch; they belong to one member of the stage's

@@ -4,8 +4,8 @@
 // Sound: what is accepted cannot deadlock under the rule of dispatch.h, in any order in which inputs arrive.
 // docs/design/deadlock.md has the argument. Three cases:
 //   - Fixed orders: exact. The activations alive where a forward's turn comes follow from the order alone.
-//   - A chain in which micro-batches wait for each other nowhere but at the first stage: always free. An
-//     activation waits only for admission on later stages.
+//   - A chain without a budget of bytes, in which micro-batches wait for each other nowhere but at the first
+//     stage: always free. An activation waits only for admission on later stages.
 //   - Otherwise (NeedsClaimOrder): free if the nominal run of claim_order.h ends, since forwards of a limited
 //     stage are then admitted in its order.
 // Pure. O(jobs of a period of steps).

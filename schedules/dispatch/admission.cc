@@ -74,7 +74,10 @@ std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) cons
   for (int step = 0; step < first_step % period_; ++step) {
     for (const Place& place : places_[step]) next += place.rank == rank;
   }
-  return Tickets(memory_->budget[rank], stages_[rank], memory_->activation_bytes, next);
+  std::vector<int64_t> bytes;
+  for (size_t s = 0; s < memory_->activation_bytes.size(); ++s)
+    bytes.push_back(memory_->BytesOf(static_cast<int>(s)));
+  return Tickets(memory_->budget[rank], stages_[rank], std::move(bytes), next);
 }
 
 absl::Status CheckMemory(const RunSchedule& schedule) {
@@ -100,14 +103,16 @@ absl::Status CheckMemory(const RunSchedule& schedule) {
               absl::StrFormat("%s and its backward are on different ranks; a memory budget needs them on one",
                               Describe(forward)));
         }
-        sum[rank] += memory.activation_bytes[stage];
+        sum[rank] += memory.BytesOf(stage);
         if (sum[rank] <= memory.budget[rank]) continue;
+        const int64_t received = memory.BytesOf(stage) - memory.activation_bytes[stage];
+        const std::string of_received =
+            received > 0 ? absl::StrCat(", and ", bytes(received), " received from other ranks for it") : "";
         return absl::InvalidArgumentError(absl::StrFormat(
             "rank %d has %s for activations, and micro-batch %d alone leaves %s there, of them %s by stage "
-            "%d; "
-            "give it more memory, or take smaller micro-batches or activations: recompute",
+            "%d%s; give it more memory, or take smaller micro-batches or activations: recompute",
             rank, bytes(memory.budget[rank]), b, bytes(sum[rank]), bytes(memory.activation_bytes[stage]),
-            stage));
+            stage, of_received));
       }
     }
   }

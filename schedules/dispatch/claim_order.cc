@@ -44,7 +44,8 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
 bool NeedsClaimOrder(const Graph& graph) {
   const Schedule& s = graph.schedule();
   if (!s.limit || graph.replays()) return false;
-  return !graph.is_chain() || s.precedes || !WaitsForVersionsAtTheStartOnly(s);
+  return !graph.is_chain() || s.precedes || graph.terms().memory.has_value() ||
+         !WaitsForVersionsAtTheStartOnly(s);
 }
 
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(

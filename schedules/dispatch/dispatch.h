@@ -88,6 +88,9 @@ class ReadyJobs {
   // Takes the measured activation bytes of a forward of the stage. Requires a budget of bytes.
   void Measure(int stage, int64_t bytes);
   const std::optional<Tickets>& tickets() const { return tickets_; }
+  // Returns true if the forward with this ticket may start as far as the budget of bytes is concerned,
+  // whether it has been added or not.
+  bool HasTicket(int64_t ticket) { return !tickets_.has_value() || tickets_->Reach(ticket); }
 
   bool empty() const { return size_ == 0; }
   // Returns the job that would start if admission did not hold it back, where there are ready jobs and none

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,12 @@ struct ComparedClass {
   const char* name;
   int64_t ClassBytes::*bytes;
 };
-inline constexpr std::array<ComparedClass, 5> kComparedClasses = {{{"weights", &ClassBytes::weights},
+inline constexpr std::array<ComparedClass, 6> kComparedClasses = {{{"weights", &ClassBytes::weights},
                                                                    {"gradients", &ClassBytes::gradients},
                                                                    {"optimizer", &ClassBytes::optimizer},
                                                                    {"activations", &ClassBytes::activations},
-                                                                   {"buffers", &ClassBytes::buffers}}};
+                                                                   {"buffers", &ClassBytes::buffers},
+                                                                   {"received", &ClassBytes::received}}};
 
 // Ranks of a class: all, those that measured the most that was predicted, and those whose prediction is one
 // value.
@@ -44,21 +46,25 @@ inline void ExpectCountedBytes(const nlohmann::json& summary, const RunSpec& run
   const RunMemory counted = CountRun(run, schedule);
   for (size_t rank = 0; rank < counted.ranks.size(); ++rank) {
     const int64_t most = summary["most_bytes"][rank],
-                  activations = summary["peak_bytes"][rank]["activations"];
-    EXPECT_LE(most - activations, counted.ranks[rank].beside_activations()) << "of rank " << rank;
+                  activations = summary["peak_bytes"][rank]["activations"],
+                  received = summary["peak_bytes"][rank]["received"];
+    EXPECT_LE(most - activations - received,
+              counted.ranks[rank].beside_activations() - counted.ranks[rank].received)
+        << "of rank " << rank;
   }
 }
 
 // Compares the run in the folder `out` with the prediction from its own jobs: every class of every rank is in
 // the predicted range, and what a rank had at a time in the count by which runs are admitted. Adds to the
-// figures.
+// figures. `memory_of_rank`: as CountPeaks takes it.
 inline void ExpectPredictedPeaks(const std::string& out, const RunSpec& run, const RunSchedule& schedule,
-                                 ComparedByClass* compared) {
+                                 ComparedByClass* compared,
+                                 const std::optional<MemoryOfRank>& memory_of_rank = std::nullopt) {
   const auto trace = ReadTrace(out + "/trace.json");
   ASSERT_TRUE(trace.ok()) << trace.status();
   std::vector<SimulatedJob> jobs;
   for (const DrawnJob& j : trace->jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
-  const std::vector<PeakBytes> peaks = CountPeaks(run, schedule, jobs);
+  const std::vector<PeakBytes> peaks = CountPeaks(run, schedule, jobs, memory_of_rank);
   const auto summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
   ExpectCountedBytes(summary, run, schedule);
   ASSERT_EQ(summary["peak_bytes"].size(), peaks.size());

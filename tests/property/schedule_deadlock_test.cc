@@ -1,5 +1,5 @@
-// The proof that limits cannot deadlock, against the truth: every order in which the jobs of small random
-// schedules can start is walked through.
+// The proof that limits and budgets of bytes cannot deadlock, against the truth: every order in which the
+// jobs of small random schedules can start is walked through.
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
@@ -50,6 +50,7 @@ class Walk {
     before_.assign(jobs_, 0);
     if (claims) OrderByClaims(steps);
     OrderByRows(steps);
+    CountTickets(steps);
     for (int j = 0; j < jobs_; ++j) {
       std::vector<Edge> edges;
       graph.Predecessors(JobOf(j), &edges);
@@ -108,11 +109,50 @@ class Walk {
       }
     }
   }
+  // A rank gives its forwards room in one order: as it lists them, or by step, micro-batch and stage.
+  void CountTickets(int steps) {
+    const auto& memory = graph_.terms().memory;
+    if (!memory.has_value()) return;
+    room_.assign(jobs_, 0);
+    std::vector<int64_t> given(graph_.schedule().ranks, 0);  // bytes for all forwards so far
+    const auto give = [&](Job forward, int step) {
+      forward.step = step;
+      int64_t& bytes = given[graph_.RankOf(forward)];
+      room_[Number(forward)] = bytes += memory->activation_bytes[forward.stage];
+    };
+    for (int step = 0; step < steps; ++step) {
+      for (const std::vector<Job>& row : graph_.schedule().order) {
+        for (const Job& job : row) {
+          if (job.kind == JobKind::kForward) give(job, step);
+        }
+      }
+      if (graph_.replays()) continue;
+      for (int b = 0; b < graph_.schedule().microbatches; ++b) {
+        for (int stage = 0; stage < graph_.schedule().stages; ++stage)
+          give(Job::Compute(step, stage, b, JobKind::kForward), step);
+      }
+    }
+  }
+  // Returns true if the forward, and all that get room on its rank before it, fit the budget beside nothing
+  // but themselves: less those whose backwards have run.
+  bool HasRoom(int j, uint64_t done) const {
+    if (room_.empty()) return true;
+    const Rank rank = graph_.RankOf(JobOf(j));
+    int64_t bytes = room_[j];
+    for (int other = 0; other < jobs_; ++other) {
+      const Job job = JobOf(other);
+      if (job.kind == graph_.final_backward() && graph_.RankOf(job) == rank && (done >> other & 1))
+        bytes -= graph_.terms().memory->activation_bytes[job.stage];
+    }
+    return bytes <= graph_.terms().memory->budget[rank];
+  }
   Job JobOf(int number) const { return graph_.JobAt(number / n_, number % n_); }
   int Number(const Job& job) const { return job.step * n_ + graph_.IndexOf(job); }
   bool Admitted(int j, uint64_t done) const {
     const Job job = JobOf(j);
-    if (job.kind != JobKind::kForward || !graph_.schedule().limit) return true;
+    if (job.kind != JobKind::kForward) return true;
+    if (!HasRoom(j, done)) return false;
+    if (!graph_.schedule().limit) return true;
     const auto limit = graph_.schedule().limit(graph_.RankOf(job), job.stage);
     if (!limit.has_value()) return true;
     int alive = 0;
@@ -131,9 +171,32 @@ class Walk {
   const Graph& graph_;
   const int n_, jobs_;
   std::vector<uint64_t> before_;
+  std::vector<int64_t>
+      room_;  // of a forward: bytes of all that get room on its rank up to it; empty: no budget
 };
 
-// Limits with random staleness or order edges on a pipeline, or on stages that share ranks.
+// Draws bytes of each stage, and budgets: mostly some that hold back, and seldom one in which a micro-batch
+// does not fit.
+template <typename Pick>
+ActivationMemory DrawMemory(const Schedule& s, const Pick& pick) {
+  ActivationMemory memory;
+  for (int stage = 0; stage < s.stages; ++stage) memory.activation_bytes.push_back(pick(1, 3));
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    int64_t least = 1;  // of a micro-batch
+    for (int b = 0; b < s.microbatches; ++b) {
+      int64_t bytes = 0;
+      for (int stage = 0; stage < s.stages; ++stage) {
+        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank)
+          bytes += memory.activation_bytes[stage];
+      }
+      least = std::max(least, bytes);
+    }
+    memory.budget.push_back(std::max<int64_t>(1, least + pick(0, 5) - (pick(0, 15) == 0 ? 1 : 0)));
+  }
+  return memory;
+}
+
+// Limits with random staleness, order edges or budgets on a pipeline, or on stages that share ranks.
 RunSchedule Draw(uint64_t seed, std::string* text) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
@@ -163,15 +226,16 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
   }
   RunTerms terms;
   terms.takes_norm = seed % 4 == 0;
+  if (pick(0, 1) == 0) terms.memory = DrawMemory(s, pick);
   *text = absl::StrCat("seed ", seed, ": S=", stages, " B=", microbatches, " W=", ranks);
   return {std::move(s), std::move(terms)};
 }
 
 // An accepted schedule ends in every order of starts that the dispatch allows; a refused one stops in at
 // least one.
-TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
+TEST(DeadlockProof, RandomLimitsBudgetsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
   const Seeds seeds(1500);
-  int proved = 0, saved = 0, refused = 0;
+  int proved = 0, saved = 0, refused = 0, budgets = 0, refused_budgets = 0;
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     std::string text;
     const RunSchedule schedule = Draw(seed, &text);
@@ -190,15 +254,20 @@ TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOr
       ASSERT_EQ(truth, Truth::kFree) << text << ", " << steps << " steps";
       if (steps < 3) continue;
       ++proved;
+      budgets += schedule.terms.memory.has_value();
       saved += unclaimed == Truth::kDeadlocks;
     }
     ASSERT_TRUE(sound.ok() || stops) << text << ": " << sound;
     refused += !sound.ok();
+    refused_budgets += !sound.ok() && schedule.terms.memory.has_value();
   }
   if (seeds.single) return;
-  std::cout << proved << " proved free, " << saved << " of them by the order of claims alone, " << refused
-            << " refused\n";
+  std::cout << proved << " proved free, " << saved << " of them by the order of claims alone, " << budgets
+            << " within a budget of bytes; " << refused << " refused, " << refused_budgets
+            << " of them with a budget\n";
   EXPECT_GT(proved, 300);
+  EXPECT_GT(budgets, 150);
+  EXPECT_GT(refused_budgets, 20);
   EXPECT_GT(saved, 50);
   EXPECT_GT(refused, 20);
 }
@@ -222,6 +291,7 @@ TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
     std::vector<int> limits;
     for (int i = 0; i < stages; ++i) limits.push_back(pick(1, 2));
     s.limit = [limits](Rank, int stage) -> std::optional<int> { return limits[stage]; };
+    if (pick(0, 1) == 0) terms.memory = DrawMemory(s, pick);
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const RunSchedule schedule(std::move(s), std::move(terms));
     const Graph graph(schedule);
@@ -242,7 +312,7 @@ TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
 }
 
 // A random placement of each job, and rows that run it: an order in which the jobs can start, with some
-// neighbours exchanged, under random limits and staleness.
+// neighbours exchanged, under random limits, budgets and staleness.
 RunSchedule DrawRows(uint64_t seed, std::string* text) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
@@ -291,12 +361,14 @@ RunSchedule DrawRows(uint64_t seed, std::string* text) {
   }
   if (pick(0, 2) == 0) s.staleness = [](int stage, int) { return stage == 0 ? 1 : 0; };
   *text = absl::StrCat("seed ", seed, ": S=", stages, " B=", microbatches, " W=", ranks);
-  return WithoutTerms(std::move(s));
+  RunSchedule schedule = WithoutTerms(std::move(s));
+  if (pick(0, 2) == 0) schedule.terms.memory = DrawMemory(schedule.scheme, pick);
+  return schedule;
 }
 
 TEST(DeadlockProof, RandomRowsOfRandomPlacements_TheVerdictIsThatOfTheRun) {
   const Seeds seeds(1500);
-  int free = 0, refused = 0;
+  int free = 0, refused = 0, free_budgets = 0;
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     std::string text;
     const RunSchedule schedule = DrawRows(seed, &text);
@@ -312,10 +384,13 @@ TEST(DeadlockProof, RandomRowsOfRandomPlacements_TheVerdictIsThatOfTheRun) {
     if (!known) continue;
     ASSERT_EQ(sound.ok(), !stops) << text << ": " << sound;
     free += !stops;
+    free_budgets += !stops && schedule.terms.memory.has_value();
     refused += stops;
   }
   if (seeds.single) return;
-  std::cout << free << " run to their end, " << refused << " refused\n";
+  std::cout << free << " run to their end, " << free_budgets << " of them within a budget of bytes; "
+            << refused << " refused\n";
+  EXPECT_GT(free_budgets, 50);
   EXPECT_GT(free, 300);
   EXPECT_GT(refused, 300);
 }

@@ -33,12 +33,16 @@ Schedule MakeBackwardsRemote(Schedule s) {
   return s;
 }
 
-// Gives each rank room for the activations of one micro-batch, and some ranks more. Counted activations are
-// larger than real ones.
+// Gives each rank room for the activations of one micro-batch, and for copies that come for it from other
+// ranks, and some ranks more. Counted activations are larger than real ones.
 void AddBudget(Random& random, RunSchedule* schedule) {
   const Schedule* s = &schedule->scheme;
   ActivationMemory memory;
-  for (int stage = 0; stage < s->stages; ++stage) memory.activation_bytes.push_back(100 + random.Below(100));
+  for (int stage = 0; stage < s->stages; ++stage) {
+    const int64_t bytes = 100 + random.Below(100);
+    memory.activation_bytes.push_back(bytes);
+    memory.received_bytes.push_back(bytes % 2 == 0 ? bytes / 4 : 0);
+  }
   memory.budget.assign(s->ranks, 0);
   std::vector<int64_t> sums(s->ranks);
   for (int step = 0; step < s->period; ++step) {
@@ -46,7 +50,7 @@ void AddBudget(Random& random, RunSchedule* schedule) {
       sums.assign(s->ranks, 0);
       for (int stage = 0; stage < s->stages; ++stage) {
         const Rank rank = s->compute(Job::Compute(step, stage, b, JobKind::kForward));
-        sums[rank] += memory.activation_bytes[stage];
+        sums[rank] += memory.BytesOf(stage);
         memory.budget[rank] = std::max(memory.budget[rank], sums[rank]);
       }
     }
@@ -288,6 +292,7 @@ void World::BeginAttempt(const Assign& assign) {
   running_.clear();
   began_.clear();
   activation_bytes_.clear();
+  received_.clear();
   fetching_.clear();
   moving_.clear();
   holder_.clear();

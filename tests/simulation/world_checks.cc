@@ -129,9 +129,33 @@ void World::CountActivationBytes(const StartEffect& start, bool ended) {
   if (!terms.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
   const int64_t bytes = MeasuredActivationBytes(terms, start.job.stage);
   if (!ended && start.job.kind == JobKind::kForward) activation_bytes_[start.rank] += bytes;
-  if (ended && start.job.kind == plan_->graph.final_backward()) activation_bytes_[start.rank] -= bytes;
+  if (ended && start.job.kind == plan_->graph.final_backward()) {
+    activation_bytes_[start.rank] -= bytes;
+    Job forward = start.job;
+    forward.kind = JobKind::kForward;
+    if (received_[start.rank].erase(forward) > 0)
+      activation_bytes_[start.rank] -= terms.memory->received_bytes[forward.stage];
+  }
   if (activation_bytes_[start.rank] > terms.memory->budget[start.rank]) {
     Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
+  }
+}
+
+// Checks that an input is wanted only when there is room for its copy.
+void World::CountReceivedBytes(const TensorKey& wanted) {
+  const Graph& graph = plan_->graph;
+  const auto& memory = graph.terms().memory;
+  if (!memory.has_value() || wanted.kind != TensorKind::kActivation ||
+      wanted.use != static_cast<uint8_t>(JobKind::kForward)) {
+    return;
+  }
+  const int stage = graph.consumers(wanted.stage)[wanted.part];
+  const Job forward = Job::Compute(wanted.step, stage, wanted.microbatch, JobKind::kForward);
+  if (!received_[wanted.consumer].insert(forward).second) return;
+  activation_bytes_[wanted.consumer] += memory->received_bytes[stage];
+  if (activation_bytes_[wanted.consumer] > memory->budget[wanted.consumer]) {
+    Problem(
+        absl::StrCat("rank ", wanted.consumer, " exceeds its budget with the copy for ", Describe(forward)));
   }
 }
 

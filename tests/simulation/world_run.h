@@ -225,6 +225,7 @@ class World {
   void Look(Process& p);
   void SendReports(Process& p);
   void CountActivationBytes(const StartEffect& start, bool ended);
+  void CountReceivedBytes(const TensorKey& wanted);
   void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
@@ -274,9 +275,10 @@ class World {
            ordered_epoch_ = 0;       // of the attempt that this order, and the accepted one, ended
   std::vector<int32_t> ordered_to_;  // processes of the ranks by the last order that was accepted
   std::map<Rank, std::vector<Job>> running_;
-  std::map<Job, int64_t> began_;  // starts of these
-  std::map<Rank, int64_t> activation_bytes_;
-  std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
+  std::map<Job, int64_t> began_;              // starts of these
+  std::map<Rank, int64_t> activation_bytes_;  // with copies from other ranks
+  std::map<Rank, std::set<Job>> received_;    // forwards whose inputs were wanted, until their backward
+  std::map<Rank, std::set<Job>> fetching_;    // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.
   std::map<Value, State> moving_;
   std::map<Value, std::map<int, Value>> sent_copies_;  // likewise

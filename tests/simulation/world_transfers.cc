@@ -43,6 +43,7 @@ void World::SendBetween(uint64_t to, std::function<void(Process&)> handle) {
 
 void World::Want(Process& p, const WantEffect& e) {
   CountFetch(e.key);
+  CountReceivedBytes(e.key);
   std::vector<TransportEvent> events;
   if (!p.table.Want(e.process, e.key, now_, &events))
     return Problem(absl::StrCat("refused: ", Describe(e.key)));

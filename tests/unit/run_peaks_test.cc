@@ -72,6 +72,49 @@ TEST(CountPeaks, BackwardsOutOfOrder_WaitBesideTheSum) {
   EXPECT_EQ(peaks[0].least.gradients, peaks[0].most.gradients);
 }
 
+// The published pattern of four layers in windows of two. On rank 0 the backward of a window's second
+// micro-batch comes after that of the next window's first.
+TEST(CountRun, GradientsBeforeTheirTurnInAFixedOrder_AreCounted) {
+  Json text = With("/schedule", {{"periodic",
+                                  {{"placement", "0+1+2+3"},
+                                   {"window", "12"},
+                                   {"forward", "0+3+5+7+6+11+13+15"},
+                                   {"backward", "15+13+11+9+33+21+19+17"}}}});
+  const RunSpec run = *ParseRunSpec(text);
+  const RunMemory counted = CountRun(run, *ScheduleOf(run));
+  EXPECT_EQ(counted.ranks[0].gradients, 2 * CountStage(run, 0).parameters) << "one waits beside the sum";
+  EXPECT_EQ(counted.ranks[1].gradients, CountStage(run, 1).parameters);
+  const std::vector<PeakBytes> peaks = SimulatedPeaks(run);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(peaks[rank].most.gradients, counted.ranks[rank].gradients);
+}
+
+// Rank s of four keeps a copy of the input of each of its 4 - s micro-batches.
+TEST(CountPeaks, RanksWithoutSharedMemory_KeepCopiesOfTheirInputs) {
+  Json text = With("/schedule", {{"1f1b", nullptr}});
+  text["apart"] = true;
+  const RunSpec run = *ParseRunSpec(text);
+  const RunSchedule schedule = *ScheduleOf(run);
+  SimulationOptions options;
+  options.record_jobs = true;
+  options.duration[static_cast<int>(JobKind::kBackward)] = {2};
+  const std::vector<SimulatedJob> jobs = Simulate(Graph(schedule), options)->jobs;
+  const std::vector<PeakBytes> apart = CountPeaks(run, schedule, jobs, MemoryOfRank{0, 1, 2, 3});
+  const std::vector<PeakBytes> unknown = CountPeaks(run, schedule, jobs);
+  const RunMemory counted = CountRun(run, schedule);
+  EXPECT_EQ(apart[0].least.received, CountStage(run, 0).output) << "the gradient of its output alone";
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(rank);
+    const int64_t input = rank == 0 ? 0 : CountStage(run, rank - 1).output;
+    const int64_t output = rank == 3 ? 0 : CountStage(run, rank).output;
+    EXPECT_GE(apart[rank].least.received, (4 - rank) * input);
+    EXPECT_GE(apart[rank].most.received, apart[rank].least.received);
+    EXPECT_EQ(unknown[rank].least.received, 0);
+    EXPECT_EQ(unknown[rank].most.received, apart[rank].most.received);
+    EXPECT_EQ(counted.received_bytes[rank], input + output);
+    EXPECT_EQ(counted.ranks[rank].received, 0) << "weights and gradients stay on their rank";
+  }
+}
+
 // Each rank holds a slice of every stage; the slices of a stage are the whole.
 TEST(CountPeaks, WeightsByWidth_AreCountedSliceBySlice) {
   Json text = With("/schedule", {{"fsdp", {{"shard", "width"}}}});

@@ -32,7 +32,13 @@ class Process {
 
   // Claims jobs of the rank, or ends one; returns the keys that are wanted by it.
   std::vector<TensorKey> Claim(const Job& job) {
-    return Keys([&](WorkerEffects* out) { wants_.Claim(1, 0, job, out); });
+    return Keys([&](WorkerEffects* out) { wants_.Claim(1, 0, job, /*room=*/true, out); });
+  }
+  std::vector<TensorKey> ClaimWithoutRoom(const Job& job) {
+    return Keys([&](WorkerEffects* out) { wants_.Claim(1, 0, job, /*room=*/false, out); });
+  }
+  std::vector<TensorKey> ClaimRest(const Job& job) {
+    return Keys([&](WorkerEffects* out) { wants_.ClaimRest(1, job, out); });
   }
   std::vector<TensorKey> End(const Job& job) {
     return Keys([&](WorkerEffects* out) { wants_.Ended(2, 0, job, out); });
@@ -89,6 +95,20 @@ TEST(TensorWants, ShardedWeights_AreWantedForTwoJobsAtATime) {
   EXPECT_EQ(weights(process.Claim(jobs[2])), std::vector<int>());
   EXPECT_EQ(weights(process.End(jobs[0])), std::vector<int>{3}) << "its turn has come";
   EXPECT_EQ(weights(process.End(jobs[1])), std::vector<int>());
+}
+
+// The weights keep their turn; what the budget counts waits for its room.
+TEST(TensorWants, InputsWithoutRoom_AreWantedWhenThereIs) {
+  Process process(*MakeSchedule("custom", {{"workers", "2"}, {"compute", "1 - s"}, {"weights", "1"}},
+                                /*stages=*/2, /*microbatches=*/1));
+  const Job forward = Job::Compute(0, 1, 0, JobKind::kForward);
+  const std::vector<TensorKey> weights = process.ClaimWithoutRoom(forward);
+  ASSERT_EQ(weights.size(), 1u);
+  EXPECT_EQ(weights[0].kind, TensorKind::kWeights);
+  const std::vector<TensorKey> inputs = process.ClaimRest(forward);
+  ASSERT_EQ(inputs.size(), 1u);
+  EXPECT_EQ(inputs[0].kind, TensorKind::kActivation);
+  EXPECT_TRUE(process.wants().Take(inputs[0]).has_value());
 }
 
 // Micro-batches 0 and 2 pass the rank on stage 1, whose weights another rank holds.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -44,7 +45,8 @@ struct LocalRank {
   RankClock clock;
   const size_t max_spans;  // most spans of idleness, and of transfers
   std::deque<TransferSpan> transfers;
-  std::deque<JobId> claimed;  // in claim order; ended and launched ones leave from the front
+  std::deque<JobId> claimed;        // in claim order; ended and launched ones leave from the front
+  std::map<int64_t, Job> unwanted;  // claimed forwards whose inputs wait for their ticket, by ticket
   int64_t jobs_per_step = 0, jobs_remaining = 0;
   int64_t delay_ns = 0;  // since the last completion (Completion)
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank

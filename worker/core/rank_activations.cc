@@ -31,7 +31,8 @@ void RankActivations::Free(const Job& job) {
 }
 
 std::string RankActivations::Measure(const Job& forward, int64_t activation_bytes) {
-  const int64_t counted = ready_.tickets()->activation_bytes(forward.stage);
+  const ActivationMemory& memory = *graph_.terms().memory;
+  const int64_t counted = memory.activation_bytes[forward.stage];
   if (activation_bytes > counted) {
     return absl::StrFormat(
         "%s on rank %d left %d bytes of activations, more than the %d that the memory budget was "
@@ -40,7 +41,8 @@ std::string RankActivations::Measure(const Job& forward, int64_t activation_byte
   }
   measured_[forward.stage] = true;
   // The bytes between the halves of a backward have been counted too, and are not in the measure.
-  if (!graph_.schedule().split_backward) ready_.Measure(forward.stage, activation_bytes);
+  if (!graph_.schedule().split_backward)
+    ready_.Measure(forward.stage, memory.BytesOf(forward.stage) - counted + activation_bytes);
   return "";
 }
 

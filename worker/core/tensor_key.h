@@ -13,7 +13,7 @@
 //   copy     that of the state, -1   the step again         the slice                    a CopyUse
 //   others   the making job's        0                      Edge::part                   its JobKind
 //
-// "Its" is the reading job's. Whoever takes a key apart asks reader, copied_part or begins_attempt.
+// "Its" is the reading job's. Code that takes a key apart asks reader, copied_part or begins_attempt.
 #ifndef WEFT_WORKER_CORE_TENSOR_KEY_H_
 #define WEFT_WORKER_CORE_TENSOR_KEY_H_
 

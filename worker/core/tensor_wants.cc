@@ -30,9 +30,13 @@ bool TensorWants::FetchesInTurn(const Job& job) const {
   return !std::all_of(members.begin(), members.end(), [this](Rank r) { return run_.IsLocal(r); });
 }
 
-void TensorWants::Claim(int64_t now, Rank rank, const Job& job, WorkerEffects* out) {
+void TensorWants::Claim(int64_t now, Rank rank, const Job& job, bool room, WorkerEffects* out) {
   const bool in_turn = FetchesInTurn(job);
-  WantInputs(now, job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
+  if (room) {
+    WantInputs(now, job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
+  } else if (!in_turn) {
+    WantInputs(now, job, Inputs::kWeights, out);
+  }
   if (!in_turn) return;
   Turn& turn = turns_[run_.PlaceOf(rank)];
   turn.waiting.push_back(job);

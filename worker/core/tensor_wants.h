@@ -1,9 +1,12 @@
 // Wants the inputs of claimed jobs that come from other processes, and matches arrivals to the jobs that wait
 // for them.
 //
-// Activations and gradients are wanted when their job is claimed, so that they travel ahead of it. Weights
-// and states are large, and a rank has room for few: they are wanted in turn. Claim order agrees with the
-// graph, so the first job in it that has not ended, over all ranks, is always among those that may fetch.
+// Activations and gradients are wanted when their job is claimed, so that they travel ahead of it; those of a
+// forward whose copies its rank's budget counts, when it has its ticket (schedules/dispatch/admission.h). So
+// copies come only where there is room for them, and what the forward waits for is made whether it is wanted
+// or not. Weights and states are large, and a rank has room for few: they are wanted in turn. Claim order
+// agrees with the graph, so the first job in it that has not ended, over all ranks, is always among those
+// that may fetch.
 //
 // Invariants:
 //   1. A key is wanted once, and matched once.
@@ -36,8 +39,12 @@ class TensorWants {
   // Refers to `run`.
   explicit TensorWants(const LocalRun& run) : run_(run), turns_(run.ranks()) {}
 
-  // Wants the inputs of a claimed job of the rank, of its weights in turn.
-  void Claim(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
+  // Wants the inputs of a claimed job of the rank, of its weights in turn. `room`: the rank has room for what
+  // comes; else Claim wants weights and states alone, and ClaimRest the rest.
+  void Claim(int64_t now, Rank rank, const Job& job, bool room, WorkerEffects* out);
+  void ClaimRest(int64_t now, const Job& job, WorkerEffects* out) {
+    WantInputs(now, job, Inputs::kAllButWeights, out);
+  }
   // Notes that a job of the rank has ended, which may give its turn to the next.
   void Ended(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   // Takes the want of a tensor that has arrived; nothing for one that is not wanted.

@@ -111,9 +111,26 @@ void WorkerRun::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
     copies_.Fetch(out);
   }
   for (const Job& job : grant.jobs) {
-    if (pending_.Claim(rank, job)) wants_.Claim(now, rank.rank, job, out);
+    if (pending_.Claim(rank, job)) WantInputs(now, rank, job, out);
   }
   StartJobs(now, out);
+}
+
+void WorkerRun::WantInputs(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out) {
+  const std::optional<ActivationMemory>& memory = run_.graph().terms().memory;
+  const bool counts_copies = job.kind == JobKind::kForward && memory.has_value() &&
+                             memory->BytesOf(job.stage) > memory->activation_bytes[job.stage];
+  wants_.Claim(now, rank.rank, job, /*room=*/!counts_copies, out);
+  if (!counts_copies) return;
+  rank.unwanted.emplace(admission_.TicketOf(job), job);
+  WantAdmitted(now, rank, out);
+}
+
+void WorkerRun::WantAdmitted(int64_t now, LocalRank& rank, WorkerEffects* out) {
+  for (auto first = rank.unwanted.begin(); first != rank.unwanted.end() && rank.ready.HasTicket(first->first);
+       first = rank.unwanted.erase(first)) {
+    wants_.ClaimRest(now, first->second, out);
+  }
 }
 
 void WorkerRun::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
@@ -277,6 +294,7 @@ bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::option
     OnFailure(now, {run_.assignment().run, failure}, out);
     return false;
   }
+  WantAdmitted(now, rank, out);
   PublishOutputs(job, outputs, out);
   const bool snapshot = snapshots_.IsTakenBehind(job);
   versions_.Ended(rank.rank, job, snapshot + copies_.IsTakenBehind(job), out);

@@ -104,6 +104,9 @@ class WorkerRun {
   void PublishInitialWeights(WorkerEffects* out);
   bool InstallsLate(const Job& update) const;
   void InputArrived(JobId id, int microbatch, WorkerEffects* out);
+  // Wants the inputs of a claimed job, and those of forwards that have their ticket now.
+  void WantInputs(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out);
+  void WantAdmitted(int64_t now, LocalRank& rank, WorkerEffects* out);
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);
   std::optional<JobId> TakeOverlapped(LocalRank& rank, bool* waits) const;

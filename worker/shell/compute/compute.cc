@@ -3,8 +3,8 @@
 namespace weft {
 
 absl::string_view MemoryClassName(MemoryClass c) {
-  constexpr absl::string_view kNames[kMemoryClasses] = {"weights",     "gradients", "optimizer",
-                                                        "activations", "buffers",   "host"};
+  constexpr absl::string_view kNames[kMemoryClasses] = {"weights", "gradients", "optimizer", "activations",
+                                                        "buffers", "received",  "host"};
   return kNames[static_cast<int>(c)];
 }
 

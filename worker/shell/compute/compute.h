@@ -17,9 +17,9 @@
 //   3. Initial weights depend on the seed and on each parameter's layer and name only.
 //
 // Threads: one job at a time, on any thread, or an overlapped pair (rank_passes.h). Nothing else runs beside
-// either, except Weights, DropWeights, live_bytes and peak_bytes, which may be called from any thread at any
-// time. Failure: an exception of LibTorch becomes a Status naming the job; after a failed job, and the one
-// beside it, the rank's state is not to be used further.
+// either, except Weights, DropWeights, MemoryToReceive, live_bytes and peak_bytes, which may be called from
+// any thread at any time. Failure: an exception of LibTorch becomes a Status naming the job; after a failed
+// job, and the one beside it, the rank's state is not to be used further.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 
@@ -50,10 +50,17 @@ namespace weft {
 
 class CommunicationLibrary;
 
-enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kHost };
-inline constexpr int kMemoryClasses = 6;
-// Returns "weights", "gradients", "optimizer", "activations", "buffers", "host". The last is not in the
-// rank's own memory: activations that were moved to the host's.
+enum class MemoryClass : uint8_t {
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kBuffers,
+  kReceived,  // copies of tensors from other processes, until they have been read
+  kHost,      // activations that were moved to the host's memory; not in the rank's own
+};
+inline constexpr int kMemoryClasses = 7;
+// Returns "weights", "gradients", "optimizer", "activations", "buffers", "received", "host".
 absl::string_view MemoryClassName(MemoryClass c);
 using BytesByClass = std::array<int64_t, kMemoryClasses>;
 
@@ -87,6 +94,11 @@ class RankCompute : public RankPasses, public RankUpdates, public RankWeights, p
   // Returns the same values in host memory that peers can map; `ready` says when they are there. Returns the
   // tensor itself where nothing has to move. Any thread.
   virtual absl::StatusOr<Tensor> ToHost(Tensor tensor) { return tensor; }
+
+  // Returns memory of the rank's own for a tensor that arrives from another process as a copy; null where the
+  // transport is to take its own, as on a device that reads other memory than the host's. FailedPrecondition
+  // if the rank has a budget that does not count the copy. Any thread.
+  virtual absl::StatusOr<std::shared_ptr<void>> MemoryToReceive(size_t /*bytes*/) { return nullptr; }
 
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;

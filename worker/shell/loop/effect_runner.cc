@@ -240,6 +240,7 @@ void EffectRunner::DoTask(int index) {
   AssertHeld(mu_);
   Seat& seat = seats_.At(index);
   std::holds_alternative<JobTask>(seat.task) ? DoJob(seat) : DoPartOfRound(seat);
+  if (outbox_.is_full()) outbox_.SendGathered(mu_);  // unlocks: what the job made has left this thread by now
 }
 
 void EffectRunner::DoPartOfRound(Seat& seat) {
@@ -283,7 +284,6 @@ void EffectRunner::DoJob(Seat& seat) {
   }
   Apply(now, &outcome);
   LookAtDevice();
-  if (outbox_.is_full()) outbox_.SendGathered(mu_);
 }
 
 void EffectRunner::ForwardBegun(Rank rank) {

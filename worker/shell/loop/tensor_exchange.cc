@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/status/statusor.h"
-
 namespace weft {
+
+absl::StatusOr<std::shared_ptr<void>> TensorExchange::MemoryFor(const TensorKey& key, size_t bytes) {
+  const Seat* const seat = key.kind == TensorKind::kCopy ? nullptr : seats_.Of(key.consumer);
+  // A rank that ends, on a thread, reads nothing more.
+  if (seat == nullptr || seat->ending || seat->compute == nullptr) return nullptr;
+  return seat->compute->MemoryToReceive(bytes);
+}
 
 TensorArrival TensorExchange::TakeArrived(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor) {
   events_.Arrived(now, peer, key);

@@ -19,6 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/core/worker_effects.h"
 #include "worker/shell/loop/device_work.h"
 #include "worker/shell/loop/job_runner.h"
@@ -31,7 +32,9 @@ namespace weft {
 class TensorExchange {
  public:
   TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work, const LoopEvents& events)
-      : transport_(transport), seats_(seats), device_work_(device_work), events_(events) {}
+      : transport_(transport), seats_(seats), device_work_(device_work), events_(events) {
+    transport.ReceiveInto([this](const TensorKey& key, size_t bytes) { return MemoryFor(key, bytes); });
+  }
 
   // Takes a tensor that has arrived from another process. Returns what the core is to know of it.
   TensorArrival TakeArrived(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor);
@@ -47,6 +50,9 @@ class TensorExchange {
   std::shared_ptr<void> Release();
 
  private:
+  // Returns memory for a tensor that arrives as a copy: that of the rank that reads it; null for one that is
+  // read by none of this process, as a copy of a state, and where the rank has none for it.
+  absl::StatusOr<std::shared_ptr<void>> MemoryFor(const TensorKey& key, size_t bytes);
   void CountReceived(const TensorKey& key, size_t bytes);
   absl::StatusOr<Tensor> TensorOf(const PublishEffect& effect, const JobOutcome* outcome);
   absl::Status OfferTo(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/require.h"
+#include "run/inline_bytes.h"
 #include "worker/shell/torch/stage_packing.h"
 
 namespace weft {
@@ -109,6 +110,22 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
   if (device_->is_host() || tensor.place == MemoryPlace::kHost) return tensor;
   return guard_.Run([] { return "copying a tensor to the host"; },
                     [&] { return device_->ToHost(tensor, HostUse::kTransfer); });
+}
+
+absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
+  if (!device_->is_host()) return nullptr;
+  const RunSpec& spec = run_.spec;
+  if (spec.memory > 0 && !spec.apart && static_cast<int64_t>(bytes) > kInlineBytes) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("a copy of %d bytes (class received) is not in the memory budget of %d bytes, since "
+                        "the run file does "
+                        "not say that the processes share no memory; set apart: true",
+                        bytes, spec.memory));
+  }
+  absl::StatusOr<Tensor> room =
+      device_->NewFlat(static_cast<int64_t>(bytes), MemoryClass::kReceived, DataType::kUInt8);
+  if (!room.ok()) return room.status();
+  return std::move(room->owner);
 }
 
 BytesByClass TorchRank::live_bytes() const { return device_->live_bytes(); }

@@ -52,6 +52,7 @@ class TorchRank final : public RankCompute {
   void BeginJob(const Job& job, bool overlapped) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   absl::StatusOr<Tensor> ToHost(Tensor tensor) override;
+  absl::StatusOr<std::shared_ptr<void>> MemoryToReceive(size_t bytes) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
   int64_t most_bytes() const override;

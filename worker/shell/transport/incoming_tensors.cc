@@ -106,6 +106,7 @@ void IncomingTensors::OnNotice(Nanos now, const TransportMessage& message, Event
 }
 
 Messenger::Handler::Landing IncomingTensors::OnPayload(Nanos now, const TransportMessage& message, bool valid,
+                                                       const Transport::MemoryToReceive& memory,
                                                        Events* events) {
   const std::optional<PeerId> peer = valid ? table_.PeerOf(message.sender) : std::nullopt;
   if (!peer || !table_.IsAwaited(*peer, message.key)) {
@@ -115,7 +116,7 @@ Messenger::Handler::Landing IncomingTensors::OnPayload(Nanos now, const Transpor
       receipts_.Owe({message.sender, message.offer});
     return {};
   }
-  const absl::StatusOr<uint64_t> landing = landings_.Begin(*peer, message.key, message.offer,
+  const absl::StatusOr<uint64_t> landing = landings_.Begin(*peer, message.key, message.offer, memory,
                                                            Tensor{.shape = message.shape,
                                                                   .bytes = message.bytes,
                                                                   .made_ns = MadeAt(now, message),

@@ -60,9 +60,9 @@ class IncomingTensors {
   void OnInPlace(Nanos now, const TransportMessage& message, Events* events);
   void OnNotice(Nanos now, const TransportMessage& message, Events* events);
   // Takes a message with bytes, and returns where they go, or nothing to refuse them. `valid`: it has been
-  // decoded, and comes with as many bytes as it says.
+  // decoded, and comes with as many bytes as it says. `memory` may be null (Transport::ReceiveInto).
   Messenger::Handler::Landing OnPayload(Nanos now, const TransportMessage& message, bool valid,
-                                        Events* events);
+                                        const Transport::MemoryToReceive& memory, Events* events);
   // Takes the end of such bytes. Returns the sender number of their producer, if it is still a peer.
   std::optional<uint64_t> OnLanded(uint64_t token, const absl::Status& status, Events* events);
 

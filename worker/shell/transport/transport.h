@@ -32,8 +32,10 @@
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -86,6 +88,14 @@ class Transport {
   virtual const std::string& address() const = 0;
   virtual absl::string_view name() const = 0;  // "ucx", "loopback"
   virtual MemorySource& memory() = 0;
+
+  // Gives host memory for a tensor that arrives as a copy; null where the transport is to take its own, from
+  // memory(). What it gives may be dropped on any thread, also after the transport is gone, and before the
+  // source that memory() is. An error fails the want.
+  using MemoryToReceive =
+      std::function<absl::StatusOr<std::shared_ptr<void>>(const TensorKey& key, size_t bytes)>;
+  // Sets where copies go; null: into the transport's own memory. Called before anything is wanted.
+  void ReceiveInto(MemoryToReceive memory) { receive_into_ = std::move(memory); }
 
   // Sets the (run, epoch) whose messages count. Wants and offers of another epoch are forgotten, without
   // events.
@@ -143,6 +153,12 @@ class Transport {
   // Waits until offers are released or `deadline`, then closes all connections. After it only destruction is
   // allowed.
   virtual void Close(Nanos deadline) = 0;
+
+ protected:
+  const MemoryToReceive& receive_into() const { return receive_into_; }
+
+ private:
+  MemoryToReceive receive_into_;  // may be null
 };
 
 }  // namespace weft

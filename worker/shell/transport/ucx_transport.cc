@@ -295,7 +295,7 @@ Messenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, si
   TransportMessage message;
   const bool valid = Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes;
   if (valid) links_.Heard(message.sender);
-  return incoming_.OnPayload(now_, message, valid, &events_);
+  return incoming_.OnPayload(now_, message, valid, receive_into(), &events_);
 }
 
 void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {

@@ -34,6 +34,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "run/inline_bytes.h"
 #include "worker/shell/transport/tls_messenger.h"
 #include "worker/shell/transport/transport.h"
 #include "worker/shell/transport/transport_message.h"
@@ -50,7 +51,7 @@ struct UcxOptions {
   std::string net_devices = "lo";
   PortRange ports;       // ports of its TCP
   bool in_place = true;  // false: always copy
-  size_t inline_bytes = 1024;
+  size_t inline_bytes = kInlineBytes;
   size_t receive_pool_idle_limit = size_t{256} << 20;  // unused receive memory that is kept
 
   // The device's memory (DeviceBackend::memory()), in which tensors of peers' devices land; null for none. It
