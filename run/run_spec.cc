@@ -177,14 +177,6 @@ void CheckExported(const RunSpec& spec, absl::Status& status) {
   if (!can.ok()) status = ErrorAt("validate", can.message());
 }
 
-void CheckTied(const RunSpec& spec, absl::Status& status) {
-  const auto* gpt = std::get_if<GptSpec>(&spec.model);
-  if (!status.ok() || gpt == nullptr || !gpt->tied || spec.precision != Precision::kBFloat16) return;
-  status = ErrorAt("precision",
-                   "a tied embedding travels in float32, which bf16 does not do yet; leave out "
-                   "model.gpt.tied or the precision");
-}
-
 void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
                        absl::Status& status) {
   if (!status.ok()) return;
@@ -217,7 +209,7 @@ void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
 
 void CheckActivations(const RunSpec& spec, absl::Status& status) {
   if (!status.ok()) return;
-  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.stages());
+  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.placed_stages());
   if (!fits.ok()) status = ErrorAt("schedule.activations", fits.message());
 }
 
@@ -300,7 +292,7 @@ std::string DescribeLayers(const std::vector<LayerCount>& layers) {
                       absl::StrJoin(parts, ", "), ")");
 }
 
-std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
+StageCut CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
   int stages = 1;
   if (!file.At("stages").is_number_integer()) {
     file.Fail("stages",
@@ -309,20 +301,21 @@ std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& lay
   }
   file.Read("stages", stages, 1, INT_MAX);
   if (!file.ok()) return {};
-  if (static_cast<size_t>(stages) > layers.size()) {
-    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers), "; use at most ",
-                                     layers.size()));
+  if (stages > MostStages(layers)) {
+    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers),
+                                     TiedLayers(layers) > 0 ? " allow beside tied parameters" : "",
+                                     "; use at most ", MostStages(layers)));
     return {};
   }
-  std::vector<int> cut = CutStages(layers, stages);
-  if (cut.empty()) {
+  StageCut cut = CutBesideTied(layers, stages);
+  if (cut.layers_of_stage.empty()) {
     file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " cannot be cut into ", stages,
                                      " stages such that each stage passes on the output of one layer"));
   }
   return cut;
 }
 
-std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
+StageCut ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
   std::vector<int> cut;
   int64_t sum = 0;
   for (size_t s = 0; s < list.size(); ++s) {
@@ -342,11 +335,13 @@ std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers
                                        DescribeLayers(layers), "; its numbers must sum to ", layers.size()));
     return {};
   }
-  if (const absl::Status fits = CheckCut(layers, cut); !fits.ok()) status = ErrorAt("stages", fits.message());
-  return cut;
+  StageCut stages = WithTiedStages(layers, std::move(cut));
+  if (const absl::Status fits = CheckCut(layers, stages.layers_of_stage); !fits.ok())
+    status = ErrorAt("stages", fits.message());
+  return stages;
 }
 
-std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Status& status) {
+StageCut ReadStages(FileSection& file, const ModelSpec& model, absl::Status& status) {
   file.Require("stages", "stages: 4, or the layers of each stage, as stages: [3, 2, 3]");
   if (!status.ok()) return {};
   const std::vector<LayerCount> layers = CountLayers(model);
@@ -490,7 +485,9 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   CheckModelAndData(spec.model, spec.data, "data", status);
   spec.train = ReadTrain(file, spec.model, status);
   CheckBatchNorm(spec, status);
-  spec.layers_of_stage = ReadStages(file, spec.model, status);
+  StageCut cut = ReadStages(file, spec.model, status);
+  spec.layers_of_stage = std::move(cut.layers_of_stage);
+  spec.tied_stages = cut.tied_stages;
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
   CheckActivations(spec, status);
@@ -505,7 +502,6 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.validate = ReadValidate(file, spec, status);
   CheckNeedsNone(spec, status);
   CheckExported(spec, status);
-  CheckTied(spec, status);
   spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
@@ -532,6 +528,16 @@ absl::Status CheckHasWeights(const RunSpec& run) {
       "compared and planned; export it on the CPU to train it");
 }
 
+void SetCut(std::vector<int> as_written, RunSpec* run) {
+  StageCut cut = WithTiedStages(CountLayers(run->model), std::move(as_written));
+  run->layers_of_stage = std::move(cut.layers_of_stage);
+  run->tied_stages = cut.tied_stages;
+}
+
+std::vector<int> CutAsWritten(const RunSpec& run) {
+  return StageCut{run.layers_of_stage, run.tied_stages}.AsWritten();
+}
+
 RunSpec ValidationRun(const RunSpec& run) {
   RunSpec held_out = run;
   held_out.data = run.validate.data;
@@ -551,7 +557,7 @@ Json ToJson(const RunSpec& spec) {
                  {"lr_schedule", ToJson(spec.train.lr_schedule)},
                  {"clip_norm", spec.train.clip_norm},
                  {"non_finite", kNonFiniteNames[static_cast<int>(spec.train.non_finite)]}}},
-               {"stages", spec.layers_of_stage},
+               {"stages", CutAsWritten(spec)},
                {"schedule", ToJson(spec.schedule)},
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};

@@ -165,6 +165,8 @@ struct RunSpec {
   DataSpec data;
   TrainSpec train;
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
+  // Stages at the front that are a tied parameter each, for which the schedule has no rank (stage_cut.h).
+  int tied_stages = 0;
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
   Precision precision = Precision::kFloat32;
@@ -194,10 +196,16 @@ struct RunSpec {
     return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
   }
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
+  // Returns the stages that the schedule lays out on ranks.
+  int placed_stages() const { return stages() - tied_stages; }
   int microbatch_samples() const { return train.batch / train.microbatches; }
 };
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
+
+// Cuts the run's model as users write it, with tied layers in the first stage (stage_cut.h).
+void SetCut(std::vector<int> as_written, RunSpec* run);
+std::vector<int> CutAsWritten(const RunSpec& run);
 
 // Checks that the steps that the run makes are some of those that it has, for a run whose `until` or `resume`
 // was set after it was parsed. Failure as ParseRunSpec.

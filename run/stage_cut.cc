@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -56,6 +57,54 @@ std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
     begin = end;
   }
   return sizes;
+}
+
+int TiedLayers(const std::vector<LayerCount>& layers) {
+  const int count = static_cast<int>(layers.size());
+  int tied = 0;
+  while (tied + 1 < count && !layers[tied].output.by_sample && !layers[tied].output.sizes.empty()) ++tied;
+  return tied;
+}
+
+int MostStages(const std::vector<LayerCount>& layers) {
+  return static_cast<int>(layers.size()) - TiedLayers(layers);
+}
+
+std::vector<int> StageCut::AsWritten() const {
+  std::vector<int> written(layers_of_stage.begin() + tied_stages, layers_of_stage.end());
+  if (!written.empty()) written[0] += tied_stages;
+  return written;
+}
+
+StageCut WithTiedStages(const std::vector<LayerCount>& layers, std::vector<int> as_written) {
+  const int tied = TiedLayers(layers);
+  StageCut cut{std::move(as_written)};
+  std::vector<int>& stages = cut.layers_of_stage;
+  if (tied == 0 || stages.empty() || stages[0] <= tied || CheckCut(layers, stages).ok()) return cut;
+  stages[0] -= tied;
+  stages.insert(stages.begin(), tied, 1);
+  cut.tied_stages = tied;
+  return cut;
+}
+
+std::vector<LayerCount> JoinTiedLayers(const std::vector<LayerCount>& layers) {
+  const int tied = TiedLayers(layers);
+  std::vector<LayerCount> joined(layers.begin() + tied, layers.end());
+  for (LayerCount& layer : joined) {
+    std::vector<int> inputs;
+    for (const int from : layer.inputs) {
+      if (from >= tied) inputs.push_back(from - tied);
+    }
+    layer.inputs = std::move(inputs);
+  }
+  for (int l = 0; l < tied; ++l) joined[0].forward_flops += layers[l].forward_flops;
+  return joined;
+}
+
+StageCut CutBesideTied(const std::vector<LayerCount>& layers, int stages) {
+  std::vector<int> cut = CutStages(JoinTiedLayers(layers), stages);
+  if (!cut.empty()) cut[0] += TiedLayers(layers);
+  return WithTiedStages(layers, std::move(cut));
 }
 
 absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<int>& layers_of_stage) {
