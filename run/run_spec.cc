@@ -66,6 +66,20 @@ TextData::Tokens ReadTokens(FileSection& text) {
 }
 
 // Reads the files of fields. The model decides which fields there must be.
+// Reads one text, or a list of them. `what` says what they are.
+std::vector<std::string> ReadTexts(const Json& value, const std::string& place, absl::string_view what,
+                                   absl::Status& status) {
+  const Json list = value.is_array() ? value : Json::array({value});
+  std::vector<std::string> texts;
+  for (const Json& text : list) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  if (texts.size() == list.size() && !texts.empty()) return texts;
+  status = ErrorAt(place, absl::StrCat("must be ", what, value.is_array() ? "" : ", not ",
+                                       value.is_array() ? "" : TypeName(value)));
+  return {};
+}
+
 ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   ArraysData arrays;
   if (!status.ok()) return arrays;
@@ -76,11 +90,9 @@ ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   }
   for (const auto& item : choice.parameters.items()) {
     const std::string place = absl::StrCat(choice.path, ".", item.key());
-    if (!item.value().is_string()) {
-      status = ErrorAt(place, absl::StrCat("must be the path of a NumPy file, not ", TypeName(item.value())));
-      return arrays;
-    }
-    arrays.paths[item.key()] = item.value().get<std::string>();
+    arrays.paths[item.key()] =
+        ReadTexts(item.value(), place, "the path of a NumPy file, or a list of them", status);
+    if (!status.ok()) return arrays;
   }
   return arrays;
 }
@@ -111,10 +123,15 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
     data.source = ReadArrays(choice, status);
   } else {
     TextData text;
-    FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
+    FileSection section(choice.parameters, choice.path, {"path", "tokens", "inputs", "targets"}, status);
     section.Require("path", "path: input.txt");
     section.Read("path", text.path);
     text.tokens = ReadTokens(section);
+    for (auto [key, fields] : {std::pair("inputs", &text.inputs), std::pair("targets", &text.targets)}) {
+      if (!section.ok() || !section.Has(key)) continue;
+      *fields = ReadTexts(section.At(key), absl::StrCat(choice.path, ".", key),
+                          "the name of a field of the exported model, or a list of them", status);
+    }
     data.source = text;
   }
   if (!status.ok() || !value.is_object()) return data;
@@ -132,6 +149,34 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
   return data;
 }
 
+// Checks that each field of the model gets tokens, and is a row of whole numbers as long as the others.
+absl::Status CheckTokenFields(const ExportedModel& model, const TextData& text) {
+  std::vector<std::string> names, given = text.inputs;
+  given.insert(given.end(), text.targets.begin(), text.targets.end());
+  for (const ExportedField& field : model.fields) {
+    names.push_back(field.name);
+    const auto times = std::count(given.begin(), given.end(), field.name);
+    if (times != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("the model's field ", field.name,
+                                                     times == 0 ? " gets no tokens" : " is named twice",
+                                                     "; name each field once: inputs: [..] for those that "
+                                                     "get the tokens, targets: [..] for those that get "
+                                                     "the token behind each"));
+    }
+    if (field.type == ElementType::kI64 && field.sizes.size() == 1 && field.sizes == model.fields[0].sizes)
+      continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's field ", field.name,
+                     " is no row of whole numbers as long as the others, so a file of tokens "
+                     "cannot fill it; write the fields as arrays"));
+  }
+  for (const std::string& name : given) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      return absl::InvalidArgumentError(UnknownName("field", name, names));
+  }
+  return absl::OkStatus();
+}
+
 // Checks that an exported model comes with a file for each of its fields. Either may be null for another
 // kind.
 void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const std::string& path,
@@ -144,7 +189,8 @@ void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const s
   for (const ExportedField& field : exported->model->fields) names.push_back(field.name);
   const std::string wanted = absl::StrCat("write data: {arrays: {", absl::StrJoin(names, ": .., "), ": ..}}");
   if (arrays == nullptr) {
-    status = ErrorAt(path, absl::StrCat("an exported model learns from arrays; ", wanted));
+    status = ErrorAt(
+        path, absl::StrCat("an exported model learns from arrays, or from the tokens of a text; ", wanted));
     return;
   }
   for (const std::string& name : names) {
@@ -182,8 +228,20 @@ void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::
   if (!status.ok()) return;
   const auto* exported = std::get_if<ExportedSpec>(&model);
   const auto* arrays = std::get_if<ArraysData>(&data.source);
+  const auto* tokens = std::get_if<TextData>(&data.source);
+  if (exported != nullptr && tokens != nullptr) {
+    const absl::Status fits = CheckTokenFields(*exported->model, *tokens);
+    if (!fits.ok()) status = ErrorAt(absl::StrCat(path, ".text"), fits.message());
+    return;
+  }
+  if (tokens != nullptr && !(tokens->inputs.empty() && tokens->targets.empty())) {
+    status = ErrorAt(absl::StrCat(path, ".text"),
+                     "names fields, which only an exported model has; leave inputs and "
+                     "targets out");
+    return;
+  }
   if (exported != nullptr || arrays != nullptr) return CheckFields(exported, arrays, path, status);
-  const bool text = std::holds_alternative<TextData>(data.source);
+  const bool text = tokens != nullptr;
   if (text == LearnsFromText(model)) return;
   status = ErrorAt(
       path,
@@ -429,10 +487,14 @@ Json SourceToJson(const DataSpec& data) {
   Json json = Json::object();
   if (const auto* text = std::get_if<TextData>(&data.source)) {
     json["text"] = {{"path", text->path}, {"tokens", kTokensNames[static_cast<size_t>(text->tokens)]}};
+    if (!text->inputs.empty()) json["text"]["inputs"] = text->inputs;
+    if (!text->targets.empty()) json["text"]["targets"] = text->targets;
   } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
     json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
   } else if (const auto* arrays = std::get_if<ArraysData>(&data.source)) {
-    json["arrays"] = arrays->paths;
+    // A list only where there are several, so that other releases read what they know.
+    for (const auto& [field, paths] : arrays->paths)
+      json["arrays"][field] = paths.size() == 1 ? Json(paths[0]) : Json(paths);
   } else {
     const auto& idx = std::get<IdxData>(data.source);
     json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};

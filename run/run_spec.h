@@ -35,6 +35,9 @@ struct TextData {
   enum class Tokens : uint8_t { kBytes, kUInt16, kUInt32, kLlmC, kMegatron };
   std::string path;
   Tokens tokens = Tokens::kBytes;
+  // Fields of an exported model: those that get the tokens of a sample, and those that get the token behind
+  // each of them. Empty for a gpt.
+  std::vector<std::string> inputs = {}, targets = {};
 };
 struct IdxData {
   std::string images, labels;
@@ -44,9 +47,10 @@ struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
   bool resize = false;
 };
-// Fields of an exported model's samples, each a NumPy file (.npy) whose first dimension counts the samples.
+// Fields of an exported model's samples, each of NumPy files (.npy) whose first dimension counts the samples.
 struct ArraysData {
-  std::map<std::string, std::string> paths;  // by the field's name
+  std::map<std::string, std::vector<std::string>>
+      paths;  // by the field's name; samples go on in the next file
 };
 // The changes to an image each time that it is trained on (augment.h has the exact rule).
 struct Augmentation {
