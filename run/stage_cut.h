@@ -15,8 +15,10 @@
 namespace weft {
 
 // Cuts the layers into `stages` consecutive parts, so that each passes on the output of its last layer only
-// and the largest part's FLOPs are least (exact, by dynamic programming; ties cut early). Requires 1 <=
-// stages <= layers.size(). Returns the number of layers of each stage, or nothing if there is no such cut.
+// and the largest part's FLOPs are least; of such cuts, the one whose parts' squares have the least sum, so
+// that no layer with little work is alone where that helps nobody (exact, by dynamic programming; ties cut
+// early). Requires 1 <= stages <= layers.size(). Returns the number of layers of each stage, or nothing if
+// there is no such cut.
 std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages);
 
 // Returns the number of layers at the front that hand out a tied parameter each: the output has no samples.

@@ -322,6 +322,20 @@ TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {
   }
 }
 
+// The last layer is as large as any part may be, so the first part may be anything: it is no layer alone that
+// does nothing.
+TEST(CutStages, LayerWithoutWork_IsNotAloneBehindALargerPart) {
+  EXPECT_EQ(CutStages(WithFlops({0, 10, 10, 100}), 3), (std::vector<int>{2, 1, 1}));
+  EXPECT_EQ(CutStages(WithFlops({100, 10, 0, 10}), 3), (std::vector<int>{1, 1, 2}));
+  GptSpec model;
+  model.layers = 12;
+  model.width = 768;
+  model.heads = 12;
+  model.context = 1024;
+  model.vocabulary = 50257;
+  for (const int stages : {3, 4, 6, 8}) EXPECT_GT(CutStages(CountLayers(model), stages)[0], 1) << stages;
+}
+
 TEST(CutStages, EquallyGoodCuts_TakesTheEarliest) {
   EXPECT_EQ(CutStages(WithFlops({1, 1, 1}), 2), (std::vector<int>{1, 2}));
   EXPECT_EQ(CutStages(WithFlops({2, 2, 2, 2}), 2), (std::vector<int>{2, 2}));
