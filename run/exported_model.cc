@@ -1,5 +1,7 @@
 #include "run/exported_model.h"
 
+#include <algorithm>
+
 namespace weft {
 namespace {
 
@@ -43,5 +45,40 @@ std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model) {
 }
 
 absl::string_view GraphsFile(bool narrow) { return narrow ? "model.bf16.json" : "model.json"; }
+
+namespace {
+
+// Returns the sizes of a value that a layer has as it is: of a layer's output, a parameter or a constant.
+std::vector<int64_t> SizesOf(const ExportedModel& model, const ExportedLayer& layer, int value) {
+  const auto layers = static_cast<int>(layer.layers.size());
+  const int parameter = value - layers - static_cast<int>(layer.fields.size());
+  if (value < layers) return model.layers[layer.layers[value]].output_sizes;
+  if (parameter >= 0 && parameter < static_cast<int>(layer.parameters.size()))
+    return layer.parameters[parameter].sizes;
+  const int constant = value - layer.first_statistic() - static_cast<int>(layer.statistics.size());
+  if (constant >= 0 && constant < static_cast<int>(layer.constants.size()))
+    return layer.constants[constant].sizes;
+  return {};
+}
+
+}  // namespace
+
+std::optional<int64_t> EmbeddingRows(const ExportedModel& model) {
+  std::optional<int64_t> rows;
+  for (const ExportedLayer& layer : model.layers) {
+    const auto first_field = static_cast<int>(layer.layers.size());
+    const int end_field = first_field + static_cast<int>(layer.fields.size());
+    for (const GraphOperation& operation : layer.operations) {
+      if (operation.name != "aten::embedding" || operation.arguments.size() < 2) continue;
+      const auto* table = std::get_if<GraphValue>(&operation.arguments[0]);
+      const auto* field = std::get_if<GraphValue>(&operation.arguments[1]);
+      if (table == nullptr || field == nullptr || field->number < first_field || field->number >= end_field)
+        continue;
+      const std::vector<int64_t> sizes = SizesOf(model, layer, table->number);
+      if (!sizes.empty()) rows = std::min(rows.value_or(sizes[0]), sizes[0]);
+    }
+  }
+  return rows;
+}
 
 }  // namespace weft

@@ -23,9 +23,9 @@ ParameterInit Uniform(int64_t fan_in) {
 }
 
 void AddOperations(const TiedTokensSpec& k, LayerOperations* layer) {
-  layer->Parameter("weight", {k.vocabulary, k.width}, Normal(kDeviation), /*wide=*/true);
+  layer->Parameter("weight", {k.vocabulary, k.width}, Normal(kDeviation));
   layer->Flops(static_cast<double>(k.vocabulary) * static_cast<double>(k.width));  // a copy
-  layer->KeepBytes(0, LayerOperations::kFloat * k.vocabulary * k.width);
+  layer->KeepBytes(0, layer->element() * k.vocabulary * k.width);
   layer->Output({k.vocabulary, k.width}, /*by_sample=*/false);
 }
 
@@ -36,7 +36,8 @@ void AddOperations(const TokenEmbeddingSpec& k, LayerOperations* layer) {
   layer->Flops(static_cast<double>(k.context) * static_cast<double>(k.width));  // additions
   layer->KeepIntegers(k.context);                                               // the tokens
   layer->Keep(hidden);
-  if (layer->narrow()) layer->Work(LayerOperations::kFloat * hidden);  // the token embedding is float32
+  // A token embedding that is not tied is float32.
+  if (layer->narrow() && !k.tied) layer->Work(LayerOperations::kFloat * hidden);
   layer->Output({k.context, k.width});
 }
 

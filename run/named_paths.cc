@@ -20,7 +20,9 @@ class SourcePaths {
     Add("idx.labels", idx.labels);
   }
   void operator()(const ArraysData& arrays) {
-    for (const auto& [field, path] : arrays.paths) Add(absl::StrCat("arrays.", field), path);
+    for (const auto& [field, paths] : arrays.paths) {
+      for (const std::string& path : paths) Add(absl::StrCat("arrays.", field), path);
+    }
   }
 
  private:

@@ -177,7 +177,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
       std::max(memory.parameters, kTensorAlignment);  // a stage without any has an empty buffer
   const int64_t all = KeptTensorBytes(layers, links.first_layer, links.end_layer, run.microbatch_samples());
   if (element < kFloat) memory.narrowed = AlignedBytes(element * trained);
-  const ActivationPolicy activations = ActivationsOf(run.schedule, stage);
+  const ActivationPolicy activations = ActivationsOf(run, stage);
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.output = AlignedBytes(output);
   memory.activation_bytes = retained ? all : memory.output;

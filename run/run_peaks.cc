@@ -163,7 +163,7 @@ Instant PeakCount::OutputFreed(const Job& forward) const {
   for (const int consumer : graph_.consumers(forward.stage)) {
     const Job at = Job::Compute(forward.step, consumer, forward.microbatch, JobKind::kForward);
     const bool moves =
-        ActivationsOf(run_.schedule, consumer) == ActivationPolicy::kOffload && !graph_.HasRemoteBackward(at);
+        ActivationsOf(run_, consumer) == ActivationPolicy::kOffload && !graph_.HasRemoteBackward(at);
     const Job ends = moves ? at : Job::Compute(at.step, consumer, at.microbatch, graph_.final_backward());
     const Ran first = moves ? At(at) : AtPass(at, graph_.input_backward());
     const Ran last = At(ends);
@@ -184,8 +184,8 @@ void PeakCount::AddForward(const Job& forward) {
   Range& alive = ranks_[graph_.RankOf(forward)].activations;
   const Ran first = AtPass(forward, graph_.input_backward()), last = AtPass(forward, graph_.final_backward());
   Instant output = OutputFreed(forward);
-  const bool retains = ActivationsOf(run_.schedule, forward.stage) == ActivationPolicy::kRetain &&
-                       !graph_.HasRemoteBackward(forward);
+  const bool retains =
+      ActivationsOf(run_, forward.stage) == ActivationPolicy::kRetain && !graph_.HasRemoteBackward(forward);
   if (retains) {
     // The first half of a split backward may free what the second does not read.
     const Instant own{first.start, last.known() ? last.end : kNever};

@@ -1,5 +1,6 @@
 #include "run/run_schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,13 +11,14 @@
 #include "run/stage_cut.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
+#include "schedules/families/leading_stages.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
 
-ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage) {
-  const std::vector<std::string> names = SplitActivations(schedule);
-  const std::string& name = names.size() == 1 ? names[0] : names.at(stage);
+ActivationPolicy ActivationsOf(const RunSpec& run, int stage) {
+  const std::vector<std::string> names = SplitActivations(run.schedule);
+  const std::string& name = names.size() == 1 ? names[0] : names.at(std::max(0, stage - run.tied_stages));
   if (name == "recompute") return ActivationPolicy::kRecompute;
   return name == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
 }
@@ -59,14 +61,16 @@ absl::StatusOr<RunSchedule> MakeSchedule(const ScheduleSpec& spec, int stages, i
 }
 
 absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run) {
-  absl::StatusOr<Schedule> scheme = RuledSchedule(run.schedule, run.stages(), run.train.microbatches);
+  absl::StatusOr<Schedule> scheme = RuledSchedule(run.schedule, run.placed_stages(), run.train.microbatches);
   if (!scheme.ok()) return scheme.status();
+  if (const absl::Status added = AddLeadingStages(run.tied_stages, &*scheme); !added.ok())
+    return ErrorAt("schedule", absl::StrCat(run.schedule.name, ": ", added.message()));
   // Whether its devices sum together is known when the run has its processes.
   RunTerms terms;
   terms.inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
-  if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
+  if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.placed_stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
-  for (int s = 0; s < run.stages(); ++s) terms.activations.push_back(ActivationsOf(run.schedule, s));
+  for (int s = 0; s < run.stages(); ++s) terms.activations.push_back(ActivationsOf(run, s));
   terms.takes_norm = run.train.takes_norm();
   if (IsMigrating(*scheme->sync) && run.train.non_finite == NonFinite::kSkip) {
     return ErrorAt(

@@ -39,7 +39,8 @@ struct ScheduledRun {
   std::shared_ptr<const RunSchedule> schedule;  // null where the specification names none
 };
 
-ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);
+// Returns the policy of a stage of the run; a stage of a tied parameter has that of the first one behind it.
+ActivationPolicy ActivationsOf(const RunSpec& run, int stage);
 ReductionMode ReductionOf(const ScheduleSpec& schedule);
 
 }  // namespace weft

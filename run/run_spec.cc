@@ -66,6 +66,20 @@ TextData::Tokens ReadTokens(FileSection& text) {
 }
 
 // Reads the files of fields. The model decides which fields there must be.
+// Reads one text, or a list of them. `what` says what they are.
+std::vector<std::string> ReadTexts(const Json& value, const std::string& place, absl::string_view what,
+                                   absl::Status& status) {
+  const Json list = value.is_array() ? value : Json::array({value});
+  std::vector<std::string> texts;
+  for (const Json& text : list) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  if (texts.size() == list.size() && !texts.empty()) return texts;
+  status = ErrorAt(place, absl::StrCat("must be ", what, value.is_array() ? "" : ", not ",
+                                       value.is_array() ? "" : TypeName(value)));
+  return {};
+}
+
 ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   ArraysData arrays;
   if (!status.ok()) return arrays;
@@ -76,11 +90,9 @@ ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   }
   for (const auto& item : choice.parameters.items()) {
     const std::string place = absl::StrCat(choice.path, ".", item.key());
-    if (!item.value().is_string()) {
-      status = ErrorAt(place, absl::StrCat("must be the path of a NumPy file, not ", TypeName(item.value())));
-      return arrays;
-    }
-    arrays.paths[item.key()] = item.value().get<std::string>();
+    arrays.paths[item.key()] =
+        ReadTexts(item.value(), place, "the path of a NumPy file, or a list of them", status);
+    if (!status.ok()) return arrays;
   }
   return arrays;
 }
@@ -111,10 +123,15 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
     data.source = ReadArrays(choice, status);
   } else {
     TextData text;
-    FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
+    FileSection section(choice.parameters, choice.path, {"path", "tokens", "inputs", "targets"}, status);
     section.Require("path", "path: input.txt");
     section.Read("path", text.path);
     text.tokens = ReadTokens(section);
+    for (auto [key, fields] : {std::pair("inputs", &text.inputs), std::pair("targets", &text.targets)}) {
+      if (!section.ok() || !section.Has(key)) continue;
+      *fields = ReadTexts(section.At(key), absl::StrCat(choice.path, ".", key),
+                          "the name of a field of the exported model, or a list of them", status);
+    }
     data.source = text;
   }
   if (!status.ok() || !value.is_object()) return data;
@@ -132,6 +149,34 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
   return data;
 }
 
+// Checks that each field of the model gets tokens, and is a row of whole numbers as long as the others.
+absl::Status CheckTokenFields(const ExportedModel& model, const TextData& text) {
+  std::vector<std::string> names, given = text.inputs;
+  given.insert(given.end(), text.targets.begin(), text.targets.end());
+  for (const ExportedField& field : model.fields) {
+    names.push_back(field.name);
+    const auto times = std::count(given.begin(), given.end(), field.name);
+    if (times != 1) {
+      return absl::InvalidArgumentError(absl::StrCat("the model's field ", field.name,
+                                                     times == 0 ? " gets no tokens" : " is named twice",
+                                                     "; name each field once: inputs: [..] for those that "
+                                                     "get the tokens, targets: [..] for those that get "
+                                                     "the token behind each"));
+    }
+    if (field.type == ElementType::kI64 && field.sizes.size() == 1 && field.sizes == model.fields[0].sizes)
+      continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's field ", field.name,
+                     " is no row of whole numbers as long as the others, so a file of tokens "
+                     "cannot fill it; write the fields as arrays"));
+  }
+  for (const std::string& name : given) {
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      return absl::InvalidArgumentError(UnknownName("field", name, names));
+  }
+  return absl::OkStatus();
+}
+
 // Checks that an exported model comes with a file for each of its fields. Either may be null for another
 // kind.
 void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const std::string& path,
@@ -144,7 +189,8 @@ void CheckFields(const ExportedSpec* exported, const ArraysData* arrays, const s
   for (const ExportedField& field : exported->model->fields) names.push_back(field.name);
   const std::string wanted = absl::StrCat("write data: {arrays: {", absl::StrJoin(names, ": .., "), ": ..}}");
   if (arrays == nullptr) {
-    status = ErrorAt(path, absl::StrCat("an exported model learns from arrays; ", wanted));
+    status = ErrorAt(
+        path, absl::StrCat("an exported model learns from arrays, or from the tokens of a text; ", wanted));
     return;
   }
   for (const std::string& name : names) {
@@ -177,21 +223,25 @@ void CheckExported(const RunSpec& spec, absl::Status& status) {
   if (!can.ok()) status = ErrorAt("validate", can.message());
 }
 
-void CheckTied(const RunSpec& spec, absl::Status& status) {
-  const auto* gpt = std::get_if<GptSpec>(&spec.model);
-  if (!status.ok() || gpt == nullptr || !gpt->tied || spec.precision != Precision::kBFloat16) return;
-  status = ErrorAt("precision",
-                   "a tied embedding travels in float32, which bf16 does not do yet; leave out "
-                   "model.gpt.tied or the precision");
-}
-
 void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
                        absl::Status& status) {
   if (!status.ok()) return;
   const auto* exported = std::get_if<ExportedSpec>(&model);
   const auto* arrays = std::get_if<ArraysData>(&data.source);
+  const auto* tokens = std::get_if<TextData>(&data.source);
+  if (exported != nullptr && tokens != nullptr) {
+    const absl::Status fits = CheckTokenFields(*exported->model, *tokens);
+    if (!fits.ok()) status = ErrorAt(absl::StrCat(path, ".text"), fits.message());
+    return;
+  }
+  if (tokens != nullptr && !(tokens->inputs.empty() && tokens->targets.empty())) {
+    status = ErrorAt(absl::StrCat(path, ".text"),
+                     "names fields, which only an exported model has; leave inputs and "
+                     "targets out");
+    return;
+  }
   if (exported != nullptr || arrays != nullptr) return CheckFields(exported, arrays, path, status);
-  const bool text = std::holds_alternative<TextData>(data.source);
+  const bool text = tokens != nullptr;
   if (text == LearnsFromText(model)) return;
   status = ErrorAt(
       path,
@@ -217,7 +267,7 @@ void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
 
 void CheckActivations(const RunSpec& spec, absl::Status& status) {
   if (!status.ok()) return;
-  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.stages());
+  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.placed_stages());
   if (!fits.ok()) status = ErrorAt("schedule.activations", fits.message());
 }
 
@@ -300,7 +350,7 @@ std::string DescribeLayers(const std::vector<LayerCount>& layers) {
                       absl::StrJoin(parts, ", "), ")");
 }
 
-std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
+StageCut CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
   int stages = 1;
   if (!file.At("stages").is_number_integer()) {
     file.Fail("stages",
@@ -309,20 +359,21 @@ std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& lay
   }
   file.Read("stages", stages, 1, INT_MAX);
   if (!file.ok()) return {};
-  if (static_cast<size_t>(stages) > layers.size()) {
-    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers), "; use at most ",
-                                     layers.size()));
+  if (stages > MostStages(layers)) {
+    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers),
+                                     TiedLayers(layers) > 0 ? " allow beside tied parameters" : "",
+                                     "; use at most ", MostStages(layers)));
     return {};
   }
-  std::vector<int> cut = CutStages(layers, stages);
-  if (cut.empty()) {
+  StageCut cut = CutBesideTied(layers, stages);
+  if (cut.layers_of_stage.empty()) {
     file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " cannot be cut into ", stages,
                                      " stages such that each stage passes on the output of one layer"));
   }
   return cut;
 }
 
-std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
+StageCut ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
   std::vector<int> cut;
   int64_t sum = 0;
   for (size_t s = 0; s < list.size(); ++s) {
@@ -342,11 +393,13 @@ std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers
                                        DescribeLayers(layers), "; its numbers must sum to ", layers.size()));
     return {};
   }
-  if (const absl::Status fits = CheckCut(layers, cut); !fits.ok()) status = ErrorAt("stages", fits.message());
-  return cut;
+  StageCut stages = WithTiedStages(layers, std::move(cut));
+  if (const absl::Status fits = CheckCut(layers, stages.layers_of_stage); !fits.ok())
+    status = ErrorAt("stages", fits.message());
+  return stages;
 }
 
-std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Status& status) {
+StageCut ReadStages(FileSection& file, const ModelSpec& model, absl::Status& status) {
   file.Require("stages", "stages: 4, or the layers of each stage, as stages: [3, 2, 3]");
   if (!status.ok()) return {};
   const std::vector<LayerCount> layers = CountLayers(model);
@@ -434,10 +487,14 @@ Json SourceToJson(const DataSpec& data) {
   Json json = Json::object();
   if (const auto* text = std::get_if<TextData>(&data.source)) {
     json["text"] = {{"path", text->path}, {"tokens", kTokensNames[static_cast<size_t>(text->tokens)]}};
+    if (!text->inputs.empty()) json["text"]["inputs"] = text->inputs;
+    if (!text->targets.empty()) json["text"]["targets"] = text->targets;
   } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
     json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
   } else if (const auto* arrays = std::get_if<ArraysData>(&data.source)) {
-    json["arrays"] = arrays->paths;
+    // A list only where there are several, so that other releases read what they know.
+    for (const auto& [field, paths] : arrays->paths)
+      json["arrays"][field] = paths.size() == 1 ? Json(paths[0]) : Json(paths);
   } else {
     const auto& idx = std::get<IdxData>(data.source);
     json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};
@@ -490,7 +547,9 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   CheckModelAndData(spec.model, spec.data, "data", status);
   spec.train = ReadTrain(file, spec.model, status);
   CheckBatchNorm(spec, status);
-  spec.layers_of_stage = ReadStages(file, spec.model, status);
+  StageCut cut = ReadStages(file, spec.model, status);
+  spec.layers_of_stage = std::move(cut.layers_of_stage);
+  spec.tied_stages = cut.tied_stages;
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
   CheckActivations(spec, status);
@@ -506,7 +565,6 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.validate = ReadValidate(file, spec, status);
   CheckNeedsNone(spec, status);
   CheckExported(spec, status);
-  CheckTied(spec, status);
   spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
@@ -533,6 +591,16 @@ absl::Status CheckHasWeights(const RunSpec& run) {
       "compared and planned; export it on the CPU to train it");
 }
 
+void SetCut(std::vector<int> as_written, RunSpec* run) {
+  StageCut cut = WithTiedStages(CountLayers(run->model), std::move(as_written));
+  run->layers_of_stage = std::move(cut.layers_of_stage);
+  run->tied_stages = cut.tied_stages;
+}
+
+std::vector<int> CutAsWritten(const RunSpec& run) {
+  return StageCut{run.layers_of_stage, run.tied_stages}.AsWritten();
+}
+
 RunSpec ValidationRun(const RunSpec& run) {
   RunSpec held_out = run;
   held_out.data = run.validate.data;
@@ -552,7 +620,7 @@ Json ToJson(const RunSpec& spec) {
                  {"lr_schedule", ToJson(spec.train.lr_schedule)},
                  {"clip_norm", spec.train.clip_norm},
                  {"non_finite", kNonFiniteNames[static_cast<int>(spec.train.non_finite)]}}},
-               {"stages", spec.layers_of_stage},
+               {"stages", CutAsWritten(spec)},
                {"schedule", ToJson(spec.schedule)},
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};

@@ -35,6 +35,9 @@ struct TextData {
   enum class Tokens : uint8_t { kBytes, kUInt16, kUInt32, kLlmC, kMegatron };
   std::string path;
   Tokens tokens = Tokens::kBytes;
+  // Fields of an exported model: those that get the tokens of a sample, and those that get the token behind
+  // each of them. Empty for a gpt.
+  std::vector<std::string> inputs = {}, targets = {};
 };
 struct IdxData {
   std::string images, labels;
@@ -44,9 +47,10 @@ struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
   bool resize = false;
 };
-// Fields of an exported model's samples, each a NumPy file (.npy) whose first dimension counts the samples.
+// Fields of an exported model's samples, each of NumPy files (.npy) whose first dimension counts the samples.
 struct ArraysData {
-  std::map<std::string, std::string> paths;  // by the field's name
+  std::map<std::string, std::vector<std::string>>
+      paths;  // by the field's name; samples go on in the next file
 };
 // The changes to an image each time that it is trained on (augment.h has the exact rule).
 struct Augmentation {
@@ -165,6 +169,8 @@ struct RunSpec {
   DataSpec data;
   TrainSpec train;
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
+  // Stages at the front that are a tied parameter each, for which the schedule has no rank (stage_cut.h).
+  int tied_stages = 0;
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
   // Its processes share no memory, so that ranks of different ones get copies of each other's tensors.
@@ -196,10 +202,16 @@ struct RunSpec {
     return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
   }
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
+  // Returns the stages that the schedule lays out on ranks.
+  int placed_stages() const { return stages() - tied_stages; }
   int microbatch_samples() const { return train.batch / train.microbatches; }
 };
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
+
+// Cuts the run's model as users write it, with tied layers in the first stage (stage_cut.h).
+void SetCut(std::vector<int> as_written, RunSpec* run);
+std::vector<int> CutAsWritten(const RunSpec& run);
 
 // Checks that the steps that the run makes are some of those that it has, for a run whose `until` or `resume`
 // was set after it was parsed. Failure as ParseRunSpec.

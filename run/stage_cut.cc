@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -22,40 +23,128 @@ std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
 
 }  // namespace
 
-std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
-  const int count = static_cast<int>(layers.size());
-  if (stages < 1 || stages > count) std::abort();  // the caller checks and words the error for the user
-  std::vector<double> before(count + 1, 0);        // FLOPs of layers [0, i)
-  for (int i = 0; i < count; ++i) before[i + 1] = before[i] + layers[i].forward_flops;
-  const std::vector<int> last_reader = LastReaders(layers);
+namespace {
 
-  // least[k][i]: the largest part when layers [i, count) are cut into k parts at best; cut[k][i]: where the
-  // first of these parts ends, the earliest of equally good places.
-  constexpr double kNone = std::numeric_limits<double>::infinity();
-  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(count + 1, kNone));
-  std::vector<std::vector<int>> cut(stages + 1, std::vector<int>(count + 1, count));
-  for (int i = 0; i < count; ++i) least[1][i] = before[count] - before[i];
-  for (int k = 2; k <= stages; ++k) {
-    for (int i = 0; i + k <= count; ++i) {
-      int reach = i;  // last reader of the layers of the part except its last one
-      for (int end = i + 1; end + k - 1 <= count; reach = std::max(reach, last_reader[end++ - 1])) {
-        const double largest = std::max(before[end] - before[i], least[k - 1][end]);
-        if (reach < end && largest < least[k][i]) {
-          least[k][i] = largest;
-          cut[k][i] = end;
+// Cuts the layers into parts by dynamic programming.
+class Cutter {
+ public:
+  Cutter(const std::vector<LayerCount>& layers, int stages)
+      : count_(static_cast<int>(layers.size())),
+        stages_(stages),
+        before_(layers.size() + 1, 0),
+        last_reader_(LastReaders(layers)) {
+    for (int i = 0; i < count_; ++i) before_[i + 1] = before_[i] + layers[i].forward_flops;
+  }
+
+  // Returns the number of layers of each part; nothing if there is no such cut.
+  std::vector<int> Run() {
+    // The largest part at least; and among the cuts with that, the least sum of squares, so that no part is
+    // needlessly small: behind a large part, an embedding alone in the first would do as well.
+    const double largest = Search(kNone, [](double part, double rest) { return std::max(part, rest); });
+    if (largest == kNone) return {};
+    Search(largest, [](double part, double rest) { return part * part + rest; });
+    std::vector<int> sizes;
+    int begin = 0;
+    for (int k = stages_; k >= 1; --k) {
+      const int end = k == 1 ? count_ : cut_[k][begin];
+      sizes.push_back(end - begin);
+      begin = end;
+    }
+    return sizes;
+  }
+
+ private:
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
+  static constexpr double kLess = 1 - 1e-12;  // costs nearer than that differ by rounding
+
+  double Part(int begin, int end) const { return before_[end] - before_[begin]; }
+
+  // Returns the least cost of a cut whose parts are at most `most`. `join` gives the cost of a part together
+  // with that of the parts behind it.
+  template <typename Join>
+  double Search(double most, const Join& join) {
+    // least[k][i]: the cost when layers [i, count) are cut into k parts at best; cut_[k][i]: where the first
+    // of these parts ends, the earliest of equally good places.
+    std::vector<std::vector<double>> least(stages_ + 1, std::vector<double>(count_ + 1, kNone));
+    cut_.assign(stages_ + 1, std::vector<int>(count_ + 1, count_));
+    for (int i = 0; i < count_; ++i) {
+      if (Part(i, count_) <= most) least[1][i] = join(Part(i, count_), 0);
+    }
+    for (int k = 2; k <= stages_; ++k) {
+      for (int i = 0; i + k <= count_; ++i) {
+        int reach = i;  // last reader of the layers of the part except its last one
+        for (int end = i + 1; end + k - 1 <= count_; reach = std::max(reach, last_reader_[end++ - 1])) {
+          if (reach >= end || Part(i, end) > most) continue;
+          const double cost = join(Part(i, end), least[k - 1][end]);
+          if (cost >= least[k][i] * kLess) continue;
+          least[k][i] = cost;
+          cut_[k][i] = end;
         }
       }
     }
+    return least[stages_][0];
   }
-  std::vector<int> sizes;
-  if (least[stages][0] == kNone) return sizes;
-  int begin = 0;
-  for (int k = stages; k >= 1; --k) {
-    const int end = k == 1 ? count : cut[k][begin];
-    sizes.push_back(end - begin);
-    begin = end;
+
+  const int count_, stages_;
+  std::vector<double> before_;  // FLOPs of layers [0, i)
+  const std::vector<int> last_reader_;
+  std::vector<std::vector<int>> cut_;
+};
+
+}  // namespace
+
+std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
+  if (stages < 1 || stages > static_cast<int>(layers.size()))
+    std::abort();  // the caller checks and words the error for the user
+  return Cutter(layers, stages).Run();
+}
+
+int TiedLayers(const std::vector<LayerCount>& layers) {
+  const int count = static_cast<int>(layers.size());
+  int tied = 0;
+  while (tied + 1 < count && !layers[tied].output.by_sample && !layers[tied].output.sizes.empty()) ++tied;
+  return tied;
+}
+
+int MostStages(const std::vector<LayerCount>& layers) {
+  return static_cast<int>(layers.size()) - TiedLayers(layers);
+}
+
+std::vector<int> StageCut::AsWritten() const {
+  std::vector<int> written(layers_of_stage.begin() + tied_stages, layers_of_stage.end());
+  if (!written.empty()) written[0] += tied_stages;
+  return written;
+}
+
+StageCut WithTiedStages(const std::vector<LayerCount>& layers, std::vector<int> as_written) {
+  const int tied = TiedLayers(layers);
+  StageCut cut{std::move(as_written)};
+  std::vector<int>& stages = cut.layers_of_stage;
+  if (tied == 0 || stages.empty() || stages[0] <= tied || CheckCut(layers, stages).ok()) return cut;
+  stages[0] -= tied;
+  stages.insert(stages.begin(), tied, 1);
+  cut.tied_stages = tied;
+  return cut;
+}
+
+std::vector<LayerCount> JoinTiedLayers(const std::vector<LayerCount>& layers) {
+  const int tied = TiedLayers(layers);
+  std::vector<LayerCount> joined(layers.begin() + tied, layers.end());
+  for (LayerCount& layer : joined) {
+    std::vector<int> inputs;
+    for (const int from : layer.inputs) {
+      if (from >= tied) inputs.push_back(from - tied);
+    }
+    layer.inputs = std::move(inputs);
   }
-  return sizes;
+  for (int l = 0; l < tied; ++l) joined[0].forward_flops += layers[l].forward_flops;
+  return joined;
+}
+
+StageCut CutBesideTied(const std::vector<LayerCount>& layers, int stages) {
+  std::vector<int> cut = CutStages(JoinTiedLayers(layers), stages);
+  if (!cut.empty()) cut[0] += TiedLayers(layers);
+  return WithTiedStages(layers, std::move(cut));
 }
 
 absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<int>& layers_of_stage) {

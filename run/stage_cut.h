@@ -1,6 +1,9 @@
 // Cuts the layers of a model into stages, and links the stages of a cut.
 //
-// A stage is a run of consecutive layers, and passes on the output of its last layer alone. Pure.
+// A stage is a run of consecutive layers, and passes on the output of its last layer alone. So a tied
+// parameter, a layer that other stages read, is a stage by itself. As a user writes a cut, such layers count
+// with the first stage; the stages that are made of them share its rank
+// (schedules/families/leading_stages.h). Pure.
 #ifndef WEFT_RUN_STAGE_CUT_H_
 #define WEFT_RUN_STAGE_CUT_H_
 
@@ -12,9 +15,36 @@
 namespace weft {
 
 // Cuts the layers into `stages` consecutive parts, so that each passes on the output of its last layer only
-// and the largest part's FLOPs are least (exact, by dynamic programming; ties cut early). Requires 1 <=
-// stages <= layers.size(). Returns the number of layers of each stage, or nothing if there is no such cut.
+// and the largest part's FLOPs are least; of such cuts, the one whose parts' squares have the least sum, so
+// that no layer with little work is alone where that helps nobody (exact, by dynamic programming; ties cut
+// early). Requires 1 <= stages <= layers.size(). Returns the number of layers of each stage, or nothing if
+// there is no such cut.
 std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages);
+
+// Returns the number of layers at the front that hand out a tied parameter each: the output has no samples.
+int TiedLayers(const std::vector<LayerCount>& layers);
+
+// A cut as a run has it.
+struct StageCut {
+  std::vector<int> layers_of_stage;
+  // Stages at the front that are a tied parameter each, and share the rank of the stage behind them.
+  int tied_stages = 0;
+
+  // Returns the cut as users write it: tied layers count with the first stage.
+  std::vector<int> AsWritten() const;
+};
+
+// Makes the stages of a cut as users write it: where its first stage has tied layers that other stages read,
+// each of them becomes a stage.
+StageCut WithTiedStages(const std::vector<LayerCount>& layers, std::vector<int> as_written);
+
+// Cuts the layers as CutStages does, into `stages` beside those of tied parameters. Requires 1 <= stages <=
+// MostStages(layers). Returns no stage if there is no such cut.
+StageCut CutBesideTied(const std::vector<LayerCount>& layers, int stages);
+int MostStages(const std::vector<LayerCount>& layers);
+
+// Returns what remains of the layers when tied ones are joined to the one behind them: what a planner cuts.
+std::vector<LayerCount> JoinTiedLayers(const std::vector<LayerCount>& layers);
 
 // Checks a cut. InvalidArgument, naming the layers, if another stage reads a layer that is not the last of
 // its stage.

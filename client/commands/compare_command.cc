@@ -73,7 +73,7 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
   if (!result.ok()) return refuse(result.status());
   row.valid = row.fits = true;
   row.ranks = prepared->schedule.scheme.ranks;
-  row.stages = prepared->schedule.scheme.stages;
+  row.stages = contestant.run->placed_stages();
   row.microbatches = prepared->schedule.scheme.microbatches;
   row.staleness = prepared->schedule.scheme.MaxStaleness();
   row.time = result->period;
@@ -147,7 +147,7 @@ std::string Quoted(const std::string& word) {
 std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& options) {
   std::string command = absl::StrCat("weft simulate ", Quoted(options.file));
   if (!row.chosen) absl::StrAppend(&command, " --schedule ", Quoted(row.schedule));
-  if (row.stages != run.stages()) absl::StrAppend(&command, " --stages ", row.stages);
+  if (row.stages != run.placed_stages()) absl::StrAppend(&command, " --stages ", row.stages);
   if (row.microbatches != run.train.microbatches) {
     absl::StrAppend(&command, " --microbatches ", row.microbatches);
   }
@@ -221,7 +221,7 @@ OrderedJson ToJson(const RunSpec& run, const CompareOptions& options, const RunC
                    const std::vector<Row>& rows) {
   OrderedJson json = {
       {"run", run.name},
-      {"stages", options.stages > 0 ? options.stages : run.stages()},
+      {"stages", options.stages > 0 ? options.stages : run.placed_stages()},
       {"microbatches", run.train.microbatches},
       {"ranks", options.ranks > 0 ? OrderedJson(options.ranks) : OrderedJson(nullptr)},
       {"memory", std::llround(costs.MemoryOf(run))},

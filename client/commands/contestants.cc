@@ -10,6 +10,7 @@
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
 #include "run/schedule_spec.h"
+#include "run/stage_cut.h"
 #include "schedules/families/candidates.h"
 
 namespace weft {
@@ -28,17 +29,17 @@ absl::StatusOr<RunSpec> RunUnder(const RunSpec& run, const ScheduleSpec& schedul
     under = *std::move(cut);
   } else if (options.ranks > 0) {
     const SizedCandidate sized = OnRanks(CandidateOf(schedule), options.ranks, run.train.microbatches,
-                                         static_cast<int>(CountLayers(run.model, run.precision).size()));
+                                         MostStages(CountLayers(run.model, run.precision)));
     if (!sized.reason.empty()) return absl::InvalidArgumentError(sized.reason);
     auto cut = Recut(under, sized.stages);
     if (!cut.ok()) return cut;
     under = *std::move(cut);
   }
   if (options.ranks == 0) return under;
-  const auto made = MakeSchedule(schedule, under.stages(), under.train.microbatches);
+  const auto made = MakeSchedule(schedule, under.placed_stages(), under.train.microbatches);
   if (made.ok() && made->scheme.ranks != options.ranks) {
     return absl::InvalidArgumentError(absl::StrCat("takes ", made->scheme.ranks, " ranks for ",
-                                                   under.stages(), " stages, not ", options.ranks));
+                                                   under.placed_stages(), " stages, not ", options.ranks));
   }
   return under;
 }
@@ -76,7 +77,7 @@ std::vector<Contestant> Named(const RunSpec& run, const ContestantOptions& optio
   return contestants;
 }
 
-int LayersOf(const RunSpec& run) { return static_cast<int>(CountLayers(run.model, run.precision).size()); }
+int LayersOf(const RunSpec& run) { return MostStages(CountLayers(run.model, run.precision)); }
 
 // Returns the schedules that sizes allow, with the stages that they need.
 std::vector<SizedCandidate> SizedCandidates(const RunSpec& run, const ContestantOptions& options) {
@@ -90,7 +91,7 @@ std::vector<SizedCandidate> SizedCandidates(const RunSpec& run, const Contestant
     }
     return all;
   }
-  const int stages = options.stages > 0 ? options.stages : run.stages();
+  const int stages = options.stages > 0 ? options.stages : run.placed_stages();
   for (const Candidate& candidate : Candidates(stages, microbatches)) all.push_back({candidate, stages, ""});
   for (const Candidate& candidate : OldWeightCandidates(stages, microbatches)) {
     all.push_back({candidate, stages, ""});
@@ -124,7 +125,7 @@ std::vector<Contestant> Unnamed(const RunSpec& run, const ContestantOptions& opt
 // The numbers of stages to try; 0 for the one that needs no new cut.
 std::vector<int> CutsToTry(const RunSpec& run, const ContestantOptions& options) {
   if (!options.vary.cuts || options.stages > 0) return {options.stages};
-  const int unit = options.ranks > 0 ? options.ranks : run.stages();
+  const int unit = options.ranks > 0 ? options.ranks : run.placed_stages();
   std::set<int> cuts = {(unit + 1) / 2, unit, 2 * unit, 3 * unit, 4 * unit};
   for (int part = 1; options.ranks > 0 && part < unit; ++part) {
     if (unit % part == 0) cuts.insert(part);
@@ -170,7 +171,8 @@ std::vector<std::pair<RunSpec, ContestantOptions>> Variations(const RunSpec& run
 // Tells whether the contestant has the sizes that the user gave.
 bool IsOwnSize(const RunSpec& run, const absl::StatusOr<RunSpec>& under, const ContestantOptions& options) {
   if (!options.vary.any() || !under.ok()) return true;
-  const bool own_cut = options.stages > 0 || options.ranks > 0 || under->stages() == run.stages();
+  const bool own_cut =
+      options.stages > 0 || options.ranks > 0 || under->placed_stages() == run.placed_stages();
   return own_cut && under->train.microbatches == run.train.microbatches;
 }
 
@@ -223,13 +225,13 @@ std::vector<Contestant> ContestantsToMeasure(const RunSpec& run, const Contestan
     if (under.ok() && CheckedScheduleOf(*under).ok()) contestants.push_back({text, false, std::move(under)});
   };
   if (options.ranks > 0 && options.stages == 0) {
-    const int layers = static_cast<int>(CountLayers(run.model, run.precision).size());
-    for (const SizedCandidate& sized : CandidatesOnRanks(options.ranks, run.train.microbatches, layers)) {
+    for (const SizedCandidate& sized :
+         CandidatesOnRanks(options.ranks, run.train.microbatches, LayersOf(run))) {
       if (sized.reason.empty()) add(SpecOf(sized.candidate, run));
     }
     return contestants;
   }
-  const int stages = options.stages > 0 ? options.stages : run.stages();
+  const int stages = options.stages > 0 ? options.stages : run.placed_stages();
   for (const Candidate& candidate : PlainCandidates(stages, run.train.microbatches)) {
     add(SpecOf(candidate, run));
   }
@@ -242,7 +244,7 @@ std::string SizesText(const RunSpec& run, const ContestantOptions& options) {
   };
   std::string text;
   if (options.stages > 0 || options.ranks == 0) {
-    const int stages = options.stages > 0 ? options.stages : run.stages();
+    const int stages = options.stages > 0 ? options.stages : run.placed_stages();
     text = absl::StrCat(count(stages, "stage", "stages"), ", ");
   }
   if (options.ranks > 0) absl::StrAppend(&text, count(options.ranks, "rank", "ranks"), ", ");

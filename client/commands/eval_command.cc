@@ -47,7 +47,11 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(options.file, ": has no section `validate`"));
   if (!file.ok() || data.is_null()) return file;
   Json run = ToJson(*file);
-  run["data"] = data;
+  // Another text has the form of the run file's, and fills the same fields.
+  Json kept = Json::object();
+  if (run["data"].contains("text") && data.contains("text")) kept["text"] = run["data"]["text"];
+  kept.merge_patch(data);
+  run["data"] = kept;
   return ParseRunSpec(run);
 }
 

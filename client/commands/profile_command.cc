@@ -61,7 +61,7 @@ std::string ActivationsOfLayers(const RunSpec& run) {
   if (of_stages.size() == 1) return of_stages[0];
   std::vector<std::string> of_layers;
   for (int s = 0; s < run.stages(); ++s)
-    of_layers.insert(of_layers.end(), run.layers_of_stage[s], of_stages[s]);
+    of_layers.insert(of_layers.end(), run.layers_of_stage[s], of_stages[std::max(0, s - run.tied_stages)]);
   return absl::StrJoin(of_layers, "/");
 }
 
@@ -71,6 +71,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   RunSpec profiling = run;
   profiling.name = absl::StrCat("profile-", run.name).substr(0, 63);
   profiling.layers_of_stage.assign(CountLayers(run.model).size(), 1);
+  profiling.tied_stages = 0;
   profiling.train.batch = run.microbatch_samples();
   profiling.train.microbatches = 1;
   profiling.train.steps = steps;

@@ -25,7 +25,9 @@
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/train_results.h"
+#include "run/model_layers.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/compute/initial_weights.h"
@@ -43,6 +45,42 @@ void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
   PrintMessage(absl::StrCat("warning: ", file, ": train.lr_schedule: the warm-up takes ",
                             train.lr_schedule.warmup, " steps and the run has ", train.steps,
                             ", so it does not reach the full rate"));
+}
+
+// Returns true if a rank has forwards of the first stage only.
+bool HasRankOfFirstStageAlone(const Schedule& schedule) {
+  std::vector<bool> first(schedule.ranks), other(schedule.ranks);
+  for (int s = 0; s < schedule.stages; ++s) {
+    for (int b = 0; b < schedule.microbatches; ++b) {
+      const Rank rank = schedule.compute(Job::Compute(0, s, b, JobKind::kForward));
+      (s == 0 ? first : other)[rank] = true;
+    }
+  }
+  for (int r = 0; r < schedule.ranks; ++r) {
+    if (first[r] && !other[r]) return true;
+  }
+  return false;
+}
+
+// Warns of a cut that gives a rank to a tied parameter, which leaves the rank little to do.
+void WarnOfTiedStages(const std::string& file, const ScheduledRun& run) {
+  const std::vector<LayerCount> layers = CountLayers(run.spec.model);
+  const int tied = TiedLayers(layers);
+  std::vector<int> cut = run.spec.layers_of_stage;
+  if (run.spec.tied_stages > 0 || tied == 0 || cut[0] > tied || cut.size() < 2) return;
+  if (!HasRankOfFirstStageAlone(run.schedule->scheme)) return;
+  while (cut.size() > 1 && cut[0] <= tied) {
+    cut[1] += cut[0];
+    cut.erase(cut.begin());
+  }
+  PrintMessage(absl::StrCat("warning: ", file, ": stages: stage 0 is a tied parameter alone (",
+                            layers[0].name, "), so its rank has little to do; with stages: [",
+                            absl::StrJoin(cut, ", "), "] it shares the rank of the stage behind it"));
+}
+
+void WarnOfRun(const std::string& file, const ScheduledRun& run) {
+  WarnOfWarmup(file, run.spec.train);
+  WarnOfTiedStages(file, run);
 }
 
 // Takes weights that the flag names, in the place of the run file's.
@@ -201,7 +239,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   spec->record_hashes = spec->record_hashes || options.record_hashes;
   if (const absl::Status weights = TakeWeights(options.weights, spec); !weights.ok())
     return Fail(kExitBadConfiguration, weights.message());
-  WarnOfWarmup(options.file, spec->train);
+  WarnOfRun(options.file, *run);
   auto output = OutputFolder::Open(Absolute(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
   const absl::Status steps = ChooseSteps(options, run);

@@ -68,9 +68,9 @@ namespace {
 // Adds the second forward of stages that recompute to the begin of their backwards. A profile has it already,
 // unless it says that the profiled run retained.
 void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
-  if (!CheckActivationsOfStages(run.schedule, run.stages()).ok()) return;  // refused with its schedule
+  if (!CheckActivationsOfStages(run.schedule, run.placed_stages()).ok()) return;  // refused with its schedule
   for (int s = 0; s < run.stages(); ++s) {
-    if (ActivationsOf(run.schedule, s) != ActivationPolicy::kRecompute) continue;
+    if (ActivationsOf(run, s) != ActivationPolicy::kRecompute) continue;
     const double forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
     for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput}) {
       costs->duration[static_cast<int>(kind)][s] += forward;
@@ -142,14 +142,17 @@ absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run) {
 }
 
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {
-  if (stages == run.stages()) return run;
+  if (stages == run.placed_stages()) return run;
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
-  if (stages > static_cast<int>(layers.size())) {
+  if (stages > MostStages(layers)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%d stages are more than the model's %d layers", stages, layers.size()));
+        absl::StrFormat("%d stages are more than the model's %d layers%s", stages, MostStages(layers),
+                        TiedLayers(layers) > 0 ? ", without tied parameters" : ""));
   }
   RunSpec cut = run;
-  cut.layers_of_stage = CutStages(layers, stages);
+  StageCut anew = CutBesideTied(layers, stages);
+  cut.layers_of_stage = std::move(anew.layers_of_stage);
+  cut.tied_stages = anew.tied_stages;
   return cut;
 }
 

@@ -85,7 +85,11 @@ std::vector<Json::json_pointer> PathsOf(const Json& json) {
   for (const char* pointer : {"/data/arrays", "/validate/data/arrays"}) {
     const Json::json_pointer arrays(pointer);
     if (!json.contains(arrays) || !json[arrays].is_object()) continue;
-    for (const auto& item : json[arrays].items()) paths.push_back(arrays / item.key());
+    for (const auto& item : json[arrays].items()) {
+      const Json& files = item.value();  // one, or a list
+      if (!files.is_array()) paths.push_back(arrays / item.key());
+      for (size_t i = 0; files.is_array() && i < files.size(); ++i) paths.push_back(arrays / item.key() / i);
+    }
   }
   const Json::json_pointer plugins("/plugins");
   for (size_t i = 0; json.contains(plugins) && json[plugins].is_array() && i < json[plugins].size(); ++i)

@@ -39,7 +39,7 @@ class PlanMaker {
         families_((wanted.families || wanted.orders) && source.microbatches > 0) {}
 
   absl::StatusOr<PlanReport> Make() {
-    const auto baseline = ChainOf(source_.profile, limits_.ranks, 0, Network());
+    const auto baseline = ChainOf(source_.ChainOf(source_.profile), limits_.ranks, 0, Network());
     if (!baseline.ok()) return baseline.status();
     if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
     if (families_) {
@@ -54,12 +54,20 @@ class PlanMaker {
     report_->stopped = stopped_;
     report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
+    NameLayersOfModel(&*report_);
     if (report_->microbatches > 0)
       report_->step_bound = LeastStep(source_, limits_.ranks, report_->microbatches);
     return *std::move(report_);
   }
 
  private:
+  // Gives the cuts as run files have them.
+  void NameLayersOfModel(PlanReport* report) const {
+    report->choice.layers_of_stage = source_.CutOfLayers(report->choice.layers_of_stage);
+    for (PredictedChoice& other : report->others)
+      other.choice.layers_of_stage = source_.CutOfLayers(other.choice.layers_of_stage);
+  }
+
   const NetworkFile* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
 
   // Returns what stops a search after a part of the time.
@@ -89,7 +97,7 @@ class PlanMaker {
   absl::Status SearchPattern(const std::string& policy, int batches, double from, double to) {
     constexpr int kRounds = 4;
     double room = source_.memory, part = from;
-    const Profile profile = source_.ProfileUnder(policy);
+    const Profile profile = source_.ChainOf(source_.ProfileUnder(policy));
     for (int round = 0; round < kRounds && (source_.memory == 0 || room > 0); ++round) {
       const auto ticked = ChainOf(profile, limits_.ranks, room, Network());
       if (!ticked.ok()) return ticked.status();
@@ -193,7 +201,7 @@ class PlanMaker {
   absl::Status SearchAllFamilies() {
     FamilySearchOptions options;
     options.ranks = limits_.ranks;
-    for (const ProfilePart& part : source_.profile.parts)
+    for (const ProfilePart& part : source_.ChainOf(source_.profile).parts)
       options.work.push_back(part.forward + part.backward);
     options.microbatches = MicrobatchesToTry();
     options.activations = source_.Policies();
@@ -263,7 +271,7 @@ class PlanMaker {
     for (size_t i = 0; i < lacking_memory_.size() && i < 4 && source_.run.has_value(); ++i) {
       RunSpec run = *source_.run;
       run.schedule = lacking_memory_[i].schedule;
-      run.layers_of_stage = lacking_memory_[i].layers_of_stage;
+      SetCut(source_.CutOfLayers(lacking_memory_[i].layers_of_stage), &run);
       run.train.microbatches = lacking_memory_[i].microbatches;
       const auto fits = MemoryThatFits(run, *source_.costs);
       if (fits.has_value() && (!least.has_value() || *fits < *least || wanted_.batches.empty())) least = fits;

@@ -126,7 +126,7 @@ PlanReport ReportOf(const MeasuredPlan& plan) {
   report.source = plan.folder;
   report.unit = std::string("s");
   report.ranks = static_cast<int>(plan.measured.speeds.size());
-  report.choice = {plan.better.schedule, plan.run.layers_of_stage, plan.run.train.microbatches};
+  report.choice = {plan.better.schedule, CutAsWritten(plan.run), plan.run.train.microbatches};
   report.microbatches = plan.run.train.microbatches;
   report.step = plan.better.step;
   report.step_bound = plan.better.bound;
@@ -195,7 +195,7 @@ OrderedJson MeasuredPlanJson(const MeasuredPlan& plan) {
           {"step", plan.better.step},
           {"gain", plan.better.gain()},
           {"step_lower_bound", plan.better.bound},
-          {"stages", plan.run.layers_of_stage},
+          {"stages", CutAsWritten(plan.run)},
           {"microbatches", plan.run.train.microbatches},
           {"held_bytes", plan.better.held_bytes},
           {"peak_bytes", plan.better.peak_bytes},

@@ -16,6 +16,7 @@
 #include "run/run_schedule.h"
 #include "run/stage_cut.h"
 #include "schedules/check/check.h"
+#include "schedules/families/leading_stages.h"
 #include "schedules/simulator/simulate.h"
 
 namespace weft {
@@ -87,7 +88,7 @@ absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, Simulation
 absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, const PlanChoice& choice) {
   RunSpec run = *source.run;
   run.schedule = choice.schedule;
-  run.layers_of_stage = choice.layers_of_stage;
+  SetCut(source.CutOfLayers(choice.layers_of_stage), &run);
   run.train.microbatches = choice.microbatches;
   return PrepareRun(run, *source.costs);
 }
@@ -145,8 +146,9 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
   if (!run.has_value()) return under;
   RunSpec single = *run;
   single.layers_of_stage.assign(profile.parts.size(), 1);
+  single.tied_stages = 0;
   single.schedule.activations = activations;
-  for (int l = 0; l < layers(); ++l) {
+  for (int l = 0; l < static_cast<int>(profile.parts.size()); ++l) {
     ProfilePart& part = under.parts[l];
     part.activation_bytes = static_cast<double>(CountStage(single, l).activation_bytes);
     if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
@@ -154,11 +156,38 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
   return under;
 }
 
+Profile PlanSource::ChainOf(const Profile& of_layers) const {
+  Profile chain = of_layers;
+  if (tied_layers == 0) return chain;
+  chain.parts.erase(chain.parts.begin(), chain.parts.begin() + tied_layers);
+  ProfilePart& first = chain.parts[0];
+  for (int l = 0; l < tied_layers; ++l) {
+    const ProfilePart& tied = of_layers.parts[l];
+    first.forward += tied.forward;
+    first.backward += tied.backward;
+    first.backward_input += tied.backward_input;
+    first.backward_weight += tied.backward_weight;
+    first.reduce += tied.reduce;
+    first.update += tied.update;
+    first.activation_bytes += tied.activation_bytes;
+    first.weight_bytes += tied.weight_bytes;
+    first.state_bytes += tied.state_bytes;
+  }
+  return chain;
+}
+
+std::vector<int> PlanSource::CutOfLayers(std::vector<int> of_chain) const {
+  if (!of_chain.empty()) of_chain[0] += tied_layers;
+  return of_chain;
+}
+
 absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpec run) {
   PlanSource source;
   source.options = options;
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
-  if (!StageInputs(layers, std::vector<int>(layers.size(), 1)).empty()) {
+  const std::vector<LayerCount> chain = JoinTiedLayers(layers);
+  source.tied_layers = TiedLayers(layers);
+  if (!StageInputs(chain, std::vector<int>(chain.size(), 1)).empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.file, ": the stages of its model are no chain; only chains can be planned"));
   }
@@ -222,7 +251,8 @@ absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanCh
   if (!source.run.has_value()) return CostsOfProfile(source, choice);
   auto prepared = Prepare(source, choice);
   if (!prepared.ok()) return prepared.status();
-  return std::move(prepared->costs);
+  const int stages = prepared->schedule.scheme.stages;
+  return JoinLeadingStages(stages - choice.stages(), stages, prepared->costs);
 }
 
 double LeastStep(const PlanSource& source, int ranks, int microbatches) {

@@ -4,7 +4,8 @@
 // A profile that goes with a run has to be of its model: as many layers, with the same bytes of weights.
 //
 // Failure: InvalidArgument with one sentence that names the file, for a file that cannot be read, is of
-// another model, or has no chain of layers. OutOfRange where flags and the file contradict each other.
+// another model, or has no chain of layers beside tied parameters. OutOfRange where flags and the file
+// contradict each other.
 #ifndef WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
 #define WEFT_CLIENT_PLANNING_PLAN_SOURCE_H_
 
@@ -43,7 +44,16 @@ struct PlanSource {
   int microbatches = 0;
   std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
 
-  int layers() const { return static_cast<int>(profile.parts.size()); }
+  // Layers at the front that are tied parameters; the planner cuts a chain in which they are joined to the
+  // one behind them.
+  int tied_layers = 0;
+
+  // Returns the layers of that chain.
+  int layers() const { return static_cast<int>(profile.parts.size()) - tied_layers; }
+  // Returns the costs of the chain, from those of all layers.
+  Profile ChainOf(const Profile& of_layers) const;
+  // Returns a cut of the chain as a run file has it, with the tied layers in the first stage.
+  std::vector<int> CutOfLayers(std::vector<int> of_chain) const;
   bool slow_links() const;
   // Returns the policies for activations whose times and bytes are known.
   std::vector<std::string> Policies() const;

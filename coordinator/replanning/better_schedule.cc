@@ -15,6 +15,7 @@
 #include "run/run_schedule.h"
 #include "schedules/families/candidates.h"
 #include "schedules/families/families.h"
+#include "schedules/families/leading_stages.h"
 #include "schedules/families/tie_rule.h"
 #include "schedules/families/unequal_ranks.h"
 #include "schedules/simulator/simulate.h"
@@ -57,7 +58,7 @@ class ScheduleSearch {
     TryDeal();
     TryPlacements();
     TryOrder();
-    if (int64_t{run_.stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
+    if (int64_t{run_.placed_stages()} * run_.train.microbatches <= kMaxJobs) TryFamilies();
     BetterSchedule better;
     better.schedule = best_.spec;
     better.present = now_.step;
@@ -172,7 +173,7 @@ class ScheduleSearch {
   }
 
   void TryFamilies() {
-    const int stages = run_.stages(), microbatches = run_.train.microbatches;
+    const int stages = run_.placed_stages(), microbatches = run_.train.microbatches;
     const auto try_all = [&](const std::vector<Candidate>& candidates) {
       for (const Candidate& candidate : candidates) {
         const auto made = MakeSchedule(candidate.name, candidate.parameters, stages, microbatches);
@@ -188,16 +189,20 @@ class ScheduleSearch {
     Try(DealtCandidate(DealBySpeed(run_.train.microbatches, measured_.speeds), ranks()));
   }
 
+  // Returns the costs of the stages that the schedule lays out.
+  SimulationOptions PlacedCosts() const { return JoinLeadingStages(run_.tied_stages, run_.stages(), costs_); }
+
   std::vector<double> WorkOfStages() const {
-    std::vector<double> work(run_.stages());
+    std::vector<double> work(run_.placed_stages());
+    const SimulationOptions costs = PlacedCosts();
     for (int k = 0; HasMicrobatch(static_cast<JobKind>(k)); ++k) {
-      for (int s = 0; s < run_.stages(); ++s) work[s] += measured_.duration[k][s];
+      for (int s = 0; s < run_.placed_stages(); ++s) work[s] += costs.duration[k][s];
     }
     return work;
   }
 
   void TryPlacements() {
-    if (run_.stages() < ranks() || present_.scheme.MaxStaleness() > 0) return;
+    if (run_.placed_stages() < ranks() || present_.scheme.MaxStaleness() > 0) return;
     std::vector<Rank> placed = PlaceBySpeed(WorkOfStages(), measured_.speeds);
     std::optional<Judged> best;
     std::string order;
@@ -215,13 +220,13 @@ class ScheduleSearch {
 
   // Orders the jobs of a pipeline for the speeds of its ranks.
   void TryOrder() {
-    const int stages = run_.stages();
+    const int stages = run_.placed_stages();
     if (!present_.scheme.split_backward || stages != ranks() || stages < 2 || Stopped()) return;
     if (int64_t{stages} * run_.train.microbatches > kMaxOrdered) return;
     SplitSearchLimits limits;
     if (stop_) limits.stop = stop_;
     const SplitPipeline pipeline =
-        SplitPipelineOf(costs_, stages, run_.train.microbatches, RoomForActivations());
+        SplitPipelineOf(PlacedCosts(), stages, run_.train.microbatches, RoomForActivations());
     if (const auto found = FindSplitOrder(pipeline, limits); found.has_value())
       Try(OrderedCandidate(found->order));
   }
@@ -239,7 +244,7 @@ class ScheduleSearch {
 
   // Moves one stage to another rank if that is better; a rank keeps at least one.
   bool MoveStage(const std::string& order, std::vector<Rank>* placed, Judged* best) {
-    for (int s = 0; s < run_.stages(); ++s) {
+    for (int s = 0; s < run_.placed_stages(); ++s) {
       const Rank from = (*placed)[s];
       if (std::count(placed->begin(), placed->end(), from) < 2) continue;
       for (Rank to = 0; to < ranks(); ++to) {

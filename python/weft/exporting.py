@@ -33,7 +33,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     model: trained as it is; parameters with requires_grad=False stay as they are. Its code is not changed.
     example: the fields of one micro-batch by name, each with the samples first, at least 2 of them. A run may have
         micro-batches of another size; all other sizes and the types stay. Samples hold bool and whole numbers as int64,
-        and float16 and bfloat16 as float32.
+        and float16 and bfloat16 as float32. float64 becomes float32.
     loss: `loss(model, fields)`, which returns one number, or two, a sum and its count: then the loss of a step is the
         sum over all micro-batches, divided by the count over all of them. Or a dictionary with that as "loss", and
         further figures by name, each one number or a sum and its count, which evaluations show too. None for
@@ -56,6 +56,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
     """
     outline = isinstance(model, torch.nn.Module) and _is_outline(model)
     _check_arguments(model, example, loss, "meta" if outline else "cpu")
+    example = {n: t.float() if t.dtype == torch.float64 else t for n, t in example.items()}
     figures = Figures(loss or _loss_of_output, {n: t.dtype for n, t in example.items()})
     precisions, operations = _checked_precisions(precisions), operations_of(plugins)
     modes = {module: module.training for module in model.modules()}
@@ -80,6 +81,7 @@ def export(model: torch.nn.Module, example: dict[str, torch.Tensor], loss: Calla
 
 
 # Types that a field may have, and the one in which samples hold it, which has all its numbers. The graph casts it back.
+# float64, NumPy's default, is taken too, and is float32 from there on: its numbers are rounded to the nearest.
 _HELD_AS = {torch.float32: torch.float32, torch.float16: torch.float32, torch.bfloat16: torch.float32,
             torch.int64: torch.int64, torch.int32: torch.int64, torch.int16: torch.int64, torch.int8: torch.int64,
             torch.uint8: torch.int64, torch.bool: torch.int64}
@@ -184,8 +186,8 @@ def _check_arguments(model, example, loss, device: str) -> None:
         raise NotExportable("`example` must have fields whose first dimension is the same number of samples, at least "
                             f"2; it has {sorted(counts)}")
     for name, tensor in example.items():
-        if tensor.dtype not in _HELD_AS:
-            types = ", ".join(str(t).removeprefix("torch.") for t in _HELD_AS)
+        if tensor.dtype not in _HELD_AS and tensor.dtype != torch.float64:
+            types = ", ".join(str(t).removeprefix("torch.") for t in (*_HELD_AS, torch.float64))
             raise NotExportable(f"the field {name} is of {tensor.dtype}; fields are of {types}")
     for name, module in model.named_modules():
         if getattr(module, "momentum", 0.1) is None and getattr(module, "track_running_stats", False):

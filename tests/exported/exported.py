@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -52,15 +53,26 @@ SCHEDULES = {
     "lstm": [("1f1b", 2), ("{zb_h1: , activations: recompute}", 1), ("{1f1b: , activations: offload}", 2)],
     "gpt_bf16": [("{zb_h1: , activations: recompute}", 2), ("{fsdp: {shard: width}, activations: offload}", 1), ("ddp", 2)],
     "norms_bf16": [("1f1b", 2), ("{fsdp: {shard: width}}", 1), ("{ddp: , activations: recompute}", 2)],
+    "known_gpt2": [("{zb_h1: }", 2), ("{1f1b: , activations: offload}", 1)],
+    "known_llama": [("{1f1b: , activations: recompute}", 2), ("{fsdp: {shard: width}}", 1)],
+    "known_mixtral": [("{zb_h1: , activations: offload}", 2), ("ddp", 1)],
+    "known_bert": [("{1f1b: }", 1), ("{zb_h1: , activations: recompute}", 2)],
+    "known_t5": [("{1f1b: , activations: recompute}", 2), ("{fsdp: {shard: width}}", 1)],
+    "known_vit": [("{zb_h1: }", 1), ("{1f1b: , activations: offload}", 2)],
+    "known_efficientnet": [("1f1b", 2), ("{ddp: , activations: recompute}", 1)],
+    "known_ddpm": [("{ddp: , activations: recompute}", 2), ("{fsdp: {shard: width}, activations: offload}", 1)],
 }
-DRAWING = ("drawing", "noisy")  # models whose numbers are drawn by Weft's keys, also in evaluations
+DRAWING = ("drawing", "noisy", "known_gpt2", "known_ddpm")  # models whose numbers are drawn by Weft's keys
+STAGES = {"known_ddpm": 1}  # U-Nets have no place to cut; others have 3
 
 
-def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule="1f1b", stages=3, precision=None):
+def run_file(folder, name, *, steps=3, optimizer=ADAMW, schedule=None, stages=None, precision=None):
     """Writes a run of a model in the folder; returns its path. Models that end with _bf16 compute in that."""
     fields = sorted(p.name.split(".")[1] for p in folder.glob(f"{name}.*.npy"))
     arrays = ", ".join(f"{field}: {name}.{field}.npy" for field in fields)
     path = folder / "run.yaml"
+    stages = stages or STAGES.get(name, 3)
+    schedule = schedule or ("ddp" if stages == 1 else "1f1b")
     precision = precision or ("bf16" if name.endswith("_bf16") else "float32")
     path.write_text(RUN.format(model=name, arrays=arrays, steps=steps, optimizer=optimizer, schedule=schedule, stages=stages,
                                precision=precision))
@@ -131,7 +143,7 @@ schedule: {schedule}
 
 
 def compare_tied(weft, folder):
-    """The built-in gpt with a tied embedding: the same bits under every schedule; it can be evaluated and it writes."""
+    """The built-in gpt with a tied embedding: the same bits under every schedule and precision; it can be evaluated and it writes."""
     (folder / "text.txt").write_text("to be or not to be, that is the question: " * 20)
     run, failures, wanted = folder / "run.yaml", [], None
     for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("ddp", "--processes", "1"),
@@ -144,11 +156,64 @@ def compare_tied(weft, folder):
         failures += [] if made == wanted else [f"a tied gpt, {schedule}"]
     if wanted[1][-1] >= wanted[1][0]:
         failures.append("a tied gpt does not learn")
+    narrow = None
+    for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("{zb_h1: , activations: recompute}", "--processes", "1"),
+                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2")]):
+        run.write_text(TIED.format(schedule=schedule) + "precision: bf16\n")
+        made = train(weft, run, folder / f"tied.narrow{number}", *flags)
+        narrow = narrow or made
+        failures += [] if made == narrow else [f"a tied gpt in bf16, {schedule}"]
+    if narrow[0] == wanted[0] or narrow[1][-1] >= narrow[1][0]:
+        failures.append("a tied gpt in bf16 has the bits of float32, or does not learn")
+    # A stage for the tied layer alone takes a rank, with the same bits, and is warned of.
+    run.write_text(TIED.format(schedule="1f1b").replace("stages: 4", "stages: [1, 1, 2, 1]"))
+    done = subprocess.run([weft, "train", run, "--out", folder / "tied.apart"], capture_output=True, text=True, check=False)
+    if "stage 0 is a tied parameter alone (token)" not in done.stderr or "with stages: [2, 2, 1]" not in done.stderr:
+        failures.append(f"a rank for a tied parameter is not warned of: {done.stderr}")
+    summary = [json.loads((folder / out / "summary.json").read_text())["ranks"] for out in ("tied.1", "tied.apart")]
+    failures += [] if summary == [4, 4] else [f"a tied gpt has {summary} ranks"]
     out = folder / "tied.1"
     for command in (["eval", run, "--checkpoint", out / "checkpoint"], ["generate", out, "--prompt", "to be"]):
         done = subprocess.run([weft, *command], capture_output=True, check=False)  # bytes: what it writes may be no text
         failures += [] if done.returncode == 0 and done.stdout else [f"a tied gpt, {command[0]}: exit {done.returncode}, {done.stderr}"]
     print(f"a tied gpt under 5 schedules: {len(failures)} failures")
+    return failures
+
+
+# ---- data
+
+def write_array(path, type_, samples):
+    """Writes rows of whole numbers as numpy.save does. `type_`: a letter of struct."""
+    name = {"H": "<u2", "q": "<i8"}[type_]
+    header = repr({"descr": name, "fortran_order": False, "shape": (len(samples), len(samples[0]))}).ljust(117) + "\n"
+    numbers = [number for sample in samples for number in sample]
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(numbers)}{type_}", *numbers))
+
+
+def compare_tokens(weft, folder):
+    """A file of tokens, and the same samples as arrays of several files: the same training and validations, shuffled too."""
+    tokens = [i * i % 29 for i in range(24 * 8 + 1)]
+    (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    samples = [tokens[8 * j:8 * j + 8] for j in range(24)]
+    write_array(folder / "first.npy", "H", samples[:10])
+    write_array(folder / "rest.npy", "q", samples[10:])
+    write_array(folder / "next.npy", "H", [tokens[8 * j + 1:8 * j + 9] for j in range(24)])
+    arrays = "arrays: {tokens: [first.npy, rest.npy], targets: next.npy}"
+    text = "text: {path: tokens.bin, tokens: uint16, inputs: tokens, targets: [targets]}"
+    failures, made = [], {}
+    for order in ("sequential", "shuffled"):
+        for number, data in enumerate((arrays, text)):
+            run, out = run_file(folder, "gpt_scored", stages=2), folder / f"tokens.{order}.{number}"
+            content = re.sub("data: .*", f"data: {{{data}, order: {order}}}", run.read_text())
+            run.write_text(content + f"validate: {{data: {{{data}}}, every: 1}}\n")
+            made[order, number] = train(weft, run, out, "--processes", "1"), validations(out)
+        failures += [] if made[order, 0] == made[order, 1] else [f"tokens, {order}: other bits than arrays"]
+    if made["sequential", 0][0] == made["shuffled", 0][0] or not made["shuffled", 1][1]:
+        failures.append("the order of samples, or the validation, has no part in the test of tokens")
+    run.write_text(run.read_text().replace(", targets: [targets]", ""))
+    done = subprocess.run([weft, "train", run, "--out", folder / "refused"], capture_output=True, text=True, check=False)
+    failures += [] if done.returncode == 78 and "the model's field targets gets no tokens" in done.stderr else [f"a field without tokens: {done.stderr}"]
+    print(f"files of tokens: {len(failures)} failures")
     return failures
 
 
@@ -476,6 +541,20 @@ def check_outline(weft, folder):
     return failures
 
 
+def check_float64(folder, modules):
+    """An example of float64, as NumPy makes it, is exported as one of float32."""
+    import torch
+    import weft
+    folders = []
+    for kind in (torch.float32, torch.float64):
+        torch.manual_seed(1)
+        fields = {n: torch.randn(4, 6, dtype=torch.float64).to(kind) for n in ("x", "y")}
+        model, path = modules.Chain(), folder / f"{kind}.weft"
+        weft.export(model, fields, lambda m, f: (m(f["x"]) - f["y"]).square().mean(), path=str(path))
+        folders.append((path / "model.json").read_text())
+    return [] if folders[0] == folders[1] else ["an example of float64 gives other graphs than one of float32"]
+
+
 def check_exporter(folder):
     """Tries what weft.export must refuse, and what it must not."""
     import modules  # only where torch is there
@@ -502,6 +581,7 @@ def check_exporter(folder):
             failures.append(f"exported in {precisions}")
         except weft.NotExportable as error:
             failures += [] if "precisions are" in str(error) else [f"{precisions}: {error}"]
+    failures += check_float64(folder, modules)
     print(f"{len(modules.REFUSED)} modules of which some cannot be exported, {len(failures)} judged wrongly")
     return failures
 
@@ -523,7 +603,7 @@ def main():
                       lambda _, folder: check_exporter(folder))
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_evaluations, check_evaluation_refusals,
+            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_tokens, compare_evaluations, check_evaluation_refusals,
                       check_refusals, check_empty_count)
         failures = [failure for check in checks for failure in check(weft, folder)]
     for failure in failures:

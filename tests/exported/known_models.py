@@ -35,6 +35,7 @@ import exported  # noqa: E402
 import make_models  # noqa: E402
 import modules  # noqa: E402
 import weft  # noqa: E402
+from architectures import Denoiser, denoising_loss  # noqa: E402
 from weft.cutting import block_patterns  # noqa: E402
 from weft.narrowing import narrowed  # noqa: E402
 
@@ -129,14 +130,6 @@ class UNet(nn.Module):
         return self.out(torch.cat([wide, self.up(small)], 1))
 
 
-def denoising_loss(model, fields):
-    """Returns the loss of a diffusion model: the noise is drawn for each sample."""
-    clean = fields["pixel_values"]
-    noise = torch.randn_like(clean)
-    part = torch.rand(clean.shape[0], 1, 1, 1)
-    return F.mse_loss(model(clean * (1 - part) + noise * part), noise)
-
-
 def of_transformers():
     """Yields a name, a function that makes the model, samples, and loss."""
     import transformers as t
@@ -187,7 +180,7 @@ def of_our_own():
     yield "LSTM", *modules.MODULES["lstm"][0:1], modules.MODULES["lstm"][2], modules.MODULES["lstm"][1]
     yield "U-Net", UNet, lambda n: {"x": torch.rand(n, 3, 8, 8), "y": torch.rand(n, 3, 8, 8)}, \
         lambda m, f: F.mse_loss(m(f["x"]), f["y"])
-    yield "DDPM", UNet, lambda n: {"pixel_values": torch.rand(n, 3, 8, 8)}, denoising_loss
+    yield "DDPM", lambda: Denoiser(16), lambda n: {"image": torch.rand(n, 1, 8, 8)}, denoising_loss
 
 
 DRAWING = ("DDPM",)  # Weft's numbers are its own
@@ -315,7 +308,8 @@ def try_model(program, folder, name, build, samples, loss, options, unfit):
     data = samples(24)
     for field, values in data.items():
         numpy.save(folder / f"model.{field}.npy", values.numpy())
-    stages = next(s for s in (4, 3, 2, 1) if s <= len(layers))
+    placed = sum(not layer.startswith("tied.") for layer in layers)
+    stages = next(s for s in (4, 3, 2, 1) if s <= placed)
     few = SCHEDULES if stages > 1 else WHOLE
     firsts, counts, evaluations = [], [], []
     for precision in ("float32", "bf16"):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the exported models and data of the tests into a folder, with a Python that has torch and numpy.
+"""Writes the exported models and data of the tests into a folder, with a Python that has torch and numpy; for the known
+architectures also transformers and torchvision.
 
     make_models.py FOLDER [NAME ..]     all models, or those that are named; tests/exported/models is the repository's
                                         folder, whose older models stay as an older version wrote them
@@ -16,6 +17,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import weft  # noqa: E402
+from architectures import ARCHITECTURES  # noqa: E402
 from modules import MODULES, MODULES_WITH_PLUGINS  # noqa: E402
 from weft.cutting import block_patterns  # noqa: E402
 from weft.narrowing import narrowed  # noqa: E402
@@ -23,7 +25,7 @@ from weft.narrowing import narrowed  # noqa: E402
 SAMPLES = 24  # of the data
 SCORED = ("classifier", "gpt_scored")  # with metrics
 KEPT = (*SCORED, "mlp", "cnn", "gpt_dropout", "gpt_tied", "gpt_counted", "cnn_norms", "drawing", "noisy", "functions", "lstm",
-        "typed", "gpt_bf16", "norms_bf16")  # in the repository
+        "typed", "gpt_bf16", "norms_bf16", *ARCHITECTURES)  # in the repository
 
 
 def is_narrow(name):
@@ -38,7 +40,7 @@ def computing(name, module):
 
 def make(folder, name, plugins=()):
     """Writes one model and its data; returns the module, its loss and the data. `plugins`: libraries that it calls."""
-    build, loss, samples = {**MODULES, **MODULES_WITH_PLUGINS}[name]
+    build, loss, samples = {**MODULES, **MODULES_WITH_PLUGINS, **ARCHITECTURES}[name]
     torch.manual_seed(20 + len(name))
     module = build()
     weft.export(module, samples(4), loss, path=str(folder / f"{name}.weft"),

@@ -155,6 +155,46 @@ TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
   EXPECT_GE(Json::parse(one.out)["step"], plan["step"]);
 }
 
+// A tied parameter is a stage, and no rank is planned for it. Its copies and their gradients are bytes on the
+// link to the head.
+TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
+  const std::string text = folder_ / "text.txt", run = folder_ / "tied.yaml";
+  std::ofstream(text) << std::string(2000, 'a') << std::string(2000, 'b');
+  std::ofstream(run) << "model: {gpt: {layers: 4, width: 16, heads: 2, context: 8, tied: true}}\n"
+                     << "data: {text: {path: text.txt}}\n"
+                     << "train: {steps: 2, batch: 8, microbatches: 4, optimizer: {adamw: {lr: 0.01}}}\n"
+                     << "stages: 3\nschedule: 1f1b\n";
+  const CommandResult planned = Plan({run, "--workers", "2", "-o", "json"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  const Json plan = Json::parse(planned.out);
+  int layers = 0;
+  for (const Json& of_stage : plan["stages"]) layers += of_stage.get<int>();
+  EXPECT_EQ(layers, 7);
+  EXPECT_GE(plan["stages"][0], 2) << "the tied layer is in no stage by itself";
+  const std::string file = folder_ / "plan.yaml";
+  std::ofstream(file) << Plan({run, "--workers", "2", "-o", "yaml"}).out;
+  const CommandResult trained =
+      Command::Run({"weft", "train", run, "--plan", file, "--out", folder_ / "out"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+
+  const CommandResult compared =
+      Command::Run({"weft", "compare", run, "--schedules", "1f1b,gpipe", "-o", "json"});
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  const Json rows = Json::parse(compared.out);
+  EXPECT_EQ(rows["stages"], 3);
+  std::ofstream(folder_ / "apart.yaml") << "model: {gpt: {layers: 4, width: 16, heads: 2, context: 8}}\n"
+                                        << "data: {text: {path: text.txt}}\ntrain: {steps: 2, batch: 8, "
+                                           "microbatches: 4}\nstages: 3\nschedule: 1f1b\n";
+  const Json apart = Json::parse(
+      Command::Run({"weft", "compare", folder_ / "apart.yaml", "--schedules", "1f1b", "-o", "json"}).out);
+  EXPECT_EQ(rows["schedules"][0]["ranks"], 3);
+  const double copies =
+      2.0 * 4 * 256 * 16 * 4;  // the embedding there, its gradient back, for each micro-batch
+  EXPECT_DOUBLE_EQ(
+      rows["schedules"][0]["bytes_sent"].get<double>() - apart["schedules"][0]["bytes_sent"].get<double>(),
+      copies);
+}
+
 TEST_F(PlanCommand, RankOfHalfTheSpeed_GetsLessWork) {
   folder_.Write("network.yaml", "speeds: [0.5, 1]\n");
   Json profile = {{"layers", Json::array()}};

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -138,6 +139,59 @@ TEST_F(TextTest, NumbersOf16Bits_AreTokensAndCheckedAgainstTheVocabulary) {
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"13 bytes", "not a whole number of tokens"});
   run_.data.source = TextData{Write("t.bin", content.substr(0, 6)), TextData::Tokens::kUInt16};
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"6 bytes", "context + 1 = 4 tokens of 2 bytes"});
+}
+
+// An exported model whose fields are rows of three tokens, the first of which an embedding of 300 rows reads.
+ExportedSpec TokenModel() {
+  auto model = std::make_shared<ExportedModel>();
+  model->fields = {{"ids", ElementType::kI64, {3}, 0, 24}, {"labels", ElementType::kI64, {3}, 24, 24}};
+  model->sample_bytes = 48;
+  ExportedLayer layer;
+  layer.fields = {0};
+  layer.parameters = {{"words", ElementType::kF32, {300, 4}}};
+  GraphOperation embed;
+  embed.name = "aten::embedding";
+  embed.arguments = {GraphValue{1}, GraphValue{0}};
+  layer.operations = {embed};
+  model->layers = {layer};
+  ExportedSpec spec;
+  spec.model = model;
+  return spec;
+}
+
+std::vector<int64_t> SampleOf(const Dataset& data, int64_t number) {
+  std::vector<int64_t> fields(6);
+  EXPECT_TRUE(data.ReadInputs(number, fields.data()).ok());
+  return fields;
+}
+
+TEST_F(TextTest, TokensOfAnExportedModel_FillItsFields) {
+  const std::string content("\x01\x00\x02\x01\x03\x00\x04\x00\x05\x00\x06\x00\x07\x00", 14);
+  TextData text{Write("t.bin", content), TextData::Tokens::kUInt16, {"ids"}, {"labels"}};
+  run_.model = TokenModel();
+  run_.data.source = text;
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 2);
+  EXPECT_THAT(SampleOf(**data, 0), ElementsAre(1, 258, 3, 258, 3, 4));
+  EXPECT_THAT(SampleOf(**data, 1), ElementsAre(4, 5, 6, 5, 6, 7));
+
+  text.inputs = {"ids", "labels"};  // a model that shifts its labels itself
+  text.targets = {};
+  text.path = Write("t.bin", content.substr(0, 12));
+  run_.data.source = text;
+  data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 2) << "no token behind the last one is needed";
+  EXPECT_THAT(SampleOf(**data, 1), ElementsAre(4, 5, 6, 4, 5, 6));
+
+  text.path = Write("t.bin", std::string("\x01\x00\x2c\x01\x03\x00", 6));  // 300 in the middle
+  run_.data.source = text;
+  ExpectRefused(absl::StatusCode::kInvalidArgument,
+                {"token 1", "is 300", "rows of the model's embedding is 300"});
+  text.path = Write("t.bin", content.substr(0, 4));
+  run_.data.source = text;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"4 bytes", "a sample needs 3 tokens of 2 bytes"});
 }
 
 // Returns the numbers as bytes, the low one first.

@@ -327,7 +327,9 @@ TEST(ExportedModel, RunThatDoesNotFit_IsRefused) {
   ExpectRefused(run, "data.arrays.traget: unknown field \"traget\"; did you mean \"target\"?");
   run = RunOf(TwoLayers());
   run["data"] = {{"text", {{"path", "/t.txt"}}}};
-  ExpectRefused(run, "an exported model learns from arrays");
+  ExpectRefused(run, "data.text: the model's field odd gets no tokens; name each field once: inputs: [..]");
+  run["data"] = {{"idx", {{"images", "/i"}, {"labels", "/l"}}}};
+  ExpectRefused(run, "an exported model learns from arrays, or from the tokens of a text");
   run = RunOf(TwoLayers());
   run["precision"] = "bf16";
   ExpectRefused(run, "precision: the graphs of /m.weft compute in float32, and the run in bf16");
@@ -410,6 +412,46 @@ TEST(ExportedOperations, List_HasFunctionalOperationsOnly) {
   for (const char* refused :
        {"aten::linear_", "aten::add_", "aten::from_file", "aten::poisson", "aten::save", ""})
     EXPECT_FALSE(IsExportedOperation(refused)) << refused;
+}
+
+TEST(ExportedModel, SeveralFilesOfAField_AreKeptInTheirOrder) {
+  Json run = RunOf(TwoLayers());
+  run["data"]["arrays"]["odd"] = {"/1.npy", "/0.npy"};
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(std::get<ArraysData>(spec->data.source).paths.at("odd"),
+            (std::vector<std::string>{"/1.npy", "/0.npy"}));
+  const Json written = ToJson(*spec)["data"]["arrays"];
+  EXPECT_EQ(written["odd"], run["data"]["arrays"]["odd"]);
+  EXPECT_EQ(written["target"], "/target.npy") << "a list only where there are several";
+  for (const Json& wrong : {Json::array(), Json(3), Json({"/a.npy", 3})}) {
+    run["data"]["arrays"]["odd"] = wrong;
+    ExpectRefused(run, "data.arrays.odd: must be the path of a NumPy file, or a list of them");
+  }
+}
+
+TEST(ExportedModel, FileOfTokens_FillsFieldsThatAreRowsOfNumbers) {
+  Json graphs = TwoLayers();
+  Json run = RunOf(graphs);
+  run["data"] = {
+      {"text", {{"path", "/t.bin"}, {"tokens", "uint16"}, {"inputs", "odd"}, {"targets", "target"}}}};
+  ExpectRefused(run, "data.text: the model's field odd is no row of whole numbers");
+  for (Json& field : graphs["fields"]) field = {{"name", field["name"]}, {"type", "I64"}, {"sizes", {3}}};
+  run["model"]["exported"]["graphs"] = graphs;
+  const absl::StatusOr<RunSpec> spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*spec))), ToJson(*spec));
+  EXPECT_EQ(std::get<TextData>(spec->data.source).targets, std::vector<std::string>{"target"});
+  run["data"]["text"]["inputs"] = {"odd", "target"};
+  ExpectRefused(run, "data.text: the model's field target is named twice");
+  run["data"]["text"].erase("targets");
+  EXPECT_TRUE(ParseRunSpec(run).ok());
+  run["data"]["text"]["inputs"] = "odd";
+  ExpectRefused(run, "data.text: the model's field target gets no tokens");
+  run["data"]["text"]["inputs"] = {"odd", "target", "od"};
+  ExpectRefused(run, "unknown field \"od\"; did you mean \"odd\"?");
+  run["model"] = {{"gpt", {{"layers", 2}}}};
+  ExpectRefused(run, "data.text: names fields, which only an exported model has");
 }
 
 }  // namespace

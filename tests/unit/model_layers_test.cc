@@ -292,6 +292,25 @@ TEST(CutStages, ModelThatIsNoChain_IsCutSoundlyIntoAnyNumber) {
   }
 }
 
+TEST(CutBesideTied, EveryCountOfStages_IsSoundAndHasNoPlacedStageOfTiedParametersAlone) {
+  GptSpec model;
+  model.layers = 4;
+  model.tied = true;
+  const std::vector<LayerCount> layers = CountLayers(model);
+  EXPECT_EQ(TiedLayers(layers), 1);
+  ASSERT_EQ(MostStages(layers), 6);
+  for (int stages = 1; stages <= 6; ++stages) {
+    const StageCut cut = CutBesideTied(layers, stages);
+    EXPECT_EQ(cut.tied_stages, stages == 1 ? 0 : 1);
+    EXPECT_EQ(static_cast<int>(cut.layers_of_stage.size()) - cut.tied_stages, stages);
+    EXPECT_TRUE(CheckCut(layers, cut.layers_of_stage).ok()) << CheckCut(layers, cut.layers_of_stage);
+    const StageCut again = WithTiedStages(layers, cut.AsWritten());
+    EXPECT_EQ(again.layers_of_stage, cut.layers_of_stage);
+    EXPECT_EQ(again.tied_stages, cut.tied_stages);
+  }
+  EXPECT_EQ(WithTiedStages(layers, {1, 3, 3}).tied_stages, 0) << "a stage of its own, as asked";
+}
+
 TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {
   const std::vector<double> flops = {1, 6, 2, 2, 9, 1, 1, 3, 4};
   for (int stages = 1; stages <= static_cast<int>(flops.size()); ++stages) {
@@ -301,6 +320,20 @@ TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {
     EXPECT_GE(*std::min_element(sizes.begin(), sizes.end()), 1);
     EXPECT_EQ(LargestPart(flops, sizes), BestByTrying(flops, stages)) << stages << " stages";
   }
+}
+
+// The last layer is as large as any part may be, so the first part may be anything: it is no layer alone that
+// does nothing.
+TEST(CutStages, LayerWithoutWork_IsNotAloneBehindALargerPart) {
+  EXPECT_EQ(CutStages(WithFlops({0, 10, 10, 100}), 3), (std::vector<int>{2, 1, 1}));
+  EXPECT_EQ(CutStages(WithFlops({100, 10, 0, 10}), 3), (std::vector<int>{1, 1, 2}));
+  GptSpec model;
+  model.layers = 12;
+  model.width = 768;
+  model.heads = 12;
+  model.context = 1024;
+  model.vocabulary = 50257;
+  for (const int stages : {3, 4, 6, 8}) EXPECT_GT(CutStages(CountLayers(model), stages)[0], 1) << stages;
 }
 
 TEST(CutStages, EquallyGoodCuts_TakesTheEarliest) {

@@ -26,8 +26,9 @@ TEST(NamedPaths, EverySourceOfData_HasItsKeys) {
   EXPECT_THAT(Texts(run), ElementsAre("data.idx.images=/images", "data.idx.labels=/labels"));
   run.data.source = Cifar10Data{"/cifar"};
   EXPECT_THAT(Texts(run), ElementsAre("data.cifar10.path=/cifar"));
-  run.data.source = ArraysData{{{"ids", "/ids.npy"}, {"labels", "/labels.npy"}}};
-  EXPECT_THAT(Texts(run), ElementsAre("data.arrays.ids=/ids.npy", "data.arrays.labels=/labels.npy"));
+  run.data.source = ArraysData{{{"ids", {"/0.npy", "/1.npy"}}, {"labels", {"/labels.npy"}}}};
+  EXPECT_THAT(Texts(run), ElementsAre("data.arrays.ids=/0.npy", "data.arrays.ids=/1.npy",
+                                      "data.arrays.labels=/labels.npy"));
 }
 
 TEST(NamedPaths, EverythingThatARunReads_IsThere) {

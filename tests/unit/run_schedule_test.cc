@@ -64,9 +64,9 @@ TEST(RunSpec_Activations, OneAStage_AreKeptAndCounted) {
   const auto spec = ParseRunSpec(With("/schedule/activations", {"recompute", "retain", "offload", "retain"}));
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->schedule.activations, "recompute/retain/offload/retain");
-  EXPECT_EQ(ActivationsOf(spec->schedule, 0), ActivationPolicy::kRecompute);
-  EXPECT_EQ(ActivationsOf(spec->schedule, 2), ActivationPolicy::kOffload);
-  EXPECT_EQ(ActivationsOf(spec->schedule, 3), ActivationPolicy::kRetain);
+  EXPECT_EQ(ActivationsOf(*spec, 0), ActivationPolicy::kRecompute);
+  EXPECT_EQ(ActivationsOf(*spec, 2), ActivationPolicy::kOffload);
+  EXPECT_EQ(ActivationsOf(*spec, 3), ActivationPolicy::kRetain);
   EXPECT_EQ(ToJson(*spec)["schedule"]["activations"], Json({"recompute", "retain", "offload", "retain"}));
   EXPECT_EQ(ParseRunSpec(ToJson(*spec))->schedule.activations, spec->schedule.activations);
   EXPECT_EQ(ParseRunSpec(With("/schedule", ToText(spec->schedule)))->schedule.activations,

@@ -530,9 +530,52 @@ TEST(RunSpec_Gpt, TiedEmbedding_IsALayerOfItsOwn) {
   int64_t parameters = 0;
   for (const LayerCount& layer : layers) parameters += layer.parameters;
   EXPECT_EQ(parameters, 124439808);  // as published
-  Json narrow = With("/model", {{"gpt", {{"tied", true}}}});
-  narrow["precision"] = "bf16";
-  ExpectRefused({narrow, "precision", "a tied embedding travels in float32"});
+}
+
+// A stage of its own, but no rank: written, it counts with the first stage.
+TEST(RunSpec_Stages, TiedParameter_IsAStageBesideTheFirstOne) {
+  Json file = With("/model", {{"gpt", {{"layers", 4}, {"tied", true}}}});
+  file["stages"] = 3;
+  file["schedule"] = "1f1b";
+  const auto spec = ParseRunSpec(file);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->stages(), 4);
+  EXPECT_EQ(spec->placed_stages(), 3);
+  EXPECT_EQ(spec->layers_of_stage[0], 1);
+  const Json written = ToJson(*spec)["stages"];
+  ASSERT_EQ(written.size(), 3u);
+  EXPECT_EQ(written[0], 1 + spec->layers_of_stage[1]);
+  const auto again = ParseRunSpec(ToJson(*spec));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->layers_of_stage, spec->layers_of_stage);
+  EXPECT_EQ(again->tied_stages, 1);
+  const auto schedule = ScheduleOf(*spec);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(schedule->scheme.ranks, 3);
+}
+
+TEST(RunSpec_Stages, TiedParameterWithAStageOfItsOwn_HasARank) {
+  Json file = With("/model", {{"gpt", {{"layers", 4}, {"tied", true}}}});
+  file["stages"] = {1, 3, 3};
+  file["schedule"] = "1f1b";
+  const auto spec = ParseRunSpec(file);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->tied_stages, 0);
+  EXPECT_EQ(ScheduleOf(*spec)->scheme.ranks, 3);
+  EXPECT_EQ(ToJson(*spec)["stages"], Json({1, 3, 3}));
+  file["stages"] = 7;
+  ExpectRefused({file, "stages", "use at most 6"});
+}
+
+TEST(RunSpec_Stages, ActivationsOfATiedParameter_AreThoseOfTheFirstStage) {
+  Json file = With("/model", {{"gpt", {{"layers", 4}, {"tied", true}}}});
+  file["stages"] = 3;
+  file["schedule"] = {{"1f1b", nullptr}, {"activations", {"recompute", "retain", "offload"}}};
+  const auto spec = ParseRunSpec(file);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(ActivationsOf(*spec, 0), ActivationPolicy::kRecompute);
+  EXPECT_EQ(ActivationsOf(*spec, 1), ActivationPolicy::kRecompute);
+  EXPECT_EQ(ActivationsOf(*spec, 3), ActivationPolicy::kOffload);
 }
 
 TEST(RunSpec_Optimizer, PatternsWithoutDecay_AreKeptAndFitNames) {

@@ -2,16 +2,21 @@
 // forms, inside and outside their conditions; and what crosses between ranks, of all.
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/leading_stages.h"
+#include "schedules/sync/catalogue.h"
 #include "tests/unit/simulated_family.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Parameters Ranks(int ranks) { return {{"ranks", absl::StrCat(ranks)}}; }
@@ -23,6 +28,76 @@ int64_t Fetches(const SimulationResult& run) {
   int64_t fetches = 0;
   for (const RankStats& r : run.ranks) fetches += r.weight_fetches;
   return fetches;
+}
+
+// ---- leading stages
+
+// Returns the inputs of a chain behind `leading` stages of tied parameters: each is read by the next one, and
+// by the last stage or the first of the chain.
+std::vector<std::vector<int>> InputsBehind(int leading, int stages) {
+  std::vector<std::vector<int>> inputs(leading + stages);
+  for (int s = 1; s < leading + stages; ++s) inputs[s] = {s - 1};
+  if (stages > 1) inputs.back() = {leading - 1, leading + stages - 2};
+  return inputs;
+}
+
+SimulationOptions CostsBehind(int leading, int stages) {
+  SimulationOptions costs;
+  for (std::vector<double>& duration : costs.duration) {
+    const double each = duration[0];
+    duration.assign(leading + stages, each);
+    std::fill_n(duration.begin(), leading, 0);
+  }
+  return costs;
+}
+
+// A leading stage takes no rank, and, as long as it takes no time, it changes no step.
+TEST(LeadingStages, EveryFamily_KeepsItsRanksItsStepAndItsSoundness) {
+  for (const int stages : {2, 4}) {
+    std::vector<Candidate> all = Candidates(stages, 4);
+    for (const Candidate& old : OldWeightCandidates(stages, 4)) all.push_back(old);
+    ASSERT_FALSE(all.empty());
+    for (const Candidate& c : all) {
+      for (const int leading : {1, 2}) {
+        auto schedule = MakeSchedule(c.name, c.parameters, stages, 4);
+        if (!schedule.ok() || !ApplyRule(c.rule, c.name, &*schedule).ok()) continue;
+        if (IsMigrating(*schedule->sync)) continue;
+        SCOPED_TRACE(absl::StrCat(c.name, " ", c.rule, " ", stages, " stages behind ", leading));
+        const auto alone = Simulate(Graph(WithoutTerms(*schedule)), SimulationOptions{.steps = 4});
+        ASSERT_TRUE(alone.ok()) << alone.status();
+        const int ranks = schedule->ranks;
+        ASSERT_TRUE(AddLeadingStages(leading, &*schedule).ok());
+        RunTerms terms;
+        terms.inputs = InputsBehind(leading, stages);
+        const RunSchedule with(*schedule, terms);
+        EXPECT_TRUE(CheckSchedule(with).ok()) << CheckSchedule(with);
+        EXPECT_EQ(with.scheme.ranks, ranks);
+        EXPECT_EQ(with.scheme.stages, leading + stages);
+        SimulationOptions costs = CostsBehind(leading, stages);
+        costs.steps = 4;
+        const auto run = Simulate(Graph(with), costs);
+        ASSERT_TRUE(run.ok()) << run.status();
+        EXPECT_DOUBLE_EQ(run->makespan, alone->makespan);
+      }
+    }
+  }
+}
+
+TEST(LeadingStages, MigratingStates_AreRefused) {
+  auto schedule = MakeSchedule("fsdp", {{"residency", "migrating"}}, 4, 4);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_THAT(AddLeadingStages(1, &*schedule).message(), HasSubstr("stages of their own"));
+}
+
+TEST(LeadingStages, CostsOfTheirStages_JoinThoseOfTheFirst) {
+  SimulationOptions costs;
+  costs.duration[0] = {1, 2, 3, 4};
+  costs.output = {10, 20, 30, 40};
+  costs.activation = {5, 6, 7, 8};
+  const SimulationOptions joined = JoinLeadingStages(2, 4, costs);
+  EXPECT_THAT(joined.duration[0], ElementsAre(6, 4));
+  EXPECT_THAT(joined.output, ElementsAre(30, 40)) << "a stage hands on the output of its last layer";
+  EXPECT_THAT(joined.activation, ElementsAre(18, 8));
 }
 
 // ---- data parallel

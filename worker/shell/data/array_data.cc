@@ -108,14 +108,15 @@ absl::StatusOr<ArrayFile> OpenArray(const std::string& path, const std::string& 
   return array;
 }
 
+// Converts each number by the language's own rule.
 template <typename From, typename To>
-void Widen(const char* from, int64_t n, char* to) {
+void Convert(const char* from, int64_t n, char* to) {
   for (int64_t i = 0; i < n; ++i) {
-    From narrow;
-    std::memcpy(&narrow, from + i * int64_t{sizeof(From)}, sizeof(From));
+    From number;
+    std::memcpy(&number, from + i * int64_t{sizeof(From)}, sizeof(From));
     // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8_t is a number, and no character.
-    const To wide = static_cast<To>(narrow);
-    std::memcpy(to + i * int64_t{sizeof(To)}, &wide, sizeof(To));
+    const To converted = static_cast<To>(number);
+    std::memcpy(to + i * int64_t{sizeof(To)}, &converted, sizeof(To));
   }
 }
 
@@ -136,7 +137,8 @@ void WidenHalves(const char* from, int64_t n, char* to) {
   }
 }
 
-// A type of NumPy whose numbers a field holds exactly.
+// A type of NumPy whose numbers a field holds exactly; or float64, whose numbers are rounded to the nearest
+// one of float32, as NumPy and PyTorch round them.
 struct Reading {
   ElementType field;
   absl::string_view type;
@@ -144,21 +146,22 @@ struct Reading {
 };
 constexpr Reading kReadings[] = {
     {ElementType::kF32, "f4", nullptr},
+    {ElementType::kF32, "f8", Convert<double, float>},
     {ElementType::kF32, "f2", WidenHalves},
-    {ElementType::kF32, "i1", Widen<int8_t, float>},
-    {ElementType::kF32, "u1", Widen<uint8_t, float>},
-    {ElementType::kF32, "b1", Widen<uint8_t, float>},
-    {ElementType::kF32, "i2", Widen<int16_t, float>},
-    {ElementType::kF32, "u2", Widen<uint16_t, float>},
+    {ElementType::kF32, "i1", Convert<int8_t, float>},
+    {ElementType::kF32, "u1", Convert<uint8_t, float>},
+    {ElementType::kF32, "b1", Convert<uint8_t, float>},
+    {ElementType::kF32, "i2", Convert<int16_t, float>},
+    {ElementType::kF32, "u2", Convert<uint16_t, float>},
     {ElementType::kI64, "i8", nullptr},
     {ElementType::kI64, "u8", nullptr},
-    {ElementType::kI64, "i1", Widen<int8_t, int64_t>},
-    {ElementType::kI64, "u1", Widen<uint8_t, int64_t>},
-    {ElementType::kI64, "b1", Widen<uint8_t, int64_t>},
-    {ElementType::kI64, "i2", Widen<int16_t, int64_t>},
-    {ElementType::kI64, "u2", Widen<uint16_t, int64_t>},
-    {ElementType::kI64, "i4", Widen<int32_t, int64_t>},
-    {ElementType::kI64, "u4", Widen<uint32_t, int64_t>},
+    {ElementType::kI64, "i1", Convert<int8_t, int64_t>},
+    {ElementType::kI64, "u1", Convert<uint8_t, int64_t>},
+    {ElementType::kI64, "b1", Convert<uint8_t, int64_t>},
+    {ElementType::kI64, "i2", Convert<int16_t, int64_t>},
+    {ElementType::kI64, "u2", Convert<uint16_t, int64_t>},
+    {ElementType::kI64, "i4", Convert<int32_t, int64_t>},
+    {ElementType::kI64, "u4", Convert<uint32_t, int64_t>},
 };
 
 // Decides how the file's numbers become those of the field.
@@ -167,10 +170,11 @@ absl::Status FitField(const ExportedField& field, const std::string& key, ArrayF
     return r.field == field.type && r.type == array.type;
   });
   if (reading == std::end(kReadings)) {
-    const absl::string_view holds = field.type == ElementType::kF32
-                                        ? "float32, which holds f4, f2, bool and whole numbers of at most 16 "
-                                          "bits; save it as array.astype(\"float32\")"
-                                        : "int64, which holds whole numbers and bool";
+    const absl::string_view holds =
+        field.type == ElementType::kF32
+            ? "float32, which takes f4, f8, f2, bool and whole numbers of at most "
+              "16 bits; save it as array.astype(\"float32\")"
+            : "int64, which holds whole numbers and bool";
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s holds elements of NumPy's type %s, and the model's field is %s", key,
                         array.file->path(), array.type, holds));
@@ -183,62 +187,90 @@ absl::Status FitField(const ExportedField& field, const std::string& key, ArrayF
       absl::StrJoin(array.size, ", "), field.sizes.empty() ? "" : ", ", absl::StrJoin(field.sizes, ", ")));
 }
 
+// The files of one field: their samples follow one another.
+class FieldFiles {
+ public:
+  FieldFiles(ExportedField field, std::string key) : field_(std::move(field)), key_(std::move(key)) {}
+  FieldFiles(FieldFiles&&) = default;
+
+  absl::Status Add(const std::string& path) {
+    absl::StatusOr<ArrayFile> array = OpenArray(path, key_);
+    if (!array.ok()) return array.status();
+    if (absl::Status s = FitField(field_, key_, *array); !s.ok()) return s;
+    ends_.push_back(count() + array->size[0]);
+    files_.push_back(*std::move(array));
+    return absl::OkStatus();
+  }
+
+  int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
+  const ExportedField& field() const { return field_; }
+
+  absl::Status Read(int64_t sample, char* to) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), sample);
+    const int64_t before = end == ends_.begin() ? 0 : *(end - 1);
+    return ReadOf(files_[static_cast<size_t>(end - ends_.begin())], sample - before, to);
+  }
+
+ private:
+  absl::Status ReadOf(const ArrayFile& array, int64_t sample, char* to) const {
+    const int64_t elements = field_.bytes / ElementTypeBytes(field_.type), bytes = elements * array.width;
+    const int64_t at = array.begin + sample * bytes;
+    if (array.convert == nullptr) return array.file->Read(at, static_cast<size_t>(bytes), to);
+    std::vector<char> numbers(static_cast<size_t>(bytes));
+    if (absl::Status s = array.file->Read(at, numbers.size(), numbers.data()); !s.ok()) return s;
+    array.convert(numbers.data(), elements, to);
+    return absl::OkStatus();
+  }
+
+  ExportedField field_;
+  std::string key_;  // in the run file
+  std::vector<ArrayFile> files_;
+  std::vector<int64_t> ends_;  // of each file: number of samples up to its end
+};
+
 class ArrayDataset final : public Dataset {
  public:
-  ArrayDataset(std::vector<ArrayFile> files, const ExportedModel& model)
-      : files_(std::move(files)), fields_(model.fields), sample_bytes_(model.sample_bytes) {}
+  ArrayDataset(std::vector<FieldFiles> fields, int64_t sample_bytes)
+      : fields_(std::move(fields)), sample_bytes_(sample_bytes) {}
 
-  int64_t count() const override { return files_[0].size[0]; }
+  int64_t count() const override { return fields_[0].count(); }
   DataType input_type() const override { return DataType::kUInt8; }
   int64_t inputs() const override { return sample_bytes_; }
   int64_t targets() const override { return 0; }
 
   absl::Status ReadInputs(int64_t sample, void* out) const override {
     std::memset(out, 0, static_cast<size_t>(sample_bytes_));
-    for (size_t i = 0; i < files_.size(); ++i) {
-      char* const to = static_cast<char*>(out) + fields_[i].begin;
-      if (absl::Status s = ReadField(files_[i], fields_[i], sample, to); !s.ok()) return s;
+    for (const FieldFiles& field : fields_) {
+      char* const to = static_cast<char*>(out) + field.field().begin;
+      if (absl::Status s = field.Read(sample, to); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
   absl::Status ReadTargets(int64_t, int64_t*) const override { return absl::OkStatus(); }
 
  private:
-  static absl::Status ReadField(const ArrayFile& array, const ExportedField& field, int64_t sample,
-                                char* to) {
-    const int64_t elements = field.bytes / ElementTypeBytes(field.type), bytes = elements * array.width;
-    const int64_t at = array.begin + sample * bytes;
-    if (array.convert == nullptr) return array.file->Read(at, static_cast<size_t>(bytes), to);
-    std::vector<char> narrow(static_cast<size_t>(bytes));
-    if (absl::Status s = array.file->Read(at, narrow.size(), narrow.data()); !s.ok()) return s;
-    array.convert(narrow.data(), elements, to);
-    return absl::OkStatus();
-  }
-
-  const std::vector<ArrayFile> files_;  // one for each field
-  const std::vector<ExportedField> fields_;
+  const std::vector<FieldFiles> fields_;
   const int64_t sample_bytes_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenArrays(const ArraysData& data, const ExportedModel& model) {
-  std::vector<ArrayFile> files;
+  std::vector<FieldFiles> fields;
   for (const ExportedField& field : model.fields) {
     const std::string key = absl::StrCat("data.arrays.", field.name);
-    const auto path = data.paths.find(field.name);
-    if (path == data.paths.end()) return absl::InvalidArgumentError(absl::StrCat(key, ": has no file"));
-    absl::StatusOr<ArrayFile> array = OpenArray(path->second, key);
-    if (!array.ok()) return array.status();
-    if (absl::Status s = FitField(field, key, *array); !s.ok()) return s;
-    if (!files.empty() && files[0].size[0] != array->size[0]) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: %s has %d samples, and the field %s has %d; they do not belong together", key,
-                          path->second, array->size[0], model.fields[0].name, files[0].size[0]));
+    const auto paths = data.paths.find(field.name);
+    if (paths == data.paths.end()) return absl::InvalidArgumentError(absl::StrCat(key, ": has no file"));
+    FieldFiles& files = fields.emplace_back(field, key);
+    for (const std::string& path : paths->second) {
+      if (absl::Status s = files.Add(path); !s.ok()) return s;
     }
-    files.push_back(*std::move(array));
+    if (fields[0].count() == files.count()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %s has %d samples, and the field %s has %d; they do not belong together", key,
+        absl::StrJoin(paths->second, ", "), files.count(), model.fields[0].name, fields[0].count()));
   }
-  return std::make_unique<ArrayDataset>(std::move(files), model);
+  return std::make_unique<ArrayDataset>(std::move(fields), model.sample_bytes);
 }
 
 }  // namespace weft

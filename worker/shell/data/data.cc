@@ -156,13 +156,19 @@ class IdxDataset final : public Dataset {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Dataset>> OpenFields(const DataSpec& data, const ExportedModel& model) {
+  if (const auto* text = std::get_if<TextData>(&data.source)) return OpenTokenFields(*text, model);
+  return OpenArrays(std::get<ArraysData>(data.source), model);
+}
+
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
   const auto* exported = std::get_if<ExportedSpec>(&run.model);
   const auto* arrays = std::get_if<ArraysData>(&run.data.source);
-  if (exported != nullptr && arrays != nullptr) return OpenArrays(*arrays, *exported->model);
   const auto* gpt = std::get_if<GptSpec>(&run.model);
   const auto* text = std::get_if<TextData>(&run.data.source);
   if (gpt != nullptr && text != nullptr) return OpenText(*text, *gpt);
+  if (exported != nullptr && (text != nullptr || arrays != nullptr))
+    return OpenFields(run.data, *exported->model);
   const auto* idx = std::get_if<IdxData>(&run.data.source);
   if (gpt == nullptr && idx != nullptr) return IdxDataset::Open(*idx, run.model);
   const auto* cifar10 = std::get_if<Cifar10Data>(&run.data.source);

@@ -33,7 +33,7 @@ class Dataset {
 
   virtual int64_t count() const = 0;  // number of samples, at least 1
   virtual DataType input_type() const = 0;
-  virtual int64_t inputs() const = 0;   // elements of one sample
+  virtual int64_t inputs() const = 0;  // elements of one sample
   // Elements of one sample, int64; 0 where the inputs hold what the model's own loss wants.
   virtual int64_t targets() const = 0;
 
@@ -53,6 +53,10 @@ class Dataset {
   absl::Status ReadInputs(const RunSpec& run, int step, int microbatch, void* out) const;
   absl::Status ReadTargets(const RunSpec& run, int step, int microbatch, int64_t* out) const;
 };
+
+// Opens the data of an exported model's fields, of all or, as its count reads, of some. Requires arrays or
+// tokens.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenFields(const DataSpec& data, const ExportedModel& model);
 
 }  // namespace weft
 

@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse u
     return warnings;
   }
   if ((*data)->count() < run.train.batch) {
-    const bool text = std::holds_alternative<TextData>(run.data.source);
+    const bool text = std::holds_alternative<GptSpec>(run.model);
     warnings.push_back(
         absl::StrFormat("train.batch: a batch has %d samples, the data have only %d%s, so a batch has some "
                         "of them several times",
@@ -36,11 +36,13 @@ absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse u
 }
 
 std::vector<std::string> DataPaths(const RunSpec& run) {
-  if (const auto* text = std::get_if<TextData>(&run.data.source)) return {text->path};
   if (const auto* idx = std::get_if<IdxData>(&run.data.source)) return {idx->images, idx->labels};
   if (const auto* cifar10 = std::get_if<Cifar10Data>(&run.data.source)) return {cifar10->path};
   std::vector<std::string> paths;
-  for (const auto& [name, path] : std::get<ArraysData>(run.data.source).paths) paths.push_back(path);
+  if (const auto* text = std::get_if<TextData>(&run.data.source)) paths.push_back(text->path);
+  if (const auto* arrays = std::get_if<ArraysData>(&run.data.source)) {
+    for (const auto& [name, files] : arrays->paths) paths.insert(paths.end(), files.begin(), files.end());
+  }
   if (const auto* exported = std::get_if<ExportedSpec>(&run.model)) paths.push_back(exported->weights());
   return paths;
 }

@@ -9,7 +9,6 @@
 #include <variant>
 
 #include "absl/strings/str_format.h"
-#include "worker/shell/data/array_data.h"
 #include "worker/shell/torch/graph_layer.h"
 
 namespace weft {
@@ -51,7 +50,7 @@ absl::StatusOr<float> LossCounts::DivisorOf(int step) {
 absl::Status LossCounts::Open() {
   if (fields_ != nullptr) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<Dataset>> fields =
-      OpenArrays(std::get<ArraysData>(run_.data.source), *std::get<ExportedSpec>(run_.model).model->count);
+      OpenFields(run_.data, *std::get<ExportedSpec>(run_.model).model->count);
   if (!fields.ok()) return fields.status();
   fields_ = *std::move(fields);
   return absl::OkStatus();

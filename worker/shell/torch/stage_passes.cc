@@ -57,7 +57,7 @@ PassHalf HalfOf(JobKind kind) {
 StagePasses::StagePasses(const PassModel& model, HeldStage& held, DataFeed& data, RankDevice& device)
     : model_(model),
       layout_(held.layout()),
-      activations_(ActivationsOf(model.run.schedule, layout_.stage)),
+      activations_(ActivationsOf(model.run, layout_.stage)),
       held_(held),
       data_(data),
       device_(device),

@@ -46,7 +46,7 @@ class TokenEmbedding final : public Layer {
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
     const at::Tensor &weight = spec_.tied ? inputs[0] : p[0], &tokens = spec_.tied ? inputs[1] : inputs[0];
     const at::Tensor& position = spec_.tied ? p[0] : p[1];
-    // The token embedding is float32 in every precision (layer_spec.h).
+    // Unless it is tied, the token embedding is float32 in every precision (layer_spec.h).
     const at::Tensor x = at::embedding(weight, tokens).to(position.scalar_type()) + position;
     return Dropout(x, spec_.dropout, key, index_, 0);
   }
