@@ -11,6 +11,7 @@
 #include "run/file_section.h"
 #include "run/learning_rate.h"
 #include "run/model_layers.h"
+#include "run/network_spec.h"
 #include "run/plugin_spec.h"
 #include "run/replan_spec.h"
 #include "run/resnet.h"
@@ -475,9 +476,9 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
   FileSection file(json, "",
-                   {"name",        "model",  "weights",   "plugins", "data",       "train",    "stages",
-                    "schedule",    "memory", "precision", "kernels", "checkpoint", "restarts", "redundancy",
-                    "job_timeout", "replan", "validate",  "record",  "resume",     "until"},
+                   {"name",        "model",  "weights",   "plugins",  "data",       "train",    "stages",
+                    "schedule",    "memory", "precision", "kernels",  "checkpoint", "restarts", "redundancy",
+                    "job_timeout", "replan", "network",   "validate", "record",     "resume",   "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -502,6 +503,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.redundancy = ReadRedundancy(file, spec, status);
   spec.job_timeout = ReadJobTimeout(file, status);
   spec.replan = ReadReplanSpec(file, spec.schedule, status);
+  if (file.Has("network")) spec.network = ReadNetworkSpec(file.At("network"), "network", status);
   spec.validate = ReadValidate(file, spec, status);
   CheckNeedsNone(spec, status);
   CheckExported(spec, status);
@@ -567,6 +569,7 @@ Json ToJson(const RunSpec& spec) {
                            {"first", spec.job_timeout.first}};
   }
   if (spec.replan.any()) json["replan"] = ToJson(spec.replan);
+  if (spec.network.has_value()) json["network"] = ToJson(*spec.network);
   if (spec.checkpoint.none || spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 #include "run/model_spec.h"
+#include "run/network_spec.h"
 #include "run/precision.h"
 
 namespace weft {
@@ -177,6 +179,8 @@ struct RunSpec {
   int redundancy = 0;
   JobTimeoutSpec job_timeout;
   ReplanSpec replan;
+  std::optional<NetworkSpec>
+      network;  // on which the run is predicted; absent: equal ranks, links that take no time
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;

@@ -255,9 +255,8 @@ OrderedJson ToJson(const RunSpec& run, const CompareOptions& options, const RunC
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
-  const ContestantOptions asked = {options.schedules, options.ranks, options.stages,
-                                   options.bandwidth > 0 || options.latency > 0 || !options.network.empty(),
-                                   options.vary};
+  ContestantOptions asked = {options.schedules, options.ranks, options.stages,
+                             options.bandwidth > 0 || options.latency > 0, options.vary};
   if (const absl::Status named = CheckNamed(asked); !named.ok()) return Fail(kExitUsage, named.message());
   if (options.measure) return RunMeasuredCompare(options);
   if (options.vary.activations && !options.profile.empty()) {
@@ -271,6 +270,7 @@ ExitCode RunCompare(const CompareOptions& options) {
   const auto costs = RunCosts::Make(
       {options.profile, options.flops, options.memory, options.bandwidth, options.latency, options.network});
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
+  asked.slow_links = asked.slow_links || costs->NetworkOf(*run) != nullptr;
   if (options.stages == 0 && options.ranks == 0) {
     const auto of_run = costs->Of(*run);
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());

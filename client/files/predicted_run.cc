@@ -23,15 +23,16 @@ constexpr int64_t kMaxTriedJobs = 20'000;  // most forwards of a step: trying mo
 constexpr double kCloseEnough = 1.02;
 
 // Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
-// with them.
-RunSpec WithMemory(const RunSpec& run, double memory, bool profiled) {
+// with them. The network of a file is checked when it is simulated; the run's own then says nothing.
+RunSpec WithMemory(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
   RunSpec with = run;
   with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMaxMemory));
+  if (!costs.options().network.empty()) with.network.reset();
   return with;
 }
 
 bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
-  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, memory, false)).ok();
+  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, costs, memory, false)).ok();
   auto prepared = PrepareRun(run, costs);
   if (!prepared.ok()) return false;
   prepared->costs.memory = memory;
@@ -57,6 +58,12 @@ absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
 
 double RunCosts::MemoryOf(const RunSpec& run) const {
   return options_.memory > 0 ? options_.memory : static_cast<double>(run.memory);
+}
+
+const NetworkSpec* RunCosts::NetworkOf(const RunSpec& run) const {
+  if (network_.has_value()) return &*network_;
+  if (run.network.has_value()) return &*run.network;
+  return profile_.has_value() && profile_->network.has_value() ? &*profile_->network : nullptr;
 }
 
 std::string RunCosts::UnitOf() const {
@@ -94,7 +101,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
-  if (network_.has_value()) ApplyNetwork(*network_, &costs);
+  if (const NetworkSpec* network = NetworkOf(run); network != nullptr) ApplyNetwork(*network, &costs);
   if (options_.bandwidth > 0) costs.bandwidth = options_.bandwidth;
   if (options_.latency > 0) costs.latency = options_.latency;
   return costs;
@@ -106,7 +113,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (!of_run.ok()) return of_run.status();
   PreparedRun prepared;
   prepared.costs = *std::move(of_run);
-  const RunSpec under = WithMemory(run, prepared.costs.memory, costs.has_own_bytes());
+  const RunSpec under = WithMemory(run, costs, prepared.costs.memory, costs.has_own_bytes());
   auto schedule = CheckedScheduleOf(under);
   if (!schedule.ok()) return schedule.status();
   prepared.schedule = *std::move(schedule);

@@ -60,7 +60,7 @@ class PlanMaker {
   }
 
  private:
-  const NetworkFile* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
+  const NetworkSpec* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
 
   // Returns what stops a search after a part of the time.
   std::function<bool()> StopAfter(double part) const {

@@ -168,7 +168,7 @@ std::vector<std::string> LayersOfRanks(const PlanReport& report) {
 }  // namespace
 
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
-                                    const NetworkFile* network) {
+                                    const NetworkSpec* network) {
   TickedChain ticked;
   ticked.ticks_per_unit = TicksPerUnit(TimesOf(profile));
   PlannedChain& chain = ticked.chain;

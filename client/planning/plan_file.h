@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/files/network_file.h"
 #include "client/files/profile.h"
 #include "client/planning/plan_choice.h"
 #include "nlohmann/json_fwd.hpp"
 #include "planner/chain.h"
 #include "planner/pipedream.h"
 #include "planner/plan.h"
+#include "run/network_spec.h"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -36,7 +36,7 @@ struct TickedChain {
 // `memory` is of each rank, 0 for no limit; `network` may be null. InvalidArgument for a profile whose layers
 // cannot be planned, or a network of other ranks.
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
-                                    const NetworkFile* network = nullptr);
+                                    const NetworkSpec* network = nullptr);
 
 // Returns `periodic` with the plan's pattern.
 ScheduleSpec ScheduleOfPlan(const Plan& plan);

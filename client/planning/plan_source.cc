@@ -53,13 +53,20 @@ absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* 
   return profile;
 }
 
-absl::Status ReadMachine(const PlanSourceOptions& options, PlanSource* source) {
+// Sets the machine: a flag goes before the run file, and that before the profile.
+absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<NetworkSpec>& of_run,
+                         PlanSource* source) {
+  const auto take = [source](const NetworkSpec& network) {
+    source->network = network;
+    if (network.bandwidth > 0) source->profile.bandwidth = network.bandwidth;
+    if (network.latency > 0) source->profile.latency = network.latency;
+  };
+  if (source->profile.network.has_value()) take(*source->profile.network);
+  if (of_run.has_value()) take(*of_run);
   if (!options.network.empty()) {
-    auto network = ReadNetworkFile(options.network);
+    const auto network = ReadNetworkFile(options.network);
     if (!network.ok()) return network.status();
-    source->network = *std::move(network);
-    if (source->network->bandwidth > 0) source->profile.bandwidth = source->network->bandwidth;
-    if (source->network->latency > 0) source->profile.latency = source->network->latency;
+    take(*network);
   }
   if (options.memory > 0) source->memory = options.memory;
   if (options.bandwidth > 0) source->profile.bandwidth = options.bandwidth;
@@ -126,8 +133,7 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
 }  // namespace
 
 bool PlanSource::slow_links() const {
-  return profile.bandwidth > 0 || profile.latency > 0 ||
-         (network.has_value() && network->network.bandwidth_between > 0);
+  return profile.bandwidth > 0 || profile.latency > 0 || (network.has_value() && network->slow_links());
 }
 
 std::vector<std::string> PlanSource::Policies() const {
@@ -177,7 +183,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   }
   source.memory = static_cast<double>(run.memory);
   source.microbatches = run.train.microbatches;
-  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  if (absl::Status read = ReadMachine(options, run.network, &source); !read.ok()) return read;
   run.memory = 0;  // what fits is the planner's to find
   source.run = std::move(run);
   CostOptions costs = {options.profile,   options.flops,   source.memory,
@@ -207,7 +213,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
   if (!profile.ok()) return profile.status();
   source.profile = *std::move(profile);
   source.microbatches = options.microbatches;
-  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  if (absl::Status read = ReadMachine(options, std::nullopt, &source); !read.ok()) return read;
   return source;
 }
 

@@ -29,7 +29,7 @@ struct PlanSourceOptions {
   double flops = 1e9;                 // FLOPs per unit of time, for counted FLOPs
   double memory = 0;                  // bytes of each rank; 0: the run's, else no limit
   double bandwidth = 0, latency = 0;  // of each link; 0: the profile's, else infinite and none
-  std::string network;                // file; empty for equal ranks and links
+  std::string network;                // file; empty: the run's, else the profile's, else a plain one
   int microbatches = 0;               // of a step; 0: the run's; for a profile, none
 };
 
@@ -38,7 +38,7 @@ struct PlanSource {
   std::optional<RunSpec> run;  // without its budget; absent for a profile alone
   std::optional<RunCosts> costs;
   Profile profile;  // of the layers, with the links' bandwidth and latency
-  std::optional<NetworkFile> network;
+  std::optional<NetworkSpec> network;
   double memory = 0;
   int microbatches = 0;
   std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
