@@ -125,6 +125,11 @@ double LeastPeriodOf(const PlanReport& report) {
   return static_cast<double>(report.pattern->lower_bound) / report.ticks_per_unit / report.pattern->batches;
 }
 
+// Returns the bound on the step, or on the window where there is none.
+double LeastStepOf(const PlanReport& report) {
+  return report.microbatches > 0 ? report.step_bound : LeastPeriodOf(report) * report.pattern->batches;
+}
+
 bool IsProven(const PlanReport& report) {
   if (report.pattern.has_value()) return report.pattern->proven();
   return report.step <= report.step_bound * (1 + 1e-9);
@@ -231,6 +236,8 @@ OrderedJson PlanJson(const PlanReport& report) {
                       {"held_bytes", report.held_bytes},
                       {"peak_bytes", report.peak_bytes},
                       {"step", report.step},
+                      {"step_lower_bound", LeastStepOf(report)},
+                      {"step_gap", GapOf(report.step, LeastStepOf(report))},
                       {"fits", true},
                       {"activations", schedule.activations},
                       {"unit", report.unit.empty() ? OrderedJson() : OrderedJson(report.unit)},
@@ -254,8 +261,6 @@ OrderedJson PlanJson(const PlanReport& report) {
   }
   if (report.microbatches > 0) {
     json["microbatches"] = report.microbatches;
-    json["step_lower_bound"] = report.step_bound;
-    json["step_gap"] = GapOf(report.step, report.step_bound);
     json["stopped"] = report.stopped;
     json["others"] = OrderedJson::array();
     for (const PredictedChoice& other : report.others) {
@@ -296,8 +301,7 @@ std::string PlanYaml(const PlanReport& report) {
   }
   absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
   if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", OrderedJson(report.unit).dump(), "\n");
-  absl::StrAppendFormat(&text, "  lower_bound: %.9g\n",
-                        report.microbatches > 0 ? report.step_bound : LeastPeriodOf(report));
+  absl::StrAppendFormat(&text, "  lower_bound: %.9g\n", LeastStepOf(report));
   absl::StrAppend(&text, "  held_bytes: [", JoinedBytes(report.held_bytes), "]\n", "  peak_bytes: [",
                   JoinedBytes(report.peak_bytes), "]\n");
   return text;
