@@ -56,6 +56,13 @@ class PlanMaker {
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
     if (report_->microbatches > 0)
       report_->step_bound = LeastStep(source_, limits_.ranks, report_->microbatches);
+    report_->memory = source_.memory;
+    auto placement = source_.run.has_value()
+                         ? PlacementOfRun(*source_.run, report_->choice, report_->peak_bytes)
+                         : PlacementOfProfile(source_.profile, report_->choice, report_->microbatches == 0,
+                                              report_->held_bytes, report_->peak_bytes);
+    if (!placement.ok()) return placement.status();
+    report_->placement = *std::move(placement);
     return *std::move(report_);
   }
 
