@@ -156,6 +156,8 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
   if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
   if (!options.network.empty()) absl::StrAppend(&command, " --network ", Quoted(options.network));
+  if (options.host_bandwidth > 0)
+    absl::StrAppendFormat(&command, " --host-bandwidth %.6g", options.host_bandwidth);
   return command + " -o svg > picture.svg";
 }
 
@@ -267,8 +269,8 @@ ExitCode RunCompare(const CompareOptions& options) {
   }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  const auto costs = RunCosts::Make(
-      {options.profile, options.flops, options.memory, options.bandwidth, options.latency, options.network});
+  const auto costs = RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth,
+                                     options.latency, options.network, options.host_bandwidth});
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
   asked.slow_links = asked.slow_links || costs->NetworkOf(*run) != nullptr;
   if (options.stages == 0 && options.ranks == 0) {

@@ -158,6 +158,11 @@ absl::Status CheckFlags(const SimulateOptions& options) {
     return refuse(absl::StrCat("--schedule replaces the schedule of a run file, and ", options.schedule,
                                " is none; write the schedule in its place"));
   }
+  if (options.host_bandwidth > 0 && !IsRunFile(options.schedule)) {
+    return refuse(
+        absl::StrCat("--host-bandwidth is of the copies of `activations: offload`, which are a run file's; ",
+                     options.schedule, " is none"));
+  }
   if (options.profile.empty()) return absl::OkStatus();
   const bool sizes = AnyBytes(options.simulation);
   if (AnyGiven(options.simulation.duration) || sizes) {
@@ -360,8 +365,8 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   const auto run = RunOf(options);
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
-  const auto costs = RunCosts::Make(
-      {options.profile, /*flops=*/1e9, given.memory, given.bandwidth, given.latency, options.network});
+  const auto costs = RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth,
+                                     given.latency, options.network, options.host_bandwidth});
   if (!costs.ok()) return InFile(costs.status());
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) return OfRunFile(options, of_run.status());

@@ -66,22 +66,33 @@ const NetworkSpec* RunCosts::NetworkOf(const RunSpec& run) const {
   return profile_.has_value() && profile_->network.has_value() ? &*profile_->network : nullptr;
 }
 
+double RunCosts::HostBandwidth() const {
+  if (options_.host_bandwidth > 0) return options_.host_bandwidth;
+  return profile_.has_value() ? profile_->host_bandwidth : 0;
+}
+
 std::string RunCosts::UnitOf() const {
   return profile_.has_value() ? profile_->unit : absl::StrFormat("%.4g FLOPs", options_.flops);
 }
 
 namespace {
 
-// Adds the second forward of stages that recompute to the begin of their backwards. A profile has it already,
-// unless it says that the profiled run retained.
-void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
+// Adds what the policies for activations cost: the second forward of a stage that recomputes to the begin of
+// its backward; and of one that offloads, the copies to the host to its forward, and those back to its
+// backward. A profile has that already, unless it says that the profiled run retained.
+void AddPolicies(const RunSpec& run, double host_bandwidth, SimulationOptions* costs) {
   if (!CheckActivationsOfStages(run.schedule, run.stages()).ok()) return;  // refused with its schedule
   for (int s = 0; s < run.stages(); ++s) {
-    if (ActivationsOf(run.schedule, s) != ActivationPolicy::kRecompute) continue;
-    const double forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
-    for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput}) {
-      costs->duration[static_cast<int>(kind)][s] += forward;
+    const ActivationPolicy policy = ActivationsOf(run.schedule, s);
+    double& forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
+    double more = 0;
+    if (policy == ActivationPolicy::kRecompute) more = forward;
+    if (policy == ActivationPolicy::kOffload && host_bandwidth > 0) {
+      more = static_cast<double>(CountStage(run, s).offloaded) / host_bandwidth;
+      forward += more;
     }
+    for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput})
+      costs->duration[static_cast<int>(kind)][s] += more;
   }
 }
 
@@ -97,7 +108,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
-  if (!profile_.has_value() || profile_->activations == "retain") AddRecomputation(run, &costs);
+  if (!profile_.has_value() || profile_->activations == "retain") AddPolicies(run, HostBandwidth(), &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;

@@ -35,6 +35,8 @@ struct CostOptions {
   double bandwidth = 0;      // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;        // units of time; 0: the profile's, else none
   std::string network = {};  // file of the network; empty: the run's, else the profile's, else a plain one
+  // Bytes per unit of time of copies between a rank's memory and the host's; 0: the profile's, else infinite.
+  double host_bandwidth = 0;
   // Bytes are those that the admission of the run counts, also where times are of a profile.
   bool counted_bytes = false;
 };
@@ -55,6 +57,8 @@ class RunCosts {
 
   // Returns the network of the run: that of the file, else the run's own, else the profile's; null for none.
   const NetworkSpec* NetworkOf(const RunSpec& run) const;
+  // Returns the bytes per unit of time that `offload` moves; 0 where it is not known, and takes no time.
+  double HostBandwidth() const;
   // Returns the times, bytes and links of the run's stages.
   absl::StatusOr<SimulationOptions> Of(const RunSpec& run) const;
 

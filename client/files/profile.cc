@@ -54,7 +54,7 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   Profile profile;
   FileSection file(json, "",
                    {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples",
-                    "activations", "network"},
+                    "activations", "host_bandwidth", "network"},
                    status);
   if (status.ok() && file.Has("layers") == file.Has("stages")) {
     status = ErrorAt("", "must have a list of layers, or a list of stages");
@@ -73,6 +73,7 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("latency", profile.latency, 0, kMax);
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
+  file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   if (!status.ok()) return status;
   return profile;

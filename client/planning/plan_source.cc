@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/files/run_file.h"
@@ -136,11 +137,20 @@ bool PlanSource::slow_links() const {
   return profile.bandwidth > 0 || profile.latency > 0 || (network.has_value() && network->slow_links());
 }
 
+double PlanSource::HostBandwidth() const {
+  return options.host_bandwidth > 0 ? options.host_bandwidth : profile.host_bandwidth;
+}
+
+bool PlanSource::LacksHostBandwidth() const {
+  return run.has_value() && absl::StrContains(run->schedule.activations, "offload") && HostBandwidth() == 0;
+}
+
 std::vector<std::string> PlanSource::Policies() const {
   if (!run.has_value()) return {"retain"};
   const std::string& own = run->schedule.activations;
   // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
   const bool known = options.profile.empty() || profile.activations == "retain";
+  if (memory > 0 && known && HostBandwidth() > 0) return {"retain", "recompute", "offload"};
   if (memory > 0 && known) return {"retain", "recompute"};
   const bool uniform = own.find('/') == std::string::npos;
   return {uniform ? own : "retain"};
@@ -154,8 +164,14 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
   single.schedule.activations = activations;
   for (int l = 0; l < layers(); ++l) {
     ProfilePart& part = under.parts[l];
-    part.activation_bytes = static_cast<double>(CountStage(single, l).activation_bytes);
+    const StageMemory stage = CountStage(single, l);
+    part.activation_bytes = static_cast<double>(stage.activation_bytes);
     if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
+    if (activations == "offload" && profile.activations != "offload" && HostBandwidth() > 0) {
+      const double copies = static_cast<double>(stage.offloaded) / HostBandwidth();
+      part.forward += copies;
+      part.backward += copies;
+    }
   }
   return under;
 }
@@ -188,6 +204,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   source.run = std::move(run);
   CostOptions costs = {options.profile,   options.flops,   source.memory,
                        options.bandwidth, options.latency, options.network};
+  costs.host_bandwidth = options.host_bandwidth;
   costs.counted_bytes = true;
   auto made = RunCosts::Make(costs);
   if (!made.ok()) return made.status();
@@ -237,11 +254,17 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
   if (source.network.has_value() && !source.network->network.speeds.empty())
     speeds = source.network->network.speeds;
   if (static_cast<int>(speeds.size()) != ranks) return 0;
-  double work = 0;  // of a step
-  for (const ProfilePart& part : source.profile.parts) work += part.forward + part.backward;
-  work *= source.run.has_value() ? source.microbatches : microbatches;
+  double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
+  for (const ProfilePart& part : source.profile.parts) {
+    work += part.forward + part.backward;
+    chain += part.forward;
+    // Nobody waits for the other half, nor for a gradient of the data.
+    if (&part != &source.profile.parts.front()) chain += std::min(part.backward_input, part.backward);
+  }
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-  return std::max(work / all, work / microbatches / *std::max_element(speeds.begin(), speeds.end()));
+  const double larger = source.run.has_value() ? static_cast<double>(source.microbatches) / microbatches : 1;
+  return larger *
+         std::max(work * microbatches / all, chain / *std::max_element(speeds.begin(), speeds.end()));
 }
 
 }  // namespace weft

@@ -31,6 +31,7 @@ struct PlanSourceOptions {
   double bandwidth = 0, latency = 0;  // of each link; 0: the profile's, else infinite and none
   std::string network;                // file; empty: the run's, else the profile's, else a plain one
   int microbatches = 0;               // of a step; 0: the run's; for a profile, none
+  double host_bandwidth = 0;          // of the copies of `offload`; 0: the profile's, else not known
 };
 
 struct PlanSource {
@@ -45,6 +46,10 @@ struct PlanSource {
 
   int layers() const { return static_cast<int>(profile.parts.size()); }
   bool slow_links() const;
+  // Returns the bandwidth of copies between a rank's memory and the host's; 0 if it is not known.
+  double HostBandwidth() const;
+  // Returns true if the run file offloads, and the time of that is not known.
+  bool LacksHostBandwidth() const;
   // Returns the policies for activations whose times and bytes are known.
   std::vector<std::string> Policies() const;
   // Returns the layers' costs under a policy for all of them.
@@ -64,7 +69,8 @@ PredictPlan PredictorOf(const PlanSource& source);
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
-// of all ranks, and one micro-batch on the fastest. 0 where it is not known.
+// of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights. 0
+// where it is not known.
 double LeastStep(const PlanSource& source, int ranks, int microbatches);
 
 }  // namespace weft
