@@ -170,13 +170,13 @@ std::string TroubleText(const TrainResults& r) {
 
 // Returns by stage the duration of a job on a rank of speed 1, as a part of the mean over the ranks that do
 // such jobs.
-std::vector<double> SpeedFactors(const NetworkSpec& network, const RunSchedule& schedule, JobKind kind) {
+std::vector<double> SpeedFactors(const NetworkSpec& network, const Graph& graph, JobKind kind) {
   std::vector<double> factors;
-  const Graph graph(schedule);
-  for (int s = 0; s < schedule.scheme.stages; ++s) {
+  const Schedule& schedule = graph.schedule();
+  for (int s = 0; s < schedule.stages; ++s) {
     std::vector<Rank> ranks;
-    for (int b = 0; HasMicrobatch(kind) && b < schedule.scheme.microbatches; ++b)
-      ranks.push_back(schedule.scheme.compute(Job::Compute(0, s, b, kind)));
+    for (int b = 0; HasMicrobatch(kind) && b < schedule.microbatches; ++b)
+      ranks.push_back(schedule.compute(Job::Compute(0, s, b, kind)));
     if (!HasMicrobatch(kind)) ranks = graph.members(s);
     double slowness = 0;
     for (const Rank rank : ranks) slowness += 1 / network.network.SpeedOf(rank);
@@ -213,8 +213,9 @@ SimulationOptions CostsOfRun(const RunSpec& spec, const RunSchedule& schedule,
     costs.output.push_back(static_cast<double>(stage.output));
     costs.weight.push_back(static_cast<double>(stage.parameters));
   }
+  const Graph graph(schedule);
   for (int k = 0; k < kJobKinds; ++k) {
-    const std::vector<double> factors = SpeedFactors(*spec.network, schedule, static_cast<JobKind>(k));
+    const std::vector<double> factors = SpeedFactors(*spec.network, graph, static_cast<JobKind>(k));
     for (size_t s = 0; s < costs.duration[k].size() && s < factors.size(); ++s)
       costs.duration[k][s] *= factors[s];
   }
