@@ -250,8 +250,8 @@ TEST_F(PlanCommand, PlanThatOffloads_TrainsWithinTheBytesThatItSays) {
   const std::string out = folder_ / "out";
   const CommandResult train = Command::Run({"weft", "train", planned, "--processes", "2", "--out", out}, 180);
   ASSERT_EQ(train.code, 0) << train.err;
-  std::ifstream file(out + "/summary.json");
-  const Json summary = Json::parse(file);
+  std::ifstream written(out + "/summary.json");
+  const Json summary = Json::parse(written);
   const CommandResult simulated = Command::Run({"weft", "simulate", planned, "-o", "json"});
   ASSERT_EQ(simulated.code, 0) << simulated.err;
   const Json simulation = Json::parse(simulated.out);
