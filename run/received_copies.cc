@@ -60,7 +60,7 @@ void ReceivedCount::CountJob(const Job& job, std::map<int, int64_t>* of_microbat
   for (const Edge& e : edges) {
     if (e.joined || graph_.RankOf(e.from) == reader) continue;
     const int64_t bytes = CopyBytes(graph_, e, run_, stages_);
-    if (!run_.apart && bytes > kInlineBytes) continue;
+    if (!run_.separate_memory && bytes > kInlineBytes) continue;
     const bool computes = HasMicrobatch(job.kind);
     if (e.tensor == TensorKind::kActivation || e.tensor == TensorKind::kInputGradient) {
       (*of_microbatch)[job.stage] += bytes;

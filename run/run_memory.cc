@@ -187,6 +187,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   const int64_t passes = 1 + (stage + 1 == run.stages() ? 1 : 0) + (retained ? 0 : 1);
   int64_t input = 0;
   for (const int from : links.inputs) input += bytes_of(from);
+  memory.offloaded = all - memory.output + input;
   // These are the gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
   memory.work = memory.parameters + memory.narrowed + passes * all + operation + (retained ? 1 : 2) * input +

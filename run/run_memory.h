@@ -45,6 +45,7 @@ struct StageMemory {
   int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
   int64_t forward_work = 0;  // likewise for a forward alone
   int64_t output = 0;        // bytes of the tensor that it gives to the next stage
+  int64_t offloaded = 0;     // bytes that a forward under `offload` moves to the host, and its backward back
 };
 StageMemory CountStage(const RunSpec& run, int stage);
 // Returns the bytes of slice `part` of `parts` of a stage's flat buffer.

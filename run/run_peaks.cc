@@ -268,7 +268,7 @@ PeakCount::Copies PeakCount::IsCopied(Rank maker, Rank reader, int64_t bytes) co
   if (maker == reader || bytes == 0) return Copies::kNone;
   if (memory_of_rank_.has_value() && (*memory_of_rank_)[maker] != (*memory_of_rank_)[reader])
     return Copies::kCertain;
-  const bool unknown = !memory_of_rank_.has_value() && run_.apart;
+  const bool unknown = !memory_of_rank_.has_value() && run_.separate_memory;
   return unknown || bytes <= kInlineBytes ? Copies::kMaybe : Copies::kNone;
 }
 
@@ -287,7 +287,7 @@ Instant PeakCount::CopyFreed(const Edge& edge, const Ran& reader) const {
   } else if (edge.tensor == TensorKind::kActivation) {
     const bool leaves = job.kind == JobKind::kForward && graph_.HasRemoteBackward(job);
     if (leaves) return freed;
-    const bool moves = ActivationsOf(run_.schedule, job.stage) == ActivationPolicy::kOffload;
+    const bool moves = ActivationsOf(run_, job.stage) == ActivationPolicy::kOffload;
     if (moves && job.kind == JobKind::kForward) return freed;
     freed.late = last_of(graph_.final_backward());
     const Ran first = AtPass(job, graph_.input_backward());

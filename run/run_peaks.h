@@ -31,7 +31,7 @@ struct PeakBytes {
 using MemoryOfRank = std::vector<int>;
 
 // Returns the peaks by rank. `jobs` may be of some of the run's steps; each of their jobs comes once. Without
-// `memory_of_rank`, any ranks of a run whose processes are apart may be apart, and others are not.
+// `memory_of_rank`, any two ranks of a run with separate memory may share none, and those of others do.
 std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedule,
                                   std::vector<SimulatedJob> jobs,
                                   const std::optional<MemoryOfRank>& memory_of_rank = std::nullopt);

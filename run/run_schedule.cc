@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "run/file_section.h"
 #include "run/model_layers.h"
@@ -12,6 +13,7 @@
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
 #include "schedules/families/leading_stages.h"
+#include "schedules/simulator/network.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -91,9 +93,22 @@ absl::StatusOr<ScheduledRun> ScheduledRun::Make(RunSpec spec) {
   return ScheduledRun{std::move(spec), std::make_shared<const RunSchedule>(*std::move(schedule))};
 }
 
+namespace {
+
+// Checks that the run's network has all ranks of its schedule.
+absl::Status CheckRunNetwork(const RunSpec& run, int ranks) {
+  if (!run.network.has_value()) return absl::OkStatus();
+  absl::Status fits = CheckNetwork(run.network->network, ranks);
+  if (!fits.ok()) fits.SetPayload(kPathPayload, absl::Cord("network"));
+  return fits;
+}
+
+}  // namespace
+
 absl::StatusOr<RunSchedule> CheckedScheduleOf(const RunSpec& run) {
   absl::StatusOr<RunSchedule> schedule = ScheduleOf(run);
   if (!schedule.ok()) return schedule;
+  if (absl::Status fits = CheckRunNetwork(run, schedule->scheme.ranks); !fits.ok()) return fits;
   const absl::Status sound = CheckSchedule(*schedule);
   if (sound.ok()) return schedule;
   if (!schedule->terms.memory.has_value()) return sound;

@@ -11,6 +11,7 @@
 #include "run/file_section.h"
 #include "run/learning_rate.h"
 #include "run/model_layers.h"
+#include "run/network_spec.h"
 #include "run/plugin_spec.h"
 #include "run/replan_spec.h"
 #include "run/resnet.h"
@@ -532,9 +533,10 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
   FileSection file(json, "",
-                   {"name",        "model",  "weights",   "plugins", "data",       "train",    "stages",
-                    "schedule",    "memory", "precision", "kernels", "checkpoint", "restarts", "redundancy",
-                    "job_timeout", "replan", "validate",  "record",  "resume",     "until",    "apart"},
+                   {"name",     "model",      "weights",     "plugins",        "data",    "train",
+                    "stages",   "schedule",   "memory",      "precision",      "kernels", "checkpoint",
+                    "restarts", "redundancy", "job_timeout", "replan",         "network", "validate",
+                    "record",   "resume",     "until",       "separate_memory"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -554,7 +556,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
   CheckActivations(spec, status);
   spec.memory = ReadMemory(file);
-  file.Read("apart", spec.apart);
+  file.Read("separate_memory", spec.separate_memory);
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
@@ -562,6 +564,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.redundancy = ReadRedundancy(file, spec, status);
   spec.job_timeout = ReadJobTimeout(file, status);
   spec.replan = ReadReplanSpec(file, spec.schedule, status);
+  if (file.Has("network")) spec.network = ReadNetworkSpec(file.At("network"), "network", status);
   spec.validate = ReadValidate(file, spec, status);
   CheckNeedsNone(spec, status);
   CheckExported(spec, status);
@@ -628,7 +631,7 @@ Json ToJson(const RunSpec& spec) {
   const auto* const exported = std::get_if<ExportedSpec>(&spec.model);
   if (exported != nullptr && !exported->plugins.empty()) json["plugins"] = ToJson(exported->plugins);
   if (spec.memory > 0) json["memory"] = spec.memory;
-  if (spec.apart) json["apart"] = true;
+  if (spec.separate_memory) json["separate_memory"] = true;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};
   if (spec.job_timeout != JobTimeoutSpec()) {
@@ -637,6 +640,7 @@ Json ToJson(const RunSpec& spec) {
                            {"first", spec.job_timeout.first}};
   }
   if (spec.replan.any()) json["replan"] = ToJson(spec.replan);
+  if (spec.network.has_value()) json["network"] = ToJson(*spec.network);
   if (spec.checkpoint.none || spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};

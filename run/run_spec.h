@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 #include "run/model_spec.h"
+#include "run/network_spec.h"
 #include "run/precision.h"
 
 namespace weft {
@@ -173,8 +175,9 @@ struct RunSpec {
   int tied_stages = 0;
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
-  // Its processes share no memory, so that ranks of different ones get copies of each other's tensors.
-  bool apart = false;
+  // True if its processes share no memory, so that ranks of different ones get copies of each other's
+  // tensors.
+  bool separate_memory = false;
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;
@@ -185,6 +188,8 @@ struct RunSpec {
   int redundancy = 0;
   JobTimeoutSpec job_timeout;
   ReplanSpec replan;
+  std::optional<NetworkSpec>
+      network;  // on which the run is predicted; absent: equal ranks, links that take no time
   ValidateSpec validate;
   bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;

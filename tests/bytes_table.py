@@ -2,14 +2,14 @@
 """Trains every schedule with six models within three budgets of memory, and compares the bytes that each rank's allocator counted
 with those that are predicted.
 
-    bytes_table.py BIN_DIR [--only TEXT] [--every N] [--apart] [--rows FILE] [--out docs/measurements/bytes.md]
+    bytes_table.py BIN_DIR [--only TEXT] [--every N] [--separate-memory] [--rows FILE] [--out docs/measurements/bytes.md]
 
 The budgets of a training are the least that is admitted, the largest figure that is predicted for a rank without one, and the
 middle of both. The prediction is that of the order in which the run's jobs really went (bench/counted_peaks). Exits 1 if a
 training within an admitted budget fails, if a rank exceeds its budget, if a counted class is outside of its predicted range, or
 if a budget of one byte less than the least begins to train.
 
---only: the models whose title holds this text; may be repeated. --every: each Nth schedule. --apart: one process for each rank,
+--only: the models whose title holds this text; may be repeated. --every: each Nth schedule. --separate-memory: one process for each rank,
 and none shares memory with another. --rows: adds the trainings to those in the file, one JSON a line, so that the table can be
 made in parts; the page is of all rows in the file.
 """
@@ -46,20 +46,20 @@ its allocator (`peak_bytes` and `most_bytes` in `summary.json`).
 
 {table}
 
-{apart}{done} Made by `tests/bytes_table.py build/release/bin`, in parts (`--only`, `--every`, `--apart`, `--rows`); `ctest -R bytes_table`
+{separate}{done} Made by `tests/bytes_table.py build/release/bin`, in parts (`--only`, `--every`, `--separate-memory`, `--rows`); `ctest -R bytes_table`
 makes a small one.
 """
-APART = """*Apart*: one process for each rank, and copies of all tensors between them (`apart: true`, with `WEFT_IN_PLACE=0`), under a part of
+SEPARATE = """*Separate memory*: one process for each rank, and copies of all tensors between them (`separate_memory: true`, with `WEFT_IN_PLACE=0`), under a part of
 the schedules. Else two processes read each other's memory.
 
 """
 
 
 class Training:
-    def __init__(self, options, folder, text, apart):
+    def __init__(self, options, folder, text, separate):
         self.weft, self.counted = str(options.bin / "weft"), str(options.bin.parent / "bench" / "counted_peaks")
         self.file, self.out = folder / "run.yaml", folder / "out"
-        self.text, self.apart = text + ("apart: true\n" if apart else ""), apart
+        self.text, self.separate = text + ("separate_memory: true\n" if separate else ""), separate
 
     def write(self, budget=None):
         self.file.write_text(self.text + (f"memory: {budget}\n" if budget else ""))
@@ -88,7 +88,7 @@ class Training:
         if code != 0:
             return {"failed": said}
         summary = json.loads((self.out / "summary.json").read_text())
-        ranges = self.tool("peaks", self.file, self.out, *["--apart"] * self.apart)
+        ranges = self.tool("peaks", self.file, self.out, *["--separate-memory"] * self.separate)
         row = {"most": summary["most_bytes"], "single": collections.Counter(), "equal": collections.Counter(), "outside": []}
         for rank, (counted, predicted) in enumerate(zip(summary["peak_bytes"], ranges, strict=True)):
             for name in CLASSES:
@@ -103,14 +103,14 @@ class Training:
 
 def measure(options, folder, title, name, text):
     """The row of one schedule with one model: what its budgets are, and what came of each."""
-    training = Training(options, folder, text, options.apart)
-    row = {"model": title, "schedule": name, "apart": options.apart, "budgets": {}}
+    training = Training(options, folder, text, options.separate_memory)
+    row = {"model": title, "schedule": name, "separate": options.separate_memory, "budgets": {}}
     ranks = training.ranks()
     training.write()
     least = training.tool("least", training.file) if ranks is not None else 0
     if least == 0:
         return {**row, "none": True}  # no training, or none within a budget: backwards are on other ranks than forwards
-    processes = len(ranks) if options.apart else min(2, len(ranks))
+    processes = len(ranks) if options.separate_memory else min(2, len(ranks))
     whole = max(least, max(sum(rank["peak_bytes"].values()) for rank in ranks))
     code, said = training.train(least - 1, processes)
     row["refused"] = code == REFUSED
@@ -123,7 +123,7 @@ def faults(row):
     """What is wrong with a row, in words."""
     if row.get("none"):
         return
-    name = f"{row['model']}, {row['schedule']}{', apart' * row['apart']}"
+    name = f"{row['model']}, {row['schedule']}{', separate memory' * row['separate']}"
     if not row["refused"]:
         yield f"{name}: one byte less than the least budget is not refused"
     for which, of_budget in row["budgets"].items():
@@ -153,7 +153,7 @@ def line(title, rows):
 def table(rows):
     by_title = collections.defaultdict(list)
     for row in rows:
-        by_title[row["model"] + "; apart" * row["apart"]].append(row)
+        by_title[row["model"] + "; separate memory" * row["separate"]].append(row)
     lines = ["| model: schedules | runs | ranks | equal: " + " | ".join(CLASSES[:5]) + " | outside | over | refused | might fit |",
              "| --- " * 12 + "|"]
     return "\n".join(lines + [line(title, of_title) for title, of_title in by_title.items()] + [line("**all**", rows)])
@@ -173,19 +173,19 @@ def main():
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--separate-memory", action="store_true")
     parser.add_argument("--rows", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
-    if options.apart:
+    if options.separate_memory:
         os.environ["WEFT_IN_PLACE"] = "0"
     rows = [json.loads(text) for text in options.rows.read_text().splitlines()] if options.rows and options.rows.exists() else []
-    had = {(row["model"], row["schedule"], row["apart"]) for row in rows}
+    had = {(row["model"], row["schedule"], row["separate"]) for row in rows}
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         bits.write_data(folder)
         for title, name, text in cases(options, folder, str(options.bin / "weft")):
-            if (title, name, options.apart) in had:
+            if (title, name, options.separate_memory) in had:
                 continue
             rows.append(measure(options, folder, title, name, text))
             if options.rows:
@@ -200,7 +200,7 @@ def main():
         trained = sum(not row.get("none", False) for row in rows)
         done = (f"Of {len(rows)} pairs of a schedule and a model, {len(rows) - trained} take no budget, because backwards are on other ranks than "
                 "their forwards, or cannot be trained.")
-        page = PAGE.format(table=table(rows), done=done, apart=APART if any(row["apart"] for row in rows) else "")
+        page = PAGE.format(table=table(rows), done=done, separate=SEPARATE if any(row["separate"] for row in rows) else "")
         options.out.write_text(markdown.wrapped(page))
     return 1 if wrong else 0
 

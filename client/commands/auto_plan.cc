@@ -41,10 +41,11 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   auto report = MakePlan(*source, *wanted, {ranks, asked.time_limit, asked.microbatches});
   if (!report.ok()) return report.status();
   report->profile = kKeptProfile;
-  planned.keys = PlanKeys(*report);
-  if (report->unit == "s") planned.keys["schedule"]["planned_step"] = report->step;
   planned.line = PlanLine(*report);
   planned.kept.plan = PlanYaml(*report);
+  auto keys = ParsePlan("plan.yaml", planned.kept.plan);
+  if (!keys.ok()) return keys.status();
+  planned.keys = *std::move(keys);
   return planned;
 }
 

@@ -215,6 +215,14 @@ void AddNetwork(CLI::App& app, std::string* network) {
       ->type_name("FILE");
 }
 
+// Adds the bandwidth of copies to the host.
+void AddHostBandwidth(CLI::App& app, double* bandwidth) {
+  AddNumber(
+      app, "--host-bandwidth", *bandwidth, true, "BYTES",
+      "Bytes per unit of time that `activations: offload` copies between a rank's memory and the host's "
+      "(default: the profile's; else its copies take no time, and weft plan does not choose it)");
+}
+
 // Adds the options of durations, transfers and bytes.
 void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
@@ -246,6 +254,7 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
   AddNetwork(*sub, &o.network);
+  AddHostBandwidth(*sub, &o.host_bandwidth);
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -318,7 +327,8 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
   AddFleet(sub, o.fleet, "With --measure: train on workers of the coordinator, in place of this machine",
            here)
       ->needs(measure);
-  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency", "--network", "--vary"}) {
+  for (const char* predicts :
+       {"--profile", "--flops", "--bandwidth", "--latency", "--host-bandwidth", "--network", "--vary"}) {
     measure->excludes(predicts);
   }
 }
@@ -357,6 +367,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
   AddNetwork(*sub, &o.network);
+  AddHostBandwidth(*sub, &o.host_bandwidth);
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,
@@ -399,6 +410,7 @@ void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
   AddNumber(sub, "--latency", o.latency, false, "X",
             "Latency of each transfer (default: the profile's, else 0)");
   AddNetwork(sub, &o.network);
+  AddHostBandwidth(sub, &o.host_bandwidth);
 }
 
 CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
@@ -440,7 +452,8 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
                   "table (default), json, or yaml: a file that run files and simulate take")
       ->check(CLI::IsMember({"table", "json", "yaml"}))
       ->type_name("FORM");
-  for (const char* other : {"--flops", "--network", "--microbatches", "--vary", "--schedule"})
+  for (const char* other :
+       {"--flops", "--network", "--host-bandwidth", "--microbatches", "--vary", "--schedule"})
     from->excludes(sub->get_option(other));
   sub->callback([&o] {
     if (o.from.empty() && (o.file.empty() || o.workers == 0))

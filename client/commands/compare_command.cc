@@ -156,6 +156,8 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
   if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
   if (!options.network.empty()) absl::StrAppend(&command, " --network ", Quoted(options.network));
+  if (options.host_bandwidth > 0)
+    absl::StrAppendFormat(&command, " --host-bandwidth %.6g", options.host_bandwidth);
   return command + " -o svg > picture.svg";
 }
 
@@ -255,9 +257,8 @@ OrderedJson ToJson(const RunSpec& run, const CompareOptions& options, const RunC
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
-  const ContestantOptions asked = {options.schedules, options.ranks, options.stages,
-                                   options.bandwidth > 0 || options.latency > 0 || !options.network.empty(),
-                                   options.vary};
+  ContestantOptions asked = {options.schedules, options.ranks, options.stages,
+                             options.bandwidth > 0 || options.latency > 0, options.vary};
   if (const absl::Status named = CheckNamed(asked); !named.ok()) return Fail(kExitUsage, named.message());
   if (options.measure) return RunMeasuredCompare(options);
   if (options.vary.activations && !options.profile.empty()) {
@@ -268,9 +269,10 @@ ExitCode RunCompare(const CompareOptions& options) {
   }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  const auto costs = RunCosts::Make(
-      {options.profile, options.flops, options.memory, options.bandwidth, options.latency, options.network});
+  const auto costs = RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth,
+                                     options.latency, options.network, options.host_bandwidth});
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
+  asked.slow_links = asked.slow_links || costs->NetworkOf(*run) != nullptr;
   if (options.stages == 0 && options.ranks == 0) {
     const auto of_run = costs->Of(*run);
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());

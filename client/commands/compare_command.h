@@ -14,13 +14,14 @@
 namespace weft {
 
 struct CompareOptions {
-  std::string file;      // the run file; its schedule is compared too
-  std::string profile;   // profile of the model; empty: counted FLOPs
-  double memory = 0;     // bytes a rank; 0: the run file's, else no budget
-  double flops = 1e9;    // FLOPs per unit of time, for counted FLOPs
-  double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
-  double latency = 0;    // units of time; 0: the profile's, else none
-  std::string network;   // file of the network; empty for none
+  std::string file;           // the run file; its schedule is compared too
+  std::string profile;        // profile of the model; empty: counted FLOPs
+  double memory = 0;          // bytes a rank; 0: the run file's, else no budget
+  double flops = 1e9;         // FLOPs per unit of time, for counted FLOPs
+  double bandwidth = 0;       // bytes per unit of time; 0: the profile's, else infinite
+  double latency = 0;         // units of time; 0: the profile's, else none
+  double host_bandwidth = 0;  // bytes per unit of time of the copies of `offload`; 0: the profile's
+  std::string network;        // file of the network; empty for none
   // Number of ranks of each schedule, with the stages that it needs there; 0: as the schedule says.
   int ranks = 0;
   // Number of stages of a new cut; 0: the run file's, or what `ranks` needs.

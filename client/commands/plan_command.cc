@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "client/planning/make_plan.h"
 #include "client/planning/measured_plan.h"
 #include "nlohmann/json.hpp"
@@ -26,9 +27,15 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (!wanted.ok()) return Fail(kExitUsage, wanted.status().message());
   const auto source =
       ReadPlanSource({options.file, options.profile, options.flops, options.memory, options.bandwidth,
-                      options.latency, options.network, options.microbatches});
+                      options.latency, options.network, options.microbatches, options.host_bandwidth});
   if (absl::IsOutOfRange(source.status())) return Fail(kExitUsage, source.status().message());
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
+  if (source->LacksHostBandwidth()) {
+    PrintMessage(
+        absl::StrCat(options.file, " has `activations: offload`. How long its copies take is not known, ",
+                     "so no other stage is planned to offload; give --host-bandwidth, or a profile with ",
+                     "`host_bandwidth`"));
+  }
   const auto report =
       MakePlan(*source, *wanted, {options.workers, options.time_limit, options.vary_microbatches});
   if (report.status().code() == absl::StatusCode::kResourceExhausted) {
@@ -41,7 +48,7 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (absl::IsOutOfRange(report.status())) return Fail(kExitUsage, report.status().message());
   if (!report.ok()) return Fail(kExitBadConfiguration, report.status().message());
   if (options.output == "json") return PrintJson(PlanJson(*report));
-  return PrintData(options.output == "yaml" ? PlanYaml(*report) : PlanTable(*report));
+  return PrintData(options.output == "yaml" ? PlanYaml(*report) : PlanTable(*report, OutputStyle()));
 }
 
 }  // namespace weft

@@ -22,7 +22,8 @@ struct PlanOptions {
   bool vary_microbatches = false;  // other numbers than the run's are tried
   int microbatches = 0;            // of the step to predict; 0: the run's; for a profile, none
   std::string schedule = "auto";
-  double time_limit = 10;  // seconds of search
+  double host_bandwidth = 0;  // bytes per unit of time of the copies of `offload`; 0: the profile's
+  double time_limit = 10;     // seconds of search
   std::string output = "table";
 };
 

@@ -83,6 +83,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   profiling.checkpoint = {.none = true};
   profiling.validate = {};
   profiling.replan = {};
+  profiling.network.reset();
   profiling.redundancy = 0;
   return profiling;
 }

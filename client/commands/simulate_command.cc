@@ -158,6 +158,11 @@ absl::Status CheckFlags(const SimulateOptions& options) {
     return refuse(absl::StrCat("--schedule replaces the schedule of a run file, and ", options.schedule,
                                " is none; write the schedule in its place"));
   }
+  if (options.host_bandwidth > 0 && !IsRunFile(options.schedule)) {
+    return refuse(
+        absl::StrCat("--host-bandwidth is of the copies of `activations: offload`, which are a run file's; ",
+                     options.schedule, " is none"));
+  }
   if (options.profile.empty()) return absl::OkStatus();
   const bool sizes = AnyBytes(options.simulation);
   if (AnyGiven(options.simulation.duration) || sizes) {
@@ -269,6 +274,22 @@ absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   return absl::OkStatus();
 }
 
+// Gives a schedule the network of the flag.
+absl::Status UseNetwork(const SimulateOptions& options, SimulationOptions* costs) {
+  if (options.network.empty()) return absl::OkStatus();
+  const auto network = ReadNetworkFile(options.network);
+  if (!network.ok()) return InFile(network.status());
+  const bool widths = network->bandwidth > 0 || network->network.bandwidth_between > 0;
+  if (widths && !AnyBytes(*costs)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the bandwidth of ", options.network,
+        " has no effect, because nothing has a size; give --activation and --weight, a --profile, "
+        "or a run file"));
+  }
+  ApplyNetwork(*network, costs);
+  return absl::OkStatus();
+}
+
 // Prepares a schedule with the options beside it.
 absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   auto schedule = MakeCheckedSchedule(options);
@@ -294,6 +315,9 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   }
   if (absl::Status effect = CheckEffect(costs); !effect.ok()) return effect;
   if (absl::Status times = CheckTimes(options, prepared.run.schedule); !times.ok()) return times;
+  if (absl::Status used = UseNetwork(options, &costs); !used.ok()) return used;
+  if (options.simulation.bandwidth > 0) costs.bandwidth = options.simulation.bandwidth;
+  if (options.simulation.latency > 0) costs.latency = options.simulation.latency;
   return prepared;
 }
 
@@ -341,8 +365,8 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   const auto run = RunOf(options);
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
-  const auto costs =
-      RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth, given.latency});
+  const auto costs = RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth,
+                                     given.latency, options.network, options.host_bandwidth});
   if (!costs.ok()) return InFile(costs.status());
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) return OfRunFile(options, of_run.status());
@@ -369,32 +393,16 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   return prepared;
 }
 
-absl::Status UseNetwork(const SimulateOptions& options, int ranks, SimulationOptions* costs) {
-  if (options.network.empty()) return absl::OkStatus();
-  const auto network = ReadNetworkFile(options.network);
-  if (!network.ok()) return InFile(network.status());
-  if (const absl::Status fits = CheckNetwork(network->network, ranks); !fits.ok())
-    return absl::DataLossError(absl::StrCat(options.network, ": ", fits.message()));
-  const bool widths = network->bandwidth > 0 || network->network.bandwidth_between > 0;
-  if (widths && !AnyBytes(*costs)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the bandwidth of ", options.network,
-        " has no effect, because nothing has a size; give --activation and --weight, a --profile, "
-        "or a run file"));
-  }
-  const double bandwidth = options.simulation.bandwidth, latency = options.simulation.latency;
-  ApplyNetwork(*network, costs);
-  if (bandwidth > 0) costs->bandwidth = bandwidth;
-  if (latency > 0) costs->latency = latency;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Prepared> Prepare(const SimulateOptions& options) {
   if (absl::Status flags = CheckFlags(options); !flags.ok()) return flags;
   auto prepared = IsRunFile(options.schedule) ? PrepareRunFile(options) : PrepareSchedule(options);
   if (!prepared.ok()) return prepared;
   const int ranks = prepared->run.schedule.scheme.ranks;
-  if (absl::Status s = UseNetwork(options, ranks, &prepared->run.costs); !s.ok()) return s;
+  // The network of a run file is checked with the run.
+  if (absl::Status fits = CheckNetwork(prepared->run.costs.network, ranks); !fits.ok()) {
+    const std::string& file = options.network.empty() ? options.profile : options.network;
+    return absl::DataLossError(absl::StrCat(file, ": ", fits.message()));
+  }
   prepared->run.costs.steps =
       options.simulation.steps > 0 ? options.simulation.steps : prepared->default_steps;
   return prepared;

@@ -127,13 +127,29 @@ struct TrainedRun {
   std::optional<KeptPlan> planned;
 };
 
+// A plan for the reader of the run file, null for none, and what of it stays with the results.
+struct GivenPlan {
+  nlohmann::json keys;
+  std::optional<KeptPlan> kept;
+};
+
+absl::StatusOr<GivenPlan> ReadNamedPlan(const std::string& path) {
+  auto kept = ReadKeptPlan(path);
+  if (!kept.ok()) return kept.status();
+  auto keys = ParsePlan(path, kept->plan);
+  if (!keys.ok()) return keys.status();
+  return GivenPlan{*std::move(keys), *std::move(kept)};
+}
+
 // Returns the plan that needs no planning: the one that was named, or that of the run to go on from; any one
-// for the plain loop. Returns null if there is none.
-absl::StatusOr<nlohmann::json> GivenPlan(const TrainOptions& options, bool is_auto) {
-  if (!options.plan.empty()) return ReadPlan(options.plan);
-  if (!is_auto) return nlohmann::json();
-  if (!options.resume.empty()) return PlanOfCheckpoint(options.resume);
-  return options.reference ? PlanOnOneRank() : nlohmann::json();
+// for the plain loop.
+absl::StatusOr<GivenPlan> FindGivenPlan(const TrainOptions& options, bool is_auto) {
+  if (!options.plan.empty()) return ReadNamedPlan(options.plan);
+  if (!is_auto) return GivenPlan();
+  if (options.resume.empty()) return GivenPlan{options.reference ? PlanOnOneRank() : nlohmann::json(), {}};
+  auto keys = PlanOfCheckpoint(options.resume);
+  if (!keys.ok()) return keys.status();
+  return GivenPlan{*std::move(keys), {}};
 }
 
 // Reads the run file, and plans it where it asks for that. `ready` is asked before anything takes long.
@@ -141,19 +157,14 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
                                         const std::function<absl::Status(const RunSpec&)>& ready) {
   const auto asked = ReadAutoSchedule(options.file);
   if (!asked.ok()) return asked.status();
-  const auto given = GivenPlan(options, asked->has_value());
+  auto given = FindGivenPlan(options, asked->has_value());
   if (!given.ok()) return given.status();
-  if (!given->is_null() || !asked->has_value()) {
-    auto run = ReadScheduledRun(options.file, RunFileData::kReadable, given->is_null() ? nullptr : &*given);
+  if (!given->keys.is_null() || !asked->has_value()) {
+    auto run = ReadScheduledRun(options.file, RunFileData::kReadable,
+                                given->keys.is_null() ? nullptr : &given->keys);
     if (!run.ok()) return run.status();
     if (absl::Status status = ready(run->spec); !status.ok()) return status;
-    TrainedRun trained{*std::move(run), std::nullopt};
-    if (!options.plan.empty()) {
-      auto kept = ReadKeptPlan(options.plan);
-      if (!kept.ok()) return kept.status();
-      trained.planned = *std::move(kept);
-    }
-    return trained;
+    return TrainedRun{*std::move(run), std::move(given->kept)};
   }
   const nlohmann::json alone = PlanOnOneRank();
   RunFileData data = RunFileData::kReadable;

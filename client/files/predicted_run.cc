@@ -23,15 +23,16 @@ constexpr int64_t kMaxTriedJobs = 20'000;  // most forwards of a step: trying mo
 constexpr double kCloseEnough = 1.02;
 
 // Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
-// with them.
-RunSpec WithMemory(const RunSpec& run, double memory, bool profiled) {
+// with them. The network of a file is checked when it is simulated; the run's own then says nothing.
+RunSpec WithMemory(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
   RunSpec with = run;
   with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMaxMemory));
+  if (!costs.options().network.empty()) with.network.reset();
   return with;
 }
 
 bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
-  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, memory, false)).ok();
+  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, costs, memory, false)).ok();
   auto prepared = PrepareRun(run, costs);
   if (!prepared.ok()) return false;
   prepared->costs.memory = memory;
@@ -59,22 +60,39 @@ double RunCosts::MemoryOf(const RunSpec& run) const {
   return options_.memory > 0 ? options_.memory : static_cast<double>(run.memory);
 }
 
+const NetworkSpec* RunCosts::NetworkOf(const RunSpec& run) const {
+  if (network_.has_value()) return &*network_;
+  if (run.network.has_value()) return &*run.network;
+  return profile_.has_value() && profile_->network.has_value() ? &*profile_->network : nullptr;
+}
+
+double RunCosts::HostBandwidth() const {
+  if (options_.host_bandwidth > 0) return options_.host_bandwidth;
+  return profile_.has_value() ? profile_->host_bandwidth : 0;
+}
+
 std::string RunCosts::UnitOf() const {
   return profile_.has_value() ? profile_->unit : absl::StrFormat("%.4g FLOPs", options_.flops);
 }
 
 namespace {
 
-// Adds the second forward of stages that recompute to the begin of their backwards. A profile has it already,
-// unless it says that the profiled run retained.
-void AddRecomputation(const RunSpec& run, SimulationOptions* costs) {
+// Adds what the policies for activations cost: the second forward of a stage that recomputes to the begin of
+// its backward; and of one that offloads, the copies to the host to its forward, and those back to its
+// backward. A profile has that already, unless it says that the profiled run retained.
+void AddPolicies(const RunSpec& run, double host_bandwidth, SimulationOptions* costs) {
   if (!CheckActivationsOfStages(run.schedule, run.placed_stages()).ok()) return;  // refused with its schedule
   for (int s = 0; s < run.stages(); ++s) {
-    if (ActivationsOf(run, s) != ActivationPolicy::kRecompute) continue;
-    const double forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
-    for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput}) {
-      costs->duration[static_cast<int>(kind)][s] += forward;
+    const ActivationPolicy policy = ActivationsOf(run, s);
+    double& forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
+    double more = 0;
+    if (policy == ActivationPolicy::kRecompute) more = forward;
+    if (policy == ActivationPolicy::kOffload && host_bandwidth > 0) {
+      more = static_cast<double>(CountStage(run, s).offloaded) / host_bandwidth;
+      forward += more;
     }
+    for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput})
+      costs->duration[static_cast<int>(kind)][s] += more;
   }
 }
 
@@ -90,11 +108,11 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
-  if (!profile_.has_value() || profile_->activations == "retain") AddRecomputation(run, &costs);
+  if (!profile_.has_value() || profile_->activations == "retain") AddPolicies(run, HostBandwidth(), &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
-  if (network_.has_value()) ApplyNetwork(*network_, &costs);
+  if (const NetworkSpec* network = NetworkOf(run); network != nullptr) ApplyNetwork(*network, &costs);
   if (options_.bandwidth > 0) costs.bandwidth = options_.bandwidth;
   if (options_.latency > 0) costs.latency = options_.latency;
   return costs;
@@ -106,7 +124,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (!of_run.ok()) return of_run.status();
   PreparedRun prepared;
   prepared.costs = *std::move(of_run);
-  const RunSpec under = WithMemory(run, prepared.costs.memory, costs.has_own_bytes());
+  const RunSpec under = WithMemory(run, costs, prepared.costs.memory, costs.has_own_bytes());
   auto schedule = CheckedScheduleOf(under);
   if (!schedule.ok()) return schedule.status();
   prepared.schedule = *std::move(schedule);

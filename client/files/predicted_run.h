@@ -34,7 +34,9 @@ struct CostOptions {
   double memory = 0;         // bytes a rank; 0: the run's, else no budget
   double bandwidth = 0;      // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;        // units of time; 0: the profile's, else none
-  std::string network = {};  // file of the network; empty: links of equal ranks
+  std::string network = {};  // file of the network; empty: the run's, else the profile's, else a plain one
+  // Bytes per unit of time of copies between a rank's memory and the host's; 0: the profile's, else infinite.
+  double host_bandwidth = 0;
   // Bytes are those that the admission of the run counts, also where times are of a profile.
   bool counted_bytes = false;
 };
@@ -53,13 +55,17 @@ class RunCosts {
   bool has_own_bytes() const { return profiled() && !options_.counted_bytes; }
   const CostOptions& options() const { return options_; }
 
+  // Returns the network of the run: that of the file, else the run's own, else the profile's; null for none.
+  const NetworkSpec* NetworkOf(const RunSpec& run) const;
+  // Returns the bytes per unit of time that `offload` moves; 0 where it is not known, and takes no time.
+  double HostBandwidth() const;
   // Returns the times, bytes and links of the run's stages.
   absl::StatusOr<SimulationOptions> Of(const RunSpec& run) const;
 
  private:
   CostOptions options_;
   std::optional<Profile> profile_;
-  std::optional<NetworkFile> network_;
+  std::optional<NetworkSpec> network_;
 };
 
 // A run under its own schedule, ready to be simulated.

@@ -52,10 +52,10 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
 absl::StatusOr<Profile> ParseProfile(const Json& json) {
   absl::Status status;
   Profile profile;
-  FileSection file(
-      json, "",
-      {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples", "activations"},
-      status);
+  FileSection file(json, "",
+                   {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples",
+                    "activations", "host_bandwidth", "network"},
+                   status);
   if (status.ok() && file.Has("layers") == file.Has("stages")) {
     status = ErrorAt("", "must have a list of layers, or a list of stages");
   }
@@ -73,6 +73,8 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("latency", profile.latency, 0, kMax);
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
+  file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
+  if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   if (!status.ok()) return status;
   return profile;
 }
@@ -196,6 +198,7 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
   if (profile.overlapped > 0) options->overlapped = profile.overlapped;
   if (profile.bandwidth > 0) options->bandwidth = profile.bandwidth;
   if (profile.latency > 0) options->latency = profile.latency;
+  if (profile.network.has_value()) ApplyNetwork(*profile.network, options);
   return absl::OkStatus();
 }
 

@@ -4,7 +4,8 @@
 // `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
 // one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
 // `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is narrowed); beside it,
-// optionally, the links' `bandwidth` in bytes per unit of time and `latency`, and `overlapped`, the time of a
+// optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the `network`
+// (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, and `overlapped`, the time of a
 // forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and
 // `activations`, the policy under which they were measured. A backward that is not given is its halves
 // together, or twice the forward; halves that are not given are each half of it. Times of layers add up to
@@ -15,11 +16,13 @@
 #define WEFT_CLIENT_FILES_PROFILE_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "run/network_spec.h"
 #include "run/run_spec.h"
 #include "schedules/simulator/simulate.h"
 
@@ -37,6 +40,8 @@ struct Profile {
   double overlapped = 0, bandwidth = 0, latency = 0;
   int samples = 0;          // of a micro-batch; 0 where it is not known
   std::string activations;  // retain or recompute, of all layers; empty where it is not known
+  std::optional<NetworkSpec> network;
+  double host_bandwidth = 0;  // bytes per unit of time between a rank's memory and the host's; 0 if not known
 };
 
 inline constexpr size_t kMaxProfileBytes = 64 << 20;  // of a profile's file

@@ -163,7 +163,11 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
 absl::StatusOr<Json> ReadPlan(const std::string& path) {
   const auto text = ReadTextFile(path, kMaxYamlBytes, "a plan");
   if (!text.ok()) return text.status();
-  const auto yaml = ParseYaml(*text);
+  return ParsePlan(path, *text);
+}
+
+absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text) {
+  const auto yaml = ParseYaml(text);
   if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
   const Json& plan = yaml->json;
   if (!plan.is_object() || !plan.contains("schedule") || !plan.contains("stages") ||

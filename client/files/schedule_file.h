@@ -46,6 +46,8 @@ absl::Status EmbedActions(const std::string& folder, nlohmann::json& schedule);
 // Reads a plan: its keys `schedule`, `stages` and, where it chose them, `microbatches`. InvalidArgument for a
 // file that is none.
 absl::StatusOr<nlohmann::json> ReadPlan(const std::string& path);
+// Reads a plan likewise from a text that stands for the file at `path`.
+absl::StatusOr<nlohmann::json> ParsePlan(const std::string& path, const std::string& text);
 
 // Returns how many layers each stage of a plan's file has; nothing for any other file.
 std::vector<int> LayersOfPlan(const std::string& path);

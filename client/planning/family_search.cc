@@ -140,33 +140,50 @@ class FamilySearch {
   bool TakeIfFaster(const PlanChoice& changed, PredictedChoice* best) {
     if (Stopped()) return false;
     auto prediction = Predict(changed);
+    lacks_memory_ = !prediction.ok() && IsAboutMemory(prediction.status());
     if (!prediction.ok() || prediction->step >= best->prediction.step * kBetter) return false;
     *best = {changed, *std::move(prediction)};
     return true;
   }
 
+  // Takes the choice with another policy for the activations of a stage, if that is faster.
+  bool TakeWithOtherPolicy(const PlanChoice& choice, int stage, PredictedChoice* best) {
+    std::vector<std::string> of_stages = SplitActivations(choice.schedule);
+    if (of_stages.size() == 1) of_stages.assign(choice.stages(), of_stages[0]);
+    const std::string before = of_stages[stage];
+    for (const std::string& policy : options_.activations) {
+      if (policy == before) continue;
+      of_stages[stage] = policy;
+      PlanChoice changed = choice;
+      const bool same = std::all_of(of_stages.begin(), of_stages.end(), [&](auto& p) { return p == policy; });
+      changed.schedule.activations = same ? policy : absl::StrJoin(of_stages, "/");
+      if (TakeIfFaster(changed, best)) return true;
+    }
+    return false;
+  }
+
   // Gives one stage another policy for its activations.
   bool ChangeActivations(PredictedChoice* best) {
-    std::vector<std::string> of_stages = SplitActivations(best->choice.schedule);
-    if (of_stages.size() == 1) of_stages.assign(best->choice.stages(), of_stages[0]);
-    for (std::string& of_stage : of_stages) {
-      const std::string before = of_stage;
-      for (const std::string& policy : options_.activations) {
-        if (policy == before) continue;
-        of_stage = policy;
-        PlanChoice changed = best->choice;
-        const bool same =
-            std::all_of(of_stages.begin(), of_stages.end(), [&](auto& p) { return p == policy; });
-        changed.schedule.activations = same ? policy : absl::StrJoin(of_stages, "/");
-        if (TakeIfFaster(changed, best)) return true;
-      }
-      of_stage = before;
+    for (int s = 0; s < best->choice.stages(); ++s) {
+      if (TakeWithOtherPolicy(best->choice, s, best)) return true;
+    }
+    return false;
+  }
+
+  // Takes another cut if it is faster. Where it needs too much memory, the stage that has grown may have
+  // another policy.
+  bool TakeCut(const PlanChoice& moved, PredictedChoice* best) {
+    if (TakeIfFaster(moved, best)) return true;
+    if (!lacks_memory_) return false;
+    for (int s = 0; s < moved.stages(); ++s) {
+      if (moved.layers_of_stage[s] > best->choice.layers_of_stage[s])
+        return TakeWithOtherPolicy(moved, s, best);
     }
     return false;
   }
 
   void Improve(PredictedChoice* best) {
-    const auto take = [&](const PlanChoice& changed) { return TakeIfFaster(changed, best); };
+    const auto take = [&](const PlanChoice& changed) { return TakeCut(changed, best); };
     while (MoveLayer(best->choice, take) || (options_.activations.size() > 1 && ChangeActivations(best))) {
     }
   }
@@ -175,6 +192,7 @@ class FamilySearch {
   const PredictPlan& predict_;
   const int layers_;
   std::map<std::string, PredictedChoice> found_;  // the best by name
+  bool lacks_memory_ = false;                     // the last choice that was not taken needs more memory
   FamilySearchResult result_;
 };
 

@@ -4,8 +4,9 @@
 //
 // Every family is predicted in every size, with one policy for the activations of all stages and layers cut
 // into near-equal parts. Then the best few are changed by one layer that moves over a cut, or one stage that
-// changes its policy, as long as that helps: predictions know speeds, links and memory, so the cut comes to
-// suit them. Both parts end when they are told to stop, with the best so far.
+// changes its policy (or both, where the larger stage would not fit), as long as that helps: predictions know
+// speeds, links and memory, so the cut comes to suit them. Both parts end when they are told to stop, with
+// the best so far.
 //
 // Families deal micro-batches in equal parts. For ranks of different speeds there is also data parallelism
 // that deals them by speed. Families that read old weights train otherwise; they are left out unless they are

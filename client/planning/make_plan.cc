@@ -57,6 +57,13 @@ class PlanMaker {
     NameLayersOfModel(&*report_);
     if (report_->microbatches > 0)
       report_->step_bound = LeastStep(source_, limits_.ranks, report_->microbatches);
+    report_->memory = source_.memory;
+    auto placement = source_.run.has_value()
+                         ? PlacementOfRun(*source_.run, report_->choice, report_->peak_bytes)
+                         : PlacementOfProfile(source_.profile, report_->choice, report_->microbatches == 0,
+                                              report_->held_bytes, report_->peak_bytes);
+    if (!placement.ok()) return placement.status();
+    report_->placement = *std::move(placement);
     return *std::move(report_);
   }
 
@@ -68,7 +75,7 @@ class PlanMaker {
       other.choice.layers_of_stage = source_.CutOfLayers(other.choice.layers_of_stage);
   }
 
-  const NetworkFile* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
+  const NetworkSpec* Network() const { return source_.network.has_value() ? &*source_.network : nullptr; }
 
   // Returns what stops a search after a part of the time.
   std::function<bool()> StopAfter(double part) const {

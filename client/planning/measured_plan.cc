@@ -132,6 +132,9 @@ PlanReport ReportOf(const MeasuredPlan& plan) {
   report.step_bound = plan.better.bound;
   report.held_bytes = plan.better.held_bytes;
   report.peak_bytes = plan.better.peak_bytes;
+  report.memory = static_cast<double>(plan.run.memory);
+  auto placement = PlacementOfRun(plan.run, report.choice, report.peak_bytes);
+  if (placement.ok()) report.placement = *std::move(placement);
   return report;
 }
 

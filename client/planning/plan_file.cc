@@ -125,6 +125,11 @@ double LeastPeriodOf(const PlanReport& report) {
   return static_cast<double>(report.pattern->lower_bound) / report.ticks_per_unit / report.pattern->batches;
 }
 
+// Returns the bound on the step, or on the window where there is none.
+double LeastStepOf(const PlanReport& report) {
+  return report.microbatches > 0 ? report.step_bound : LeastPeriodOf(report) * report.pattern->batches;
+}
+
 bool IsProven(const PlanReport& report) {
   if (report.pattern.has_value()) return report.pattern->proven();
   return report.step <= report.step_bound * (1 + 1e-9);
@@ -147,28 +152,140 @@ std::string JoinedBytes(const std::vector<double>& bytes) {
                        [](std::string* out, double b) { absl::StrAppendFormat(out, "%.0f", std::ceil(b)); });
 }
 
-// Returns the layers of each rank, as far as stages have one rank.
-std::vector<std::string> LayersOfRanks(const PlanReport& report) {
-  std::vector<std::vector<std::string>> of_rank(report.ranks);
-  int first = 0;
-  for (int stage = 0; stage < report.choice.stages(); ++stage) {
-    const int last = first + report.choice.layers_of_stage[stage] - 1;
-    if (report.pattern.has_value()) {
-      of_rank[report.pattern->rank_of_stage[stage]].push_back(first == last ? absl::StrCat(first)
-                                                                            : absl::StrCat(first, "-", last));
-    }
-    first = last + 1;
+// Returns the stages and the bytes of each rank, as JSON; numbers of layers count from 0.
+OrderedJson StagesJson(const PlanReport& report) {
+  OrderedJson stages = OrderedJson::array();
+  for (const PlacedStage& stage : report.placement.stages) {
+    stages.push_back({{"layers", {stage.first_layer, stage.first_layer + stage.layers - 1}},
+                      {"ranks", stage.ranks},
+                      {"activations", stage.activations}});
   }
-  std::vector<std::string> texts;
-  texts.reserve(of_rank.size());
-  for (const auto& layers : of_rank) texts.push_back(absl::StrJoin(layers, ", "));
-  return texts;
+  return stages;
+}
+
+OrderedJson BytesJson(const PlanReport& report) {
+  OrderedJson ranks = OrderedJson::array();
+  for (int r = 0; r < report.ranks && !report.placement.bytes.empty(); ++r) {
+    OrderedJson rank = OrderedJson::object();
+    for (const auto& [name, bytes] : report.placement.bytes)
+      rank[name] = static_cast<int64_t>(std::ceil(bytes[r]));
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
+// Returns the objects of a list as lines of a YAML file: JSON is YAML.
+std::string YamlLines(const OrderedJson& list) {
+  std::string lines;
+  for (const OrderedJson& entry : list) absl::StrAppend(&lines, "    - ", entry.dump(), "\n");
+  return lines;
+}
+
+// Returns "2" or "2-4".
+std::string LayersText(const PlacedStage& stage) {
+  if (stage.layers == 1) return absl::StrCat(stage.first_layer);
+  return absl::StrCat(stage.first_layer, "-", stage.first_layer + stage.layers - 1);
+}
+
+// Returns "2 (block1)" or "2-4 (block1 to block3)" where layers have names.
+std::string NamedLayersText(const PlanPlacement& placement, const PlacedStage& stage) {
+  const int last = stage.first_layer + stage.layers - 1;
+  std::string text = LayersText(stage);
+  if (placement.layer_names.empty()) return text;
+  absl::StrAppend(&text, " (", placement.layer_names[stage.first_layer]);
+  if (last > stage.first_layer) absl::StrAppend(&text, " to ", placement.layer_names[last]);
+  return text + ")";
+}
+
+// Returns the table of the ranks: what each computes, and its bytes. Classes of which no rank has any are
+// left out, and so are the policies for activations where all stages have one.
+std::string RankTable(const PlanReport& report, const TextStyle& style) {
+  const PlanPlacement& placement = report.placement;
+  const bool mixed = SplitActivations(report.choice.schedule).size() > 1;
+  std::vector<std::string> header = {"rank", "peak"};
+  std::vector<const std::vector<double>*> shown;
+  for (const auto& [name, bytes] : placement.bytes) {
+    if (std::all_of(bytes.begin(), bytes.end(), [](double b) { return b <= 0; })) continue;
+    header.push_back(name);
+    shown.push_back(&bytes);
+  }
+  header.emplace_back("layers");
+  std::vector<std::vector<std::string>> rows;
+  for (Rank r = 0; r < report.ranks; ++r) {
+    std::vector<const PlacedStage*> stages;
+    for (const PlacedStage& stage : placement.stages) {
+      if (std::find(stage.ranks.begin(), stage.ranks.end(), r) != stage.ranks.end()) stages.push_back(&stage);
+    }
+    std::vector<std::string> layers;
+    for (const PlacedStage* stage : stages) {
+      layers.push_back(stages.size() == 1 ? NamedLayersText(placement, *stage) : LayersText(*stage));
+      if (mixed) absl::StrAppend(&layers.back(), " ", stage->activations);
+    }
+    rows.push_back({absl::StrCat(r), FormatBytes(report.peak_bytes[r])});
+    for (const std::vector<double>* bytes : shown) rows.back().push_back(FormatBytes((*bytes)[r]));
+    const bool all = placement.stages.size() > 1 && layers.size() == placement.stages.size();
+    rows.back().push_back(all && !mixed ? "all" : absl::StrJoin(layers, ", "));
+  }
+  return FormatTable(header, rows, style);
+}
+
+// Returns the lines about time: what was planned, and how far it may be from the best.
+std::string TimeLines(const PlanReport& report) {
+  std::string text;
+  if (report.microbatches > 0) {
+    absl::StrAppendFormat(&text, "step         %s for %d %s, simulated\n", TimeText(report, report.step),
+                          report.microbatches, report.microbatches == 1 ? "micro-batch" : "micro-batches");
+  }
+  if (report.pattern.has_value()) {
+    absl::StrAppendFormat(&text, "period       %s a micro-batch, %d in a window\n",
+                          TimeText(report, PeriodOf(report)), report.pattern->batches);
+  }
+  if (report.microbatches > 0 && report.step_bound > 0) {
+    absl::StrAppendFormat(
+        &text, "lower bound  %s: no schedule takes less, so this one is at most %.1f %% from the best\n",
+        TimeText(report, report.step_bound), 100 * GapOf(report.step, report.step_bound));
+  } else if (report.pattern.has_value()) {
+    const double bound = LeastPeriodOf(report);
+    absl::StrAppendFormat(&text, "lower bound  %s a micro-batch: %s\n", TimeText(report, bound),
+                          IsProven(report) ? "the pattern is the best one"
+                                           : absl::StrFormat("the pattern is at most %.1f %% from the best",
+                                                             100 * GapOf(PeriodOf(report), bound)));
+  }
+  return text;
+}
+
+// Returns "2 GiB on the fullest rank, of 4 GiB".
+std::string MemoryText(const PlanReport& report) {
+  const double most = *std::max_element(report.peak_bytes.begin(), report.peak_bytes.end());
+  return absl::StrCat(FormatBytes(most), " on the fullest rank",
+                      report.memory > 0 ? absl::StrCat(", of ", FormatBytes(report.memory)) : "");
+}
+
+// Returns the lines about what was not chosen.
+std::string OtherLines(const PlanReport& report) {
+  std::string text;
+  for (size_t i = 0; i < report.others.size() && i < 3; ++i) {
+    absl::StrAppendFormat(&text, "%-13s%s a step under %s\n", i == 0 ? "runners-up" : "",
+                          TimeText(report, report.others[i].prediction.step),
+                          ToText(report.others[i].choice.schedule));
+  }
+  absl::StrAppendFormat(
+      &text,
+      "PipeDream    %s a micro-batch by its planner, which knows no activations; layers of its stages: %s\n",
+      TimeText(report, report.pipedream_period),
+      absl::StrJoin(report.pipedream.stages, ", ", [](std::string* out, const ContiguousStage& stage) {
+        absl::StrAppend(out, stage.layers);
+        if (stage.replicas > 1) absl::StrAppend(out, " (on ", stage.replicas, " ranks)");
+      }));
+  if (report.stopped)
+    text += "             the time for the search was over before all was tried (--time-limit)\n";
+  return text;
 }
 
 }  // namespace
 
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
-                                    const NetworkFile* network) {
+                                    const NetworkSpec* network) {
   TickedChain ticked;
   ticked.ticks_per_unit = TicksPerUnit(TimesOf(profile));
   PlannedChain& chain = ticked.chain;
@@ -230,7 +347,11 @@ OrderedJson PlanJson(const PlanReport& report) {
                       {"ranks", report.ranks},
                       {"held_bytes", report.held_bytes},
                       {"peak_bytes", report.peak_bytes},
+                      {"placement", StagesJson(report)},
+                      {"rank_bytes", BytesJson(report)},
                       {"step", report.step},
+                      {"step_lower_bound", LeastStepOf(report)},
+                      {"step_gap", GapOf(report.step, LeastStepOf(report))},
                       {"fits", true},
                       {"activations", schedule.activations},
                       {"unit", report.unit.empty() ? OrderedJson() : OrderedJson(report.unit)},
@@ -254,8 +375,6 @@ OrderedJson PlanJson(const PlanReport& report) {
   }
   if (report.microbatches > 0) {
     json["microbatches"] = report.microbatches;
-    json["step_lower_bound"] = report.step_bound;
-    json["step_gap"] = GapOf(report.step, report.step_bound);
     json["stopped"] = report.stopped;
     json["others"] = OrderedJson::array();
     for (const PredictedChoice& other : report.others) {
@@ -296,10 +415,12 @@ std::string PlanYaml(const PlanReport& report) {
   }
   absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
   if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", OrderedJson(report.unit).dump(), "\n");
-  absl::StrAppendFormat(&text, "  lower_bound: %.9g\n",
-                        report.microbatches > 0 ? report.step_bound : LeastPeriodOf(report));
+  absl::StrAppendFormat(&text, "  lower_bound: %.9g\n", LeastStepOf(report));
   absl::StrAppend(&text, "  held_bytes: [", JoinedBytes(report.held_bytes), "]\n", "  peak_bytes: [",
                   JoinedBytes(report.peak_bytes), "]\n");
+  if (report.placement.stages.empty()) return text;
+  absl::StrAppend(&text, "  placement:\n", YamlLines(StagesJson(report)), "  rank_bytes:\n",
+                  YamlLines(BytesJson(report)));
   return text;
 }
 
@@ -323,52 +444,19 @@ std::string PlanLine(const PlanReport& report) {
     absl::StrAppend(&text, ": ", TimeText(report, PeriodOf(report)), " a micro-batch, not below ",
                     TimeText(report, LeastPeriodOf(report)));
   }
-  const double most = *std::max_element(report.peak_bytes.begin(), report.peak_bytes.end());
-  return absl::StrCat(text, "; ", FormatBytes(most), " on the fullest rank");
+  return absl::StrCat(text, "; ", MemoryText(report));
 }
 
-std::string PlanTable(const PlanReport& report) {
-  const double period = PeriodOf(report), bound = LeastPeriodOf(report);
-  std::string text;
-  if (report.pattern.has_value()) {
-    text = absl::StrFormat("period       %s a micro-batch, %d in a window\n", TimeText(report, period),
-                           report.pattern->batches);
-    absl::StrAppendFormat(&text, "lower bound  %s: %s\n", TimeText(report, bound),
-                          IsProven(report) ? "the pattern is the best one"
-                                           : absl::StrFormat("the pattern is at most %.1f %% from the best",
-                                                             100 * GapOf(period, bound)));
-  } else {
-    text = absl::StrFormat("schedule     %s\n", ToText(report.choice.schedule));
-  }
-  if (report.microbatches > 0) {
-    absl::StrAppendFormat(&text, "step         %s of %d micro-batches, simulated",
-                          TimeText(report, report.step), report.microbatches);
-    if (report.step_bound > 0) {
-      absl::StrAppendFormat(&text, "; no step is below %s (%.1f %%)", TimeText(report, report.step_bound),
-                            100 * GapOf(report.step, report.step_bound));
-    }
-    text += report.stopped ? "; the time was over before all was tried\n" : "\n";
-    for (size_t i = 0; i < report.others.size() && i < 3; ++i) {
-      absl::StrAppendFormat(&text, "%-13s%s with %s\n", i == 0 ? "next" : "",
-                            TimeText(report, report.others[i].prediction.step),
-                            ToText(report.others[i].choice.schedule));
-    }
-  }
-  absl::StrAppendFormat(
-      &text, "PipeDream    %s with contiguous stages of %s layers\n",
-      TimeText(report, report.pipedream_period),
-      absl::StrJoin(report.pipedream.stages, ", ", [](std::string* out, const ContiguousStage& stage) {
-        absl::StrAppend(out, stage.layers);
-        if (stage.replicas > 1) absl::StrAppend(out, " (on ", stage.replicas, " ranks)");
-      }));
-  absl::StrAppend(&text, "stages       of ", absl::StrJoin(report.choice.layers_of_stage, ", "),
-                  " layers\n\n");
-  const std::vector<std::string> layers = LayersOfRanks(report);
-  absl::StrAppend(&text, "rank  peak      ", report.pattern.has_value() ? "  layers\n" : "\n");
-  for (int rank = 0; rank < report.ranks; ++rank) {
-    absl::StrAppendFormat(&text, "%4d  %-10s", rank, FormatBytes(report.peak_bytes[rank]));
-    absl::StrAppend(&text, layers[rank].empty() ? "" : "  ", layers[rank], "\n");
-  }
+std::string PlanTable(const PlanReport& report, const TextStyle& style) {
+  const ScheduleSpec& schedule = report.choice.schedule;
+  const int stages = report.choice.stages();
+  std::string text = TimeLines(report);
+  const std::string name = report.pattern.has_value() ? "a planned pattern" : ToText(schedule);
+  absl::StrAppendFormat(&text, "schedule     %s: %d %s on %d %s, of %s layers\n", name, stages,
+                        stages == 1 ? "stage" : "stages", report.ranks, report.ranks == 1 ? "rank" : "ranks",
+                        absl::StrJoin(report.choice.layers_of_stage, ", "));
+  absl::StrAppend(&text, "memory       ", MemoryText(report), "\n", OtherLines(report), "\n",
+                  RankTable(report, style));
   return text;
 }
 

@@ -14,14 +14,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/files/network_file.h"
 #include "client/files/profile.h"
 #include "client/planning/plan_choice.h"
+#include "client/planning/plan_placement.h"
 #include "nlohmann/json_fwd.hpp"
 #include "planner/chain.h"
 #include "planner/pipedream.h"
 #include "planner/plan.h"
+#include "run/network_spec.h"
 #include "run/run_spec.h"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 
@@ -36,7 +38,7 @@ struct TickedChain {
 // `memory` is of each rank, 0 for no limit; `network` may be null. InvalidArgument for a profile whose layers
 // cannot be planned, or a network of other ranks.
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
-                                    const NetworkFile* network = nullptr);
+                                    const NetworkSpec* network = nullptr);
 
 // Returns `periodic` with the plan's pattern.
 ScheduleSpec ScheduleOfPlan(const Plan& plan);
@@ -54,7 +56,9 @@ struct PlanReport {
   double step_bound = 0;                       // no step is shorter; 0 where that is not known
   int microbatches = 0;                        // of that step; 0 for a window that neither fills nor drains
   std::vector<double> held_bytes, peak_bytes;  // by rank
-  ContiguousPlan pipedream;                    // the baseline
+  PlanPlacement placement;
+  double memory = 0;         // of each rank, that the plan fits; 0 for no limit
+  ContiguousPlan pipedream;  // the baseline
   double pipedream_period = 0;
   std::vector<PredictedChoice> others;  // the best of the other schedules, fastest first
   bool stopped = false;                 // the time was over before all was tried
@@ -64,7 +68,8 @@ nlohmann::ordered_json PlanJson(const PlanReport& report);
 std::string PlanYaml(const PlanReport& report);
 // Returns what the file says in the place of these keys of a run: `schedule`, `stages` and `microbatches`.
 nlohmann::json PlanKeys(const PlanReport& report);
-std::string PlanTable(const PlanReport& report);
+// Returns what a person wants to know of it, the most important first.
+std::string PlanTable(const PlanReport& report, const TextStyle& style = {});
 // Says in one line what was chosen and why.
 std::string PlanLine(const PlanReport& report);
 

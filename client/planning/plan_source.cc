@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/files/run_file.h"
@@ -54,13 +55,20 @@ absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* 
   return profile;
 }
 
-absl::Status ReadMachine(const PlanSourceOptions& options, PlanSource* source) {
+// Sets the machine: a flag goes before the run file, and that before the profile.
+absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<NetworkSpec>& of_run,
+                         PlanSource* source) {
+  const auto take = [source](const NetworkSpec& network) {
+    source->network = network;
+    if (network.bandwidth > 0) source->profile.bandwidth = network.bandwidth;
+    if (network.latency > 0) source->profile.latency = network.latency;
+  };
+  if (source->profile.network.has_value()) take(*source->profile.network);
+  if (of_run.has_value()) take(*of_run);
   if (!options.network.empty()) {
-    auto network = ReadNetworkFile(options.network);
+    const auto network = ReadNetworkFile(options.network);
     if (!network.ok()) return network.status();
-    source->network = *std::move(network);
-    if (source->network->bandwidth > 0) source->profile.bandwidth = source->network->bandwidth;
-    if (source->network->latency > 0) source->profile.latency = source->network->latency;
+    take(*network);
   }
   if (options.memory > 0) source->memory = options.memory;
   if (options.bandwidth > 0) source->profile.bandwidth = options.bandwidth;
@@ -127,8 +135,15 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
 }  // namespace
 
 bool PlanSource::slow_links() const {
-  return profile.bandwidth > 0 || profile.latency > 0 ||
-         (network.has_value() && network->network.bandwidth_between > 0);
+  return profile.bandwidth > 0 || profile.latency > 0 || (network.has_value() && network->slow_links());
+}
+
+double PlanSource::HostBandwidth() const {
+  return options.host_bandwidth > 0 ? options.host_bandwidth : profile.host_bandwidth;
+}
+
+bool PlanSource::LacksHostBandwidth() const {
+  return run.has_value() && absl::StrContains(run->schedule.activations, "offload") && HostBandwidth() == 0;
 }
 
 std::vector<std::string> PlanSource::Policies() const {
@@ -136,6 +151,7 @@ std::vector<std::string> PlanSource::Policies() const {
   const std::string& own = run->schedule.activations;
   // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
   const bool known = options.profile.empty() || profile.activations == "retain";
+  if (memory > 0 && known && HostBandwidth() > 0) return {"retain", "recompute", "offload"};
   if (memory > 0 && known) return {"retain", "recompute"};
   const bool uniform = own.find('/') == std::string::npos;
   return {uniform ? own : "retain"};
@@ -150,8 +166,14 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
   single.schedule.activations = activations;
   for (int l = 0; l < static_cast<int>(profile.parts.size()); ++l) {
     ProfilePart& part = under.parts[l];
-    part.activation_bytes = static_cast<double>(CountStage(single, l).activation_bytes);
+    const StageMemory stage = CountStage(single, l);
+    part.activation_bytes = static_cast<double>(stage.activation_bytes);
     if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
+    if (activations == "offload" && profile.activations != "offload" && HostBandwidth() > 0) {
+      const double copies = static_cast<double>(stage.offloaded) / HostBandwidth();
+      part.forward += copies;
+      part.backward += copies;
+    }
   }
   return under;
 }
@@ -206,11 +228,12 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   }
   source.memory = static_cast<double>(run.memory);
   source.microbatches = run.train.microbatches;
-  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  if (absl::Status read = ReadMachine(options, run.network, &source); !read.ok()) return read;
   run.memory = 0;  // what fits is the planner's to find
   source.run = std::move(run);
   CostOptions costs = {options.profile,   options.flops,   source.memory,
                        options.bandwidth, options.latency, options.network};
+  costs.host_bandwidth = options.host_bandwidth;
   costs.counted_bytes = true;
   auto made = RunCosts::Make(costs);
   if (!made.ok()) return made.status();
@@ -236,7 +259,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
   if (!profile.ok()) return profile.status();
   source.profile = *std::move(profile);
   source.microbatches = options.microbatches;
-  if (absl::Status read = ReadMachine(options, &source); !read.ok()) return read;
+  if (absl::Status read = ReadMachine(options, std::nullopt, &source); !read.ok()) return read;
   return source;
 }
 
@@ -261,11 +284,17 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
   if (source.network.has_value() && !source.network->network.speeds.empty())
     speeds = source.network->network.speeds;
   if (static_cast<int>(speeds.size()) != ranks) return 0;
-  double work = 0;  // of a step
-  for (const ProfilePart& part : source.profile.parts) work += part.forward + part.backward;
-  work *= source.run.has_value() ? source.microbatches : microbatches;
+  double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
+  for (const ProfilePart& part : source.profile.parts) {
+    work += part.forward + part.backward;
+    chain += part.forward;
+    // Nobody waits for the other half, nor for a gradient of the data.
+    if (&part != &source.profile.parts.front()) chain += std::min(part.backward_input, part.backward);
+  }
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-  return std::max(work / all, work / microbatches / *std::max_element(speeds.begin(), speeds.end()));
+  const double larger = source.run.has_value() ? static_cast<double>(source.microbatches) / microbatches : 1;
+  return larger *
+         std::max(work * microbatches / all, chain / *std::max_element(speeds.begin(), speeds.end()));
 }
 
 }  // namespace weft

@@ -30,8 +30,9 @@ struct PlanSourceOptions {
   double flops = 1e9;                 // FLOPs per unit of time, for counted FLOPs
   double memory = 0;                  // bytes of each rank; 0: the run's, else no limit
   double bandwidth = 0, latency = 0;  // of each link; 0: the profile's, else infinite and none
-  std::string network;                // file; empty for equal ranks and links
+  std::string network;                // file; empty: the run's, else the profile's, else a plain one
   int microbatches = 0;               // of a step; 0: the run's; for a profile, none
+  double host_bandwidth = 0;          // of the copies of `offload`; 0: the profile's, else not known
 };
 
 struct PlanSource {
@@ -39,7 +40,7 @@ struct PlanSource {
   std::optional<RunSpec> run;  // without its budget; absent for a profile alone
   std::optional<RunCosts> costs;
   Profile profile;  // of the layers, with the links' bandwidth and latency
-  std::optional<NetworkFile> network;
+  std::optional<NetworkSpec> network;
   double memory = 0;
   int microbatches = 0;
   std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
@@ -55,6 +56,10 @@ struct PlanSource {
   // Returns a cut of the chain as a run file has it, with the tied layers in the first stage.
   std::vector<int> CutOfLayers(std::vector<int> of_chain) const;
   bool slow_links() const;
+  // Returns the bandwidth of copies between a rank's memory and the host's; 0 if it is not known.
+  double HostBandwidth() const;
+  // Returns true if the run file offloads, and the time of that is not known.
+  bool LacksHostBandwidth() const;
   // Returns the policies for activations whose times and bytes are known.
   std::vector<std::string> Policies() const;
   // Returns the layers' costs under a policy for all of them.
@@ -74,7 +79,8 @@ PredictPlan PredictorOf(const PlanSource& source);
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
-// of all ranks, and one micro-batch on the fastest. 0 where it is not known.
+// of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights. 0
+// where it is not known.
 double LeastStep(const PlanSource& source, int ranks, int microbatches);
 
 }  // namespace weft

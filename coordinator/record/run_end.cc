@@ -79,7 +79,7 @@ TrainResults ResultsSoFar(const RunSpec& first_spec, const RunSchedule& first_sc
   std::set<int> kept;
   for (const DrawnJob& j : results.jobs) kept.insert(j.job.step);
   const auto predicted = PredictionFrom(schedule, results.spec.steps_to_make(), static_cast<int>(kept.size()),
-                                        recorder.TypicalDurations());
+                                        CostsOfRun(results.spec, schedule, recorder.TypicalDurations()));
   if (predicted.ok()) results.predicted = *predicted;
   return results;
 }

@@ -20,8 +20,9 @@
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
+#include "run/network_spec.h"
+#include "run/run_memory.h"
 #include "run/stage_cut.h"
-#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {
@@ -167,6 +168,23 @@ std::string TroubleText(const TrainResults& r) {
   return out;
 }
 
+// Returns by stage the duration of a job on a rank of speed 1, as a part of the mean over the ranks that do
+// such jobs.
+std::vector<double> SpeedFactors(const NetworkSpec& network, const Graph& graph, JobKind kind) {
+  std::vector<double> factors;
+  const Schedule& schedule = graph.schedule();
+  for (int s = 0; s < schedule.stages; ++s) {
+    std::vector<Rank> ranks;
+    for (int b = 0; HasMicrobatch(kind) && b < schedule.microbatches; ++b)
+      ranks.push_back(schedule.compute(Job::Compute(0, s, b, kind)));
+    if (!HasMicrobatch(kind)) ranks = graph.members(s);
+    double slowness = 0;
+    for (const Rank rank : ranks) slowness += 1 / network.network.SpeedOf(rank);
+    factors.push_back(ranks.empty() ? 1 : static_cast<double>(ranks.size()) / slowness);
+  }
+  return factors;
+}
+
 // Adds the figures under names that differ from those of a training.
 void AddFigures(const Validation& validation, Json* json) {
   (*json)["validation_loss"] = validation.loss;
@@ -183,11 +201,30 @@ double Percentile(std::vector<double> values, double share) {
   return values[index];
 }
 
-absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps, int kept,
-                                          const std::array<std::vector<double>, kJobKinds>& durations) {
+SimulationOptions CostsOfRun(const RunSpec& spec, const RunSchedule& schedule,
+                             const JobDurations& durations) {
+  SimulationOptions costs;
+  costs.duration = durations;
+  if (!spec.network.has_value()) return costs;
+  ApplyNetwork(*spec.network, &costs);
+  costs.output.clear();
+  costs.weight.clear();
+  for (const StageMemory& stage : CountStages(spec)) {
+    costs.output.push_back(static_cast<double>(stage.output));
+    costs.weight.push_back(static_cast<double>(stage.parameters));
+  }
   const Graph graph(schedule);
-  SimulationOptions options;
-  options.duration = durations;
+  for (int k = 0; k < kJobKinds; ++k) {
+    const std::vector<double> factors = SpeedFactors(*spec.network, graph, static_cast<JobKind>(k));
+    for (size_t s = 0; s < costs.duration[k].size() && s < factors.size(); ++s)
+      costs.duration[k][s] *= factors[s];
+  }
+  return costs;
+}
+
+absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps, int kept,
+                                          SimulationOptions options) {
+  const Graph graph(schedule);
   // A few steps show the period; more would only take longer.
   const int64_t affordable = kMaxSimulatedJobs / std::max(1, graph.jobs_per_step());
   options.steps = static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(steps, affordable), 1, 8));

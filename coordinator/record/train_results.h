@@ -21,6 +21,7 @@
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
 #include "schedules/run_terms.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 
@@ -57,11 +58,17 @@ struct TrainResults {
 // Returns the smallest of the values that at least `share` of them do not exceed; 0 for none.
 double Percentile(std::vector<double> values, double share);
 
-// Predicts the time per step, and the idle time, with the simulator from the durations of each kind and
-// stage, without transfers. Returns the jobs of the last `kept` steps with it, or of fewer where that is too
-// much.
+// The mean durations of a run's jobs by kind and stage, in seconds.
+using JobDurations = std::array<std::vector<double>, kJobKinds>;
+
+// Returns the costs by which a run is predicted that took so long for its jobs. Transfers take no time, and
+// ranks are equally fast, unless the run has a network. The durations are then those at its speeds.
+SimulationOptions CostsOfRun(const RunSpec& spec, const RunSchedule& schedule, const JobDurations& durations);
+
+// Predicts the time per step, and the idle time, with the simulator. Returns the jobs of the last `kept`
+// steps with it, or of fewer where that is too much.
 absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps, int kept,
-                                          const std::array<std::vector<double>, kJobKinds>& durations);
+                                          SimulationOptions costs);
 
 // Returns the planned jobs as if they were those of the last measured steps: with their numbers, and in their
 // time, from the begin of the first of them on.

@@ -43,7 +43,11 @@ struct Judged {
 class ScheduleSearch {
  public:
   ScheduleSearch(const ReplanQuestion& question, const std::function<bool()>& stop)
-      : run_(question.run), measured_(question.measured), link_(question.link), stop_(stop) {}
+      : run_(question.run),
+        measured_(question.measured),
+        link_(question.link),
+        slow_pairs_(question.slow_pairs),
+        stop_(stop) {}
 
   absl::StatusOr<BetterSchedule> Run() {
     SetCosts();
@@ -52,7 +56,9 @@ class ScheduleSearch {
     present_ = *std::move(present);
     auto judged = Judge(run_.schedule);
     if (!judged.ok()) return judged.status();
-    best_ = now_ = *std::move(judged);
+    now_ = *std::move(judged);
+    if (absl::Status weighed = WeighSlowLinks(); !weighed.ok()) return weighed;
+    best_ = now_;
     // The schedules for unequal speeds come first: the families of a large run may take all the time that
     // there is.
     TryDeal();
@@ -67,6 +73,7 @@ class ScheduleSearch {
     better.held_bytes = best_.held_bytes;
     better.peak_bytes = best_.peak_bytes;
     better.tried = tried_;
+    better.slow_links = !costs_.network.pairs.empty();
     return better;
   }
 
@@ -96,6 +103,37 @@ class ScheduleSearch {
       costs_.activation.push_back(static_cast<double>(stage.activation_bytes));
       costs_.weight.push_back(static_cast<double>(stage.parameters));
     }
+  }
+
+  // Lets the slow links count where the present schedule shows them: then it is the one with them that
+  // another has to beat. Else forgets about links.
+  absl::Status WeighSlowLinks() {
+    if (slow_pairs_.empty()) return absl::OkStatus();
+    costs_.network.pairs = slow_pairs_;
+    auto slowed = Judge(run_.schedule);
+    if (!slowed.ok()) return slowed.status();
+    if (1 - now_.step / slowed->step > run_.replan.gain) {
+      memory_ = MostOf(now_.peak_bytes);
+      now_ = *std::move(slowed);
+      return absl::OkStatus();
+    }
+    costs_.network.pairs.clear();
+    costs_.bandwidth = costs_.latency = 0;
+    link_.reset();
+    auto without = Judge(run_.schedule);
+    if (!without.ok()) return without.status();
+    now_ = *std::move(without);
+    return absl::OkStatus();
+  }
+
+  static double MostOf(const std::vector<double>& bytes) {
+    return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+  }
+
+  // Returns true if a schedule needs too much memory for a run that moves by itself.
+  bool NeedsMoreMemory(const Judged& judged) const {
+    if (costs_.network.pairs.empty() || run_.memory > 0) return false;
+    return MostOf(judged.peak_bytes) > memory_ * kHardlyMore;
   }
 
   // Returns true if both read the same weights and so end with the same bits.
@@ -161,6 +199,7 @@ class ScheduleSearch {
     const bool hardly_more = judged->bytes_sent <= now_.bytes_sent * kHardlyMore &&
                              judged->live_activations <= now_.live_activations * kHardlyMore;
     if (!link_.has_value() && !hardly_more) return std::nullopt;
+    if (NeedsMoreMemory(*judged)) return std::nullopt;
     return *std::move(judged);
   }
 
@@ -213,7 +252,8 @@ class ScheduleSearch {
       order = tried;
     }
     if (!best.has_value()) return;
-    for (int move = 0; move < kMostMoves && MoveStage(order, &placed, &*best); ++move) {
+    for (int move = 0; move < kMostMoves; ++move) {
+      if (!MoveStage(order, &placed, &*best) && !ExchangeRanks(order, &placed, &*best)) break;
     }
     Offer(*std::move(best));
   }
@@ -261,13 +301,34 @@ class ScheduleSearch {
     return false;
   }
 
+  // Exchanges all stages of two ranks if that is better. Ranks differ by their links only where one is slow.
+  bool ExchangeRanks(const std::string& order, std::vector<Rank>* placed, Judged* best) {
+    if (costs_.network.pairs.empty()) return false;
+    for (Rank a = 0; a < ranks(); ++a) {
+      for (Rank b = a + 1; b < ranks(); ++b) {
+        std::vector<Rank> exchanged = *placed;
+        for (Rank& rank : exchanged) rank = rank == a ? b : rank == b ? a : rank;
+        std::optional<Judged> judged = JudgeCandidate(PlacedCandidate(exchanged, ranks(), order));
+        if (!judged.has_value() || judged->step >= best->step * kBetter) continue;
+        *best = *std::move(judged);
+        *placed = std::move(exchanged);
+        return true;
+      }
+    }
+    return false;
+  }
+
   const RunSpec& run_;
   const RankCosts& measured_;
-  const std::optional<ReplanQuestion::Link>& link_;
+  std::optional<ReplanQuestion::Link> link_;
+  const std::vector<PairLink>& slow_pairs_;
   const std::function<bool()>& stop_;
   SimulationOptions costs_;
   RunSchedule present_;
   Judged now_, best_;
+  // Most bytes of a rank under the present schedule on usual links. On a slow one fewer activations are
+  // alive.
+  double memory_ = 0;
   int tried_ = 0;
 };
 
@@ -288,17 +349,36 @@ double WorkBound(const RankCosts& measured, int microbatches, bool split_backwar
   return work * microbatches / std::accumulate(measured.speeds.begin(), measured.speeds.end(), 0.0);
 }
 
-std::string Sentence(const BetterSchedule& better, const RankCosts& measured) {
+namespace {
+
+// Returns "; the link of ranks 0 and 1 takes 4.1 times as long as usual", or nothing.
+std::string SlowLinksText(const std::vector<SlowLink>& slow) {
+  constexpr size_t kNamed = 3;
+  std::string text;
+  for (size_t i = 0; i < slow.size() && i < kNamed; ++i) {
+    absl::StrAppendFormat(&text, "; the link of ranks %d and %d takes %.1f times as long as usual", slow[i].a,
+                          slow[i].b, slow[i].times);
+  }
+  if (slow.size() > kNamed) absl::StrAppend(&text, "; so do ", slow.size() - kNamed, " others");
+  return text;
+}
+
+}  // namespace
+
+std::string Sentence(const BetterSchedule& better, const RankCosts& measured,
+                     const std::vector<SlowLink>& slow) {
   constexpr int kNamed = 4;
-  std::vector<std::string> slow;
+  std::vector<std::string> slow_ranks;
   for (size_t r = 0; r < measured.speeds.size(); ++r) {
     if (measured.speeds[r] >= kSlow) continue;
-    slow.push_back(slow.size() == kNamed ? ".." : absl::StrFormat("rank %d at %.2f", r, measured.speeds[r]));
-    if (slow.size() > kNamed) break;
+    slow_ranks.push_back(
+        slow_ranks.size() == kNamed ? ".." : absl::StrFormat("rank %d at %.2f", r, measured.speeds[r]));
+    if (slow_ranks.size() > kNamed) break;
   }
-  const std::string speeds = slow.empty()
-                                 ? "all ranks are about equally fast"
-                                 : absl::StrCat("of the fastest rank's speed, ", absl::StrJoin(slow, ", "));
+  const std::string speeds = absl::StrCat(
+      slow_ranks.empty() ? "all ranks are about equally fast"
+                         : absl::StrCat("of the fastest rank's speed, ", absl::StrJoin(slow_ranks, ", ")),
+      better.slow_links ? SlowLinksText(slow) : "");
   if (better.gain() <= 0) {
     return absl::StrFormat("%s; nothing better than the present schedule was found (%.4g s a step)", speeds,
                            better.present);

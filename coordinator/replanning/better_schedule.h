@@ -9,7 +9,9 @@
 //
 // The time of links decides between schedules that send different amounts. If it is not known, the search
 // tries only schedules that send hardly more than the present one, keep hardly more activations, and have as
-// many holders of each stage.
+// many holders of each stage. Where slow links decide, no rank may need hardly more memory than one did
+// before, unless the run has a budget; and stages placed on ranks also exchange their ranks, to avoid such a
+// link.
 //
 // Pure, but for `stop`. A search of a few dozen simulations: not for a thread that others wait for.
 #ifndef WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
@@ -22,7 +24,9 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/replanning/measured_jobs.h"
+#include "coordinator/replanning/measured_links.h"
 #include "run/run_spec.h"
+#include "schedules/simulator/network.h"
 
 namespace weft {
 
@@ -34,6 +38,9 @@ struct ReplanQuestion {
     double latency = 0;    // seconds
   };
   std::optional<Link> link;  // of each rank to each other; absent: not known
+  // Links that are slower than that, for a run that moves by itself. They count if they make its step longer
+  // by more than the gain that it looks for; else links count as not known.
+  std::vector<PairLink> slow_pairs = {};
 };
 
 struct BetterSchedule {
@@ -44,6 +51,7 @@ struct BetterSchedule {
   double bound = 0;
   std::vector<double> held_bytes, peak_bytes;  // by rank, under the best; as weft plan says them
   int tried = 0;                               // schedules
+  bool slow_links = false;                     // the slow pairs of the question count
 
   // Returns the part by which a step becomes shorter.
   double gain() const { return present > 0 ? 1 - step / present : 0; }
@@ -56,9 +64,10 @@ absl::StatusOr<BetterSchedule> FindBetterSchedule(const ReplanQuestion& question
 // Returns all work of a step over the speed of all ranks.
 double WorkBound(const RankCosts& measured, int microbatches, bool split_backward);
 
-// Says in one line what is better and why: "rank 1 has 0.51 of the speed of the fastest; a step takes 33 %
-// less under custom,.. (0.080 s, now 0.120 s)".
-std::string Sentence(const BetterSchedule& better, const RankCosts& measured);
+// Says in one line what is better and why, `slow` being the slow links that count: "rank 1 has 0.51 of the
+// speed of the fastest; a step takes 33 % less under custom,.. (0.080 s, now 0.120 s)".
+std::string Sentence(const BetterSchedule& better, const RankCosts& measured,
+                     const std::vector<SlowLink>& slow = {});
 
 }  // namespace weft
 

@@ -1,4 +1,4 @@
-// Watches the speeds of a run's ranks, and says when the run should go on under a better schedule.
+// Watches the speeds of a run's ranks and links, and says when the run should go on under a better schedule.
 //
 // The jobs of a step are a window; of short steps, those of as many as make up a few periods of a quota, in
 // which the kernel lets a process run and stops it. The times of jobs come with their delays (Completion),
@@ -6,14 +6,17 @@
 // (better_schedule.h), which somebody answers on a thread of his own; meanwhile the next window begins. The
 // run moves where the answers to three windows in a row save more than `replan.gain` of a step's time.
 //
+// Transfers come later than the jobs, since processes tell them when they are asked (WindowEnded). So a
+// question has those of the window before. Without any, links are not known.
+//
 // Four rules keep it from moving to and fro:
 //   1. A hiccup is in one window or two; a move takes three in a row.
 //   2. The first steps of an attempt, which are slower, are in no window.
 //   3. From a move to the next there are at least `replan.steps` steps.
-//   4. To move back has to save as much again. A question whose speeds are about those of the last one, which
-//      found no gain, is not asked again.
-// Ranks that nothing else compares are compared with the first windows of the run (measured_jobs.h), as long
-// as they stay where they are.
+//   4. To move back has to save as much again. A question whose speeds and slow links are about those of the
+//      last one, which found no gain, is not asked again.
+// Ranks that nothing else compares, and links, are compared with the first windows of the run
+// (measured_jobs.h, measured_links.h), as long as the ranks stay where they are.
 //
 // Pure; one thread at a time.
 #ifndef WEFT_COORDINATOR_REPLANNING_REPLAN_WATCH_H_
@@ -24,11 +27,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/replanning/better_schedule.h"
 #include "coordinator/replanning/measured_jobs.h"
+#include "coordinator/replanning/measured_links.h"
 #include "run/run_spec.h"
 #include "schedules/job.h"
 
@@ -39,14 +44,17 @@ struct WindowQuestion {
   std::shared_ptr<const RunSpec> run;  // under its present schedule
   MeasuredJobs jobs;
   std::optional<MeasuredJobs> before;  // of the run's first windows
-  // Speeds at which there was nothing to gain; empty if it is not known of any.
+  MeasuredTransfers transfers, transfers_before;
+  // Speeds and slow links at which there was nothing to gain; no speeds if it is not known of any.
   std::vector<double> settled;
+  std::vector<SlowLink> settled_links;
   int32_t restarts = 0;  // of the run, as RunInfo counts them
 };
 
 struct WindowAnswer {
   BetterSchedule better;
   RankCosts measured;
+  RankLinks links;
   int32_t restarts = 0;
 };
 
@@ -63,6 +71,11 @@ class ReplanWatch {
   // Notes that the run goes on under another schedule, with its ranks where they are.
   void Replanned(std::shared_ptr<const RunSpec> run, int32_t step);
   void JobEnded(Rank rank, const Job& job, double seconds);
+  // Notes that a tensor which a job of this step needs came from rank to rank. The same transfer may be told
+  // more than once, as long as that is within a window.
+  void TensorArrived(Rank from, Rank to, int32_t step, const TimedTransfer& transfer);
+  // Returns true once behind each window: it is time to ask for the transfers.
+  bool WindowEnded() { return std::exchange(window_ended_, false); }
   // Notes the end of a step. Returns a question where a window ends with it; none while one is unanswered.
   std::optional<WindowQuestion> StepEnded(int32_t step);
   // Takes the answer to the last question; an error if there is none. Returns true if the run should move.
@@ -70,11 +83,17 @@ class ReplanWatch {
 
  private:
   void BeginWindow(int32_t first_step);
+  MeasuredTransfers TakeTransfers();
 
   std::shared_ptr<const RunSpec> run_;
   MeasuredJobs jobs_;                   // of the window
   std::vector<double> seconds_;         // of those jobs, by rank
+  MeasuredTransfers transfers_;         // told since the last window
+  int32_t told_step_ = 0;               // first step whose transfers are of the next window
+  int32_t last_step_ = 0;               // of the transfers that were told
   std::optional<MeasuredJobs> before_;  // of the first windows
+  MeasuredTransfers transfers_before_;  // likewise
+  int transfers_told_ = 0;              // windows in transfers_before_
   int windows_before_ = 0;              // in before_
   int32_t restarts_ = -1;
   int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
@@ -83,7 +102,9 @@ class ReplanWatch {
   bool keeps_ = false;  // the next attempt has its ranks where they are
   bool asked_ = false;  // a question is unanswered
   int gains_ = 0;       // answers in a row that would gain enough
+  bool window_ended_ = false;
   std::vector<double> settled_;
+  std::vector<SlowLink> settled_links_;
 };
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #include "coordinator/shell/replanner.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -17,7 +18,8 @@ constexpr int64_t kMaxSearchNs = 3'000'000'000;
 
 }  // namespace
 
-Replanner::Replanner(Post post, Move move) : post_(std::move(post)), move_(std::move(move)) {}
+Replanner::Replanner(Post post, Move move, Ask ask)
+    : post_(std::move(post)), move_(std::move(move)), ask_(std::move(ask)) {}
 
 Replanner::~Replanner() {
   stopping_ = true;
@@ -44,9 +46,24 @@ void Replanner::Hear(const StepDone& step) {
   const auto watch = watches_.find(step.run);
   if (watch == watches_.end()) return;
   std::optional<WindowQuestion> question = watch->second.StepEnded(step.step);
+  if (watch->second.WindowEnded()) post_([this, run = step.run] { ask_(run); });
   if (!question.has_value()) return;
   Request request{step.run, *std::move(question)};
   requests_.Add(request);
+}
+
+void Replanner::Hear(const Spans& spans) {
+  const auto watch = watches_.find(spans.run);
+  if (watch == watches_.end()) return;
+  for (const Spans::OfRank& of_rank : spans.ranks) {
+    for (const TransferSpan& span : of_rank.transfers) {
+      if (span.made_ns == 0) continue;  // when it could leave is not known
+      const int64_t start_ns = std::max(span.wanted_ns, span.made_ns);
+      watch->second.TensorArrived(
+          span.from, of_rank.rank, span.consumer.step,
+          {static_cast<double>(start_ns) * 1e-9, static_cast<double>(span.arrived_ns) * 1e-9, span.bytes});
+    }
+  }
 }
 
 void Replanner::Hear(const RunInfo& run) {
@@ -90,7 +107,7 @@ Replanner::Found Replanner::Answer(const Request& request) const {
                   *std::move(plan),
                   ToJson(spec).dump(),
                   ToJson(spec.schedule).dump(),
-                  Sentence(found.answer->better, found.answer->measured)};
+                  Sentence(found.answer->better, found.answer->measured, found.answer->links.slow)};
   return found;
 }
 

@@ -1,6 +1,6 @@
-// Lets runs with `replan` go on under better schedules: it hears their jobs and steps, has the answers to the
-// questions of their watches (replan_watch.h) found on a thread of its own, and hands the core a ReplanRun
-// for a run that should move.
+// Lets runs with `replan` go on under better schedules: it hears their jobs, steps and transfers, has the
+// answers to the questions of their watches (replan_watch.h) found on a thread of its own, and hands the core
+// a ReplanRun for a run that should move.
 //
 // One search at a time, of at most a few seconds; a run has at most one that waits. A run whose answer comes
 // when it has ended, or has begun again, goes on as it is.
@@ -26,10 +26,12 @@ namespace weft {
 
 class Replanner {
  public:
-  // `post` runs work on the loop's thread, where `move` takes what a run should do.
+  // `post` runs work on the loop's thread, where `move` takes what a run should do. `ask` has the processes
+  // of a run tell their spans, which come as Spans.
   using Post = std::function<void(std::function<void()>)>;
   using Move = std::function<void(ReplanRun)>;
-  Replanner(Post post, Move move);
+  using Ask = std::function<void(uint64_t run)>;
+  Replanner(Post post, Move move, Ask ask);
   ~Replanner();
   Replanner(const Replanner&) = delete;
   Replanner& operator=(const Replanner&) = delete;
@@ -38,6 +40,7 @@ class Replanner {
   void Add(uint64_t run, const RunPlan& plan);
   void Hear(const JobsEnded& jobs);
   void Hear(const StepDone& step);
+  void Hear(const Spans& spans);
   void Hear(const RunInfo& run);
   void Hear(const Replanned& replanned);
 
@@ -57,6 +60,7 @@ class Replanner {
 
   const Post post_;
   const Move move_;
+  const Ask ask_;
   std::map<uint64_t, ReplanWatch> watches_;  // by run; of the loop's thread
   std::atomic<bool> stopping_ = false;
   RequestQueue<Request> requests_;

@@ -50,7 +50,12 @@ ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::S
           }),
       log_id_(static_cast<uint64_t>(MonotonicNow())),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
-                 [this](ReplanRun replan) { Add(std::move(replan)); }),
+                 [this](ReplanRun replan) { Add(std::move(replan)); },
+                 [this](uint64_t run) {
+                   const uint64_t reply = next_reply_++;
+                   answers_[reply] = [](const absl::StatusOr<uint64_t>&) {};
+                   Add(AskSpans{reply, run});
+                 }),
       planner_(options_.planner),
       traces_(options_.trace) {
   if (!options_.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
@@ -282,6 +287,7 @@ void ServerLoop::CarryOut(Effects effects) {
     if (observer.report) observer.report(r);
   }
   for (const Spans& s : effects.spans) {
+    replanner_.Hear(s);
     if (observer.spans) observer.spans(s);
   }
   for (const StepDone& s : effects.steps) {

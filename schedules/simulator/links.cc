@@ -1,5 +1,6 @@
 #include "schedules/simulator/links.h"
 
+#include <algorithm>
 #include <map>
 
 namespace weft {
@@ -16,8 +17,13 @@ Links::Links(const SimulationOptions& options, SimulationResult* result)
   for (size_t node = 0; node < nodes_; ++node) {
     node_of_rank_.insert(node_of_rank_.end(), options.network.nodes[node], static_cast<int>(node));
   }
+  bool paired = bandwidth_ > 0;
+  for (const PairLink& pair : options.network.pairs) {
+    pairs_[std::minmax(pair.a, pair.b)] = pair;
+    paired = paired || pair.bandwidth > 0;
+  }
   const auto links = [this](size_t ends) { return sharing_ == LinkSharing::kPort ? 2 * ends : ends * ends; };
-  first_of_nodes_ = bandwidth_ > 0 ? links(ranks_) : 0;
+  first_of_nodes_ = paired ? links(ranks_) : 0;
   free_.assign(first_of_nodes_ + (bandwidth_between_ > 0 ? links(nodes_) : 0), 0);
 }
 

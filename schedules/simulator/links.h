@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "schedules/simulator/simulate.h"
@@ -52,6 +54,11 @@ class Links {
   };
   Path PathOf(Rank source, Rank target) const {
     const bool inside = node_of_rank_.empty() || node_of_rank_[source] == node_of_rank_[target];
+    if (inside && !pairs_.empty()) {
+      const auto pair = pairs_.find(std::minmax(source, target));
+      if (pair != pairs_.end())
+        return Ends(source, target, ranks_, 0, pair->second.bandwidth, pair->second.latency);
+    }
     if (inside) return Ends(source, target, ranks_, 0, bandwidth_, latency_);
     return Ends(node_of_rank_[source], node_of_rank_[target], nodes_, first_of_nodes_, bandwidth_between_,
                 latency_between_);
@@ -68,9 +75,10 @@ class Links {
   const double bandwidth_, latency_, bandwidth_between_, latency_between_;
   SimulationResult* const result_;
   const size_t ranks_, nodes_;
-  std::vector<int> node_of_rank_;  // empty if all are on one node
-  size_t first_of_nodes_ = 0;      // index of the first link between nodes in free_
-  std::vector<double> free_;       // when the link, or the end of one, has sent all
+  std::vector<int> node_of_rank_;                    // empty if all are on one node
+  std::map<std::pair<Rank, Rank>, PairLink> pairs_;  // the lower rank first
+  size_t first_of_nodes_ = 0;                        // index of the first link between nodes in free_
+  std::vector<double> free_;                         // when the link, or the end of one, has sent all
 };
 
 }  // namespace weft

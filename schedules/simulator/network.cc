@@ -23,6 +23,14 @@ absl::Status CheckNetwork(const Network& network, int ranks) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "network: nodes: the nodes have %d ranks together; the schedule has %d", placed, ranks));
   }
+  for (const PairLink& pair : network.pairs) {
+    const bool sound = pair.bandwidth >= 0 && std::isfinite(pair.bandwidth) && pair.latency >= 0 &&
+                       std::isfinite(pair.latency);
+    if (pair.a >= 0 && pair.b >= 0 && pair.a < ranks && pair.b < ranks && pair.a != pair.b && sound) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("network: ranks %d and %d of %d have no link of %g and %g", pair.a, pair.b, ranks,
+                        pair.bandwidth, pair.latency));
+  }
   for (const double speed : network.speeds) {
     if (speed > 0 && std::isfinite(speed)) continue;
     return absl::InvalidArgumentError(

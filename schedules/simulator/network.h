@@ -23,15 +23,25 @@ enum class LinkSharing : uint8_t {
   kPort,      // all that a rank sends, and all that it receives
 };
 
+// A link between two ranks of one node that is not as the others, in both directions. A bandwidth of 0 means
+// infinite.
+struct PairLink {
+  Rank a = 0, b = 0;
+  double bandwidth = 0, latency = 0;
+};
+
 struct Network {
   LinkSharing links = LinkSharing::kPairFull;
   std::vector<int> nodes;  // ranks of each node, in order of ranks; empty if all are on one node
   // A link between nodes, in the units of SimulationOptions. A bandwidth of 0 means infinite.
   double bandwidth_between = 0, latency_between = 0;
+  std::vector<PairLink> pairs;
   std::vector<double> speeds;  // by rank: what a duration is divided by; empty if all are 1
 
   // Returns true where it changes nothing.
-  bool IsPlain() const { return links == LinkSharing::kPairFull && nodes.empty() && speeds.empty(); }
+  bool IsPlain() const {
+    return links == LinkSharing::kPairFull && nodes.empty() && pairs.empty() && speeds.empty();
+  }
   double SpeedOf(Rank rank) const { return speeds.empty() ? 1 : speeds[rank]; }
 };
 

@@ -51,7 +51,8 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
         "bandwidth, latency and the time of an overlapped pair must not be negative");
   }
   if (absl::Status s = CheckNetwork(options.network, schedule.ranks); !s.ok()) return s;
-  const bool by_pair = options.bandwidth > 0 && options.network.links != LinkSharing::kPort;
+  const bool by_pair = (options.bandwidth > 0 || !options.network.pairs.empty()) &&
+                       options.network.links != LinkSharing::kPort;
   if (by_pair && schedule.ranks > kMaxLinkedRanks) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "bandwidth: %d ranks have more links than can be kept apart; at most %d ranks can have one",

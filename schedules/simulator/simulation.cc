@@ -62,7 +62,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       counts_versions_(graph.route() != nullptr || graph.schedule().staleness != nullptr),
       transfers_are_counted_(TransferTotalsAreExact(graph, jobs_, options.steps)),
       hands_over_(transfers_are_counted_ && options.bandwidth <= 0 && options.latency == 0 &&
-                  options.network.nodes.empty() && !options.record_waits),
+                  options.network.nodes.empty() && options.network.pairs.empty() && !options.record_waits),
       // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),

@@ -1,10 +1,10 @@
 // Says what is predicted of a run's memory, for scripts that compare it with what the run counted.
 //
 //     counted_peaks least RUN.yaml          prints the least budget that is admitted, in bytes; 0 for none
-//     counted_peaks peaks RUN.yaml OUT [--apart]
+//     counted_peaks peaks RUN.yaml OUT [--separate-memory]
 //
 // The second prints, as JSON, a list by rank of the range of each class, [least, most], from the order of
-// jobs in OUT/trace.json. --apart: no two ranks share memory.
+// jobs in OUT/trace.json. --separate-memory: no two ranks share memory.
 #include <cstdint>
 #include <iostream>
 #include <numeric>
@@ -47,7 +47,7 @@ int PrintLeast(const std::string& file) {
   return 0;
 }
 
-int PrintPeaks(const std::string& file, const std::string& out, bool apart) {
+int PrintPeaks(const std::string& file, const std::string& out, bool separate) {
   const auto run = ReadRunFile(file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(run.status());
   const auto schedule = ScheduleOf(*run);
@@ -57,7 +57,7 @@ int PrintPeaks(const std::string& file, const std::string& out, bool apart) {
   std::vector<SimulatedJob> jobs;
   for (const DrawnJob& j : trace->jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
   std::optional<MemoryOfRank> own;
-  if (apart) {
+  if (separate) {
     own.emplace(schedule->scheme.ranks);
     std::iota(own->begin(), own->end(), 0);
   }
@@ -76,10 +76,10 @@ int PrintPeaks(const std::string& file, const std::string& out, bool apart) {
 
 int Main(const std::vector<std::string>& words) {
   if (words.size() == 2 && words[0] == "least") return PrintLeast(words[1]);
-  const bool apart = !words.empty() && words.back() == "--apart";
-  if (words.size() == 3U + (apart ? 1 : 0) && words[0] == "peaks")
-    return PrintPeaks(words[1], words[2], apart);
-  std::cerr << "counted_peaks least RUN.yaml | peaks RUN.yaml OUT [--apart]\n";
+  const bool separate = !words.empty() && words.back() == "--separate-memory";
+  if (words.size() == 3U + (separate ? 1 : 0) && words[0] == "peaks")
+    return PrintPeaks(words[1], words[2], separate);
+  std::cerr << "counted_peaks least RUN.yaml | peaks RUN.yaml OUT [--separate-memory]\n";
   return 2;
 }
 

@@ -54,6 +54,17 @@ class CabledHosts {
   bool SetCable(bool in) const {
     return Ip({"-n", names_[1], "link", "set", kInterface, in ? "up" : "down"});
   }
+  // Lets no more than that through the cable, as "16mbit", in each direction.
+  bool SetRate(const std::string& rate) const {
+    bool works = true;
+    for (const std::string& name : names_) {
+      const CommandResult set =
+          Command::Run({"/usr/bin/env", "tc", "-n", name, "qdisc", "replace", "dev", kInterface, "root",
+                        "tbf", "rate", rate, "burst", "32kb", "limit", "16mb"});
+      works = works && set.code == 0;
+    }
+    return works;
+  }
   const std::string& name(int host) const { return names_[host]; }
   // Returns the words in front of a command that runs it on the host.
   std::vector<std::string> On(int host) const {

@@ -384,6 +384,64 @@ TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
   EXPECT_GT(step("links: port\nbandwidth: 1MB\n"), step("links: port\n"));
 }
 
+TEST(Cli_Network, OfARunFile_CountsWithoutAFlag_AndBeforeAProfiles) {
+  const TestFolder folder;
+  const std::string plain = GptRun(folder), text = "links: port, bandwidth: 1MB, speeds: [1, 1, 0.5, 1]";
+  const auto step = [](const std::string& command, const std::string& file, std::vector<std::string> more) {
+    std::vector<std::string> words = {"weft", command, file, "-o", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult r = Command::Run(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    const Json json = Json::parse(r.out);
+    if (command == "simulate") return json["period"].get<double>();
+    if (command == "plan") return json["step"].get<double>();
+    for (const Json& row : json["schedules"]) {
+      if (row["chosen"] == true) return row["step_time"].get<double>();
+    }
+    ADD_FAILURE() << "no row of the run file's schedule";
+    return 0.0;
+  };
+  const std::string flag = folder.Write("network.yaml", "{" + text + "}\n");
+  const std::string other = folder.Write("other.yaml", "speeds: [1, 1, 1, 0.1]\n");
+  const std::vector<std::string> one_family = {"--workers", "4", "--schedule", "1f1b"};
+  std::map<std::string, double> by_flag, by_other, without;
+  for (const std::string command : {"simulate", "compare", "plan"}) {
+    std::vector<std::string> words = command == "plan" ? one_family : std::vector<std::string>();
+    without[command] = step(command, plain, words);
+    words.insert(words.end(), {"--network", flag});
+    by_flag[command] = step(command, plain, words);
+    words.back() = other;
+    by_other[command] = step(command, plain, words);
+    EXPECT_GT(by_flag[command], without[command]) << command;
+    EXPECT_NE(by_other[command], by_flag[command]) << command;
+  }
+  const std::string file = GptRun(folder, "network: {" + text + "}\n");
+  Json profile = {{"layers", Json::array()}, {"network", {{"speeds", {1, 1, 1, 0.1}}}}};
+  for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"output_bytes", 1000}});
+  const std::string profiled = folder.Write("profile.json", profile.dump());
+  for (const std::string command : {"simulate", "compare", "plan"}) {
+    std::vector<std::string> words = command == "plan" ? one_family : std::vector<std::string>();
+    EXPECT_EQ(step(command, file, words), by_flag[command]) << command;
+    words.insert(words.end(), {"--network", other});
+    EXPECT_EQ(step(command, file, words), by_other[command]) << command << ": the flag goes first";
+    words.insert(words.end(), {"--profile", profiled});
+    const double both = step(command, file, words);
+    words.erase(words.end() - 4, words.end() - 2);
+    EXPECT_LT(step(command, file, words), both) << command << ": the run file goes before the profile";
+    GptRun(folder);
+    EXPECT_EQ(step(command, file, words), both) << command << ": the profile has the same network";
+    GptRun(folder, "network: {" + text + "}\n");
+  }
+  ExpectRefusal(78, {"weft", "compare", GptRun(folder, "network:\n  bandwidth: -1\n")},
+                "run.yaml:7: network.bandwidth: must be a number from 0");
+  ExpectRefusal(78, {"weft", "simulate", GptRun(folder, "network: {speeds: [1, 1]}\n")},
+                "run.yaml:6: network: speeds: there are 2; the schedule has 4 ranks");
+  folder.Write("profile.json", R"({"layers": [{"forward": 1}], "network": {"nodes": [0]}})");
+  ExpectRefusal(78,
+                {"weft", "simulate", "gpipe", "--stages", "1", "--microbatches", "1", "--profile", profiled},
+                "profile.json: network.nodes[0]: a node has at least 1 rank, not 0");
+}
+
 // A backward is two forwards, and begins with the forward once more.
 TEST(Cli_Compare, Recomputation_TakesTheTimeOfAForwardMore) {
   const TestFolder folder;

@@ -29,9 +29,11 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/cabled_hosts.h"
+#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 #include "tests/process/eventually.h"
 #include "tests/process/run_files.h"
+#include "tests/process/slowed_process.h"
 
 namespace weft {
 namespace {
@@ -382,6 +384,32 @@ TEST_F(TwoMachines, CableIsOutForLongerThanTheTimeout_TheRunGoesOnWhenItIsInAgai
     ReplaceEnded([&] { StartOn(0); });
     return Steps() > kManySteps;
   })) << Weft({"describe", "1"}).out;
+}
+
+// Under data parallelism all gradients pass over the cable, and under a pipeline activations alone.
+TEST_F(TwoMachines, CableBecomesSlow_TheRunMovesToAScheduleThatSendsLess) {
+  // Else a rank is slow where others use the processor.
+  const FavouredProcess first(StartOn(0).pid()), second(StartOn(1).pid());
+  const std::string file = WriteSmallRun(
+      folder_, {{"model", "{gpt: {layers: 4, width: 64, heads: 4, context: 32}}"},
+                {"train", "{steps: 200, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}"},
+                {"stages", "6"},
+                {"schedule", "{ddp: {ranks: 2}}"},
+                {"replan", "{gain: 20 %, steps: 1000}"}});
+  const std::string out = folder_ / "out", reference = folder_ / "reference";
+  ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", reference}, 120).code, 0);
+  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--out", out, "--detach"}).code, 0);
+  ASSERT_TRUE(Eventually([&] { return Steps() >= 40; }));
+  if (!hosts_.SetRate("32mbit")) GTEST_SKIP() << "NOT TESTED: the rate of a cable cannot be set here";
+  ASSERT_EQ(Command::Run({"weft", "wait", "1", "--coordinator", address_}, 300).code, 0)
+      << Weft({"describe", "1"}).out;
+  std::istringstream lines(ReadWholeFile(out + "/replans.jsonl"));
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line)) << Weft({"logs", "1"}).out;
+  const Json replan = Json::parse(line);
+  EXPECT_THAT(replan["reason"].get<std::string>(), HasSubstr("the link of ranks 0 and 1 takes "));
+  EXPECT_EQ(Restarts(), 1);
+  EXPECT_TRUE(ReadTensors(out + "/checkpoint") == ReadTensors(reference + "/checkpoint")) << "other bits";
 }
 
 }  // namespace

@@ -234,6 +234,121 @@ TEST_F(PlanCommand, LittleMemory_IsKeptByASlowerStep) {
   EXPECT_EQ(tight["schedule"], "gpipe");
 }
 
+// The fastest cut does not fit with all activations. It does where the larger stage moves them to the host.
+TEST_F(PlanCommand, StagesOffload_WhereThatIsFaster) {
+  Json profile = {{"layers", Json::array()}, {"activations", "retain"}};
+  for (const int forward : {1, 1, 1, 1, 2, 2}) profile["layers"].push_back({{"forward", forward}});
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  const std::string run = WriteSmallRun(folder_, {});
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {run,         "--workers", "2",  "--schedule", "gpipe",
+                                      "--profile", file,        "-o", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult planned = Plan(words);
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return Json::parse(planned.out);
+  };
+  const Json free = plan({});
+  EXPECT_EQ(free["stages"], Json({4, 2}));
+  const std::string memory = std::to_string(static_cast<int64_t>(0.8 * free["peak_bytes"][0].get<double>()));
+  const Json tight = plan({"--memory", memory}), slow = plan({"--memory", memory, "--host-bandwidth", "1"});
+  EXPECT_GT(tight["step"], free["step"]);
+  EXPECT_EQ(slow["step"], tight["step"]);
+  EXPECT_EQ(slow["activations"], tight["activations"]);
+  const Json fast = plan({"--memory", memory, "--host-bandwidth", "1e15"});
+  EXPECT_THAT(fast["activations"].get<std::string>(), HasSubstr("offload"));
+  EXPECT_LT(fast["step"], tight["step"]);
+  profile["host_bandwidth"] = 1e15;
+  folder_.Write("profile.json", profile.dump());
+  EXPECT_EQ(plan({"--memory", memory})["step"], fast["step"]) << "as the profile says";
+  const std::string offloads =
+      WriteSmallRun(folder_, {{"schedule", "{gpipe: {}, activations: offload}"}, {"memory", memory}});
+  const CommandResult unknown = Plan({offloads, "--workers", "2", "--schedule", "gpipe"});
+  EXPECT_EQ(unknown.code, 0) << unknown.err;
+  EXPECT_THAT(unknown.err, HasSubstr("give --host-bandwidth, or a profile with `host_bandwidth`"));
+}
+
+TEST_F(PlanCommand, PlanThatOffloads_TrainsWithinTheBytesThatItSays) {
+  Json profile = {{"layers", Json::array()}, {"activations", "retain"}, {"host_bandwidth", 1e15}};
+  for (const int forward : {1, 1, 1, 1, 2, 2}) profile["layers"].push_back({{"forward", forward}});
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  const std::string run = WriteSmallRun(folder_, {});
+  const auto plan = [&](std::vector<std::string> more, const char* form) {
+    std::vector<std::string> words = {run,         "--workers", "2",  "--schedule", "gpipe",
+                                      "--profile", file,        "-o", form};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult planned = Plan(words);
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return planned.out;
+  };
+  const Json free = Json::parse(plan({}, "json"));
+  const std::string memory = std::to_string(static_cast<int64_t>(0.8 * free["peak_bytes"][0].get<double>()));
+  const Json said = Json::parse(plan({"--memory", memory}, "json"));
+  folder_.Write("plan.yaml", plan({"--memory", memory}, "yaml"));
+  const std::string planned =
+      WriteSmallRun(folder_, {{"schedule", "{file: plan.yaml}"}, {"stages", ""}, {"memory", memory}});
+  const std::string out = folder_ / "out";
+  const CommandResult train = Command::Run({"weft", "train", planned, "--processes", "2", "--out", out}, 180);
+  ASSERT_EQ(train.code, 0) << train.err;
+  std::ifstream written(out + "/summary.json");
+  const Json summary = Json::parse(written);
+  const CommandResult simulated = Command::Run({"weft", "simulate", planned, "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  const Json simulation = Json::parse(simulated.out);
+  double moved = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    const Json& measured = summary["peak_bytes"][rank];
+    const Json& predicted = simulation["rank_stats"][rank];
+    for (const char* name : {"weights", "gradients", "optimizer", "activations", "buffers"}) {
+      EXPECT_GE(measured[name], predicted["certain_peak_bytes"][name]) << name << " of rank " << rank;
+      EXPECT_LE(measured[name], predicted["peak_bytes"][name]) << name << " of rank " << rank;
+      EXPECT_LE(measured[name], said["rank_bytes"][rank][name]) << name << " of rank " << rank;
+    }
+    moved += measured.value("host", 0.0);
+  }
+  EXPECT_GT(moved, 0);
+}
+
+TEST_F(PlanCommand, Placement_SaysTheLayersOfStagesAndTheBytesOfRanks) {
+  const std::string run = WriteSmallRun(folder_, {});
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {run, "--workers", "2"},
+           {run, "--workers", "2", "--schedule", "ddp"},
+           {profile_, "--workers", "4", "--memory", "4"},
+           {profile_, "--workers", "2", "--microbatches", "4", "--schedule", "1f1b"}}) {
+    std::vector<std::string> flags = words;
+    flags.insert(flags.end(), {"-o", "json"});
+    const CommandResult planned = Plan(flags);
+    ASSERT_EQ(planned.code, 0) << planned.err;
+    const Json plan = Json::parse(planned.out);
+    int next = 0;
+    ASSERT_EQ(plan["placement"].size(), plan["stages"].size());
+    for (size_t s = 0; s < plan["stages"].size(); ++s) {
+      const Json& stage = plan["placement"][s];
+      EXPECT_EQ(stage["layers"], Json({next, next + plan["stages"][s].get<int>() - 1}));
+      EXPECT_FALSE(stage["ranks"].empty());
+      if (plan.contains("rank_of_stage")) {
+        EXPECT_EQ(stage["ranks"], Json({plan["rank_of_stage"][s]}));
+      }
+      next += plan["stages"][s].get<int>();
+    }
+    ASSERT_EQ(plan["rank_bytes"].size(), plan["peak_bytes"].size());
+    for (size_t r = 0; r < plan["rank_bytes"].size(); ++r) {
+      double sum = 0;
+      for (const auto& [name, bytes] : plan["rank_bytes"][r].items()) {
+        EXPECT_GE(bytes, 0) << name;
+        sum += bytes.get<double>();
+      }
+      EXPECT_EQ(sum, plan["peak_bytes"][r]) << "rank " << r << " of " << words[3];
+    }
+  }
+  const CommandResult table = Plan({run, "--workers", "2", "--schedule", "1f1b"});
+  EXPECT_THAT(table.out, testing::StartsWith("step "));
+  EXPECT_THAT(table.out, testing::ContainsRegex(
+                             "rank +peak +weights +gradients +optimizer +activations +buffers +layers"));
+  EXPECT_THAT(table.out, HasSubstr("(embedding to block"));
+}
+
 TEST_F(PlanCommand, PlanForOtherLayers_IsRefusedByTrain) {
   const std::string run = WriteSmallRun(folder_, {});
   folder_.Write("plan.yaml", "schedule: 1f1b\nstages: [3, 2]\n");

@@ -26,10 +26,10 @@ namespace {
 constexpr int kRuns = 12;
 
 // Has processes of this machine share no memory, as those of different machines.
-class MemoryApart {
+class SeparateMemory {
  public:
-  MemoryApart() { setenv("WEFT_IN_PLACE", "0", 1); }
-  ~MemoryApart() { unsetenv("WEFT_IN_PLACE"); }
+  SeparateMemory() { setenv("WEFT_IN_PLACE", "0", 1); }
+  ~SeparateMemory() { unsetenv("WEFT_IN_PLACE"); }
 };
 
 // A run of any model, sizes, precision, optimizer, family and activation policy.
@@ -174,12 +174,12 @@ TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
 }
 
 TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_MeasureWhatIsPredicted) {
-  const MemoryApart apart;
+  const SeparateMemory separate;
   TestFolder folder;
   WriteData(folder);
   ComparedByClass compared{};
   for (const unsigned seed : Seeds()) {
-    const std::string text = RandomRun(folder, seed).Text() + "apart: true\n";
+    const std::string text = RandomRun(folder, seed).Text() + "separate_memory: true\n";
     SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", text));
     const std::string file = folder.Write("run.yaml", text);
     const auto run = ReadRunFile(file);
@@ -199,13 +199,13 @@ TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_MeasureWhatIsPredicted) {
 
 // The least budget that is admitted holds, copies of other ranks' tensors included.
 TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
-  const MemoryApart apart;
+  const SeparateMemory separate;
   TestFolder folder;
   WriteData(folder);
   int kept = 0;
   for (const unsigned seed : Seeds()) {
     if (seed % 2 == 0 && std::getenv("WEFT_SEED") == nullptr) continue;
-    const std::string text = RandomRun(folder, seed).Text() + "apart: true\n";
+    const std::string text = RandomRun(folder, seed).Text() + "separate_memory: true\n";
     auto run = ReadRunFile(folder.Write("run.yaml", text));
     if (!run.ok()) continue;
     run->memory = LeastBudget(*run);
@@ -233,7 +233,7 @@ constexpr char kTwoStages[] =
 
 // What a budget does not count ends the run, with the tensor, its rank, class and bytes, before it is held.
 TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndBytes) {
-  const MemoryApart apart;
+  const SeparateMemory separate;
   TestFolder folder;
   WriteData(folder);
   const std::string data = absl::StrCat("data: {idx: {images: ", folder / "images.idx",
@@ -249,7 +249,7 @@ TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndB
               testing::HasSubstr("activation of step 0, stage 0, micro-batch 0, from rank 0 for rank 1"));
   EXPECT_THAT(uncounted.err, testing::HasSubstr("a copy of 16384 bytes (class received) is not in the memory "
                                                 "budget of 67108864 bytes"));
-  EXPECT_EQ(train("memory: 64MiB\napart: true\n").code, 0);
+  EXPECT_EQ(train("memory: 64MiB\nseparate_memory: true\n").code, 0);
 }
 
 // A budget that is enough in shared memory may be too small where copies come on top.
@@ -261,7 +261,7 @@ TEST(PredictedBytes, CopiesThatDoNotFit_AreRefusedByRankStageAndBytes) {
   auto run = ReadRunFile(folder.Write("run.yaml", absl::StrCat(kTwoStages, data)));
   ASSERT_TRUE(run.ok()) << run.status();
   const int64_t shared = LeastBudget(*run);
-  run->apart = true;
+  run->separate_memory = true;
   // An activation one way and its gradient the other, of 16 samples.
   EXPECT_EQ(LeastBudget(*run) - shared, 16 * 256 * 4);
   run->memory = shared;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "coordinator/replanning/measured_jobs.h"
@@ -65,6 +66,47 @@ TEST(BetterSchedule, StagesOfASlowRank_GoToTheFastOne) {
   EXPECT_EQ(ForwardsOf(run, better.schedule), (std::vector<int>{12 * 4, 12 * 2}));
   EXPECT_GT(better.gain(), 0.2);
   EXPECT_GE(better.step, better.bound);
+}
+
+// Returns what is better on equally fast ranks with this link between the first two.
+BetterSchedule BetterWithLink(const RunSpec& run, const PairLink& link, int ranks) {
+  const RankCosts measured = CostsOfJobs(run, JobsAt(run, std::vector<double>(ranks, 1)));
+  ReplanQuestion question{run, measured, ReplanQuestion::Link{}, {link}};
+  auto better = FindBetterSchedule(question);
+  EXPECT_TRUE(better.ok()) << better.status();
+  return *better;
+}
+
+TEST(BetterSchedule, SlowLink_IsAvoidedByAnotherOrderOfRanks) {
+  RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
+  run.replan.gain = 0.05;
+  const BetterSchedule better = BetterWithLink(run, {0, 1, 100, 0}, 3);
+  EXPECT_TRUE(better.slow_links);
+  EXPECT_GT(better.gain(), 0.05);
+  const BetterSchedule undisturbed = BetterAt(run, {1, 1, 1});
+  EXPECT_NEAR(better.step, undisturbed.present, 0.1 * undisturbed.present) << "as if the link were not slow";
+}
+
+TEST(BetterSchedule, SlowLinkThatCostsLessThanTheGain_CountsAsNotKnown) {
+  RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
+  run.replan.gain = 0.05;
+  const BetterSchedule better = BetterWithLink(run, {0, 1, 0, 1e-6}, 3), without = BetterAt(run, {1, 1, 1});
+  EXPECT_FALSE(better.slow_links);
+  EXPECT_EQ(ToText(better.schedule), ToText(without.schedule));
+  EXPECT_EQ(better.step, without.step);
+}
+
+// A pipeline sends less than the sums of gradients, and holds each stage once.
+TEST(BetterSchedule, SlowLinkUnderDataParallelism_LeadsToAPipelineWithinTheMemory) {
+  RunSpec run = RunUnder("ddp,ranks=2", 12);
+  run.replan.gain = 0.05;
+  const double bandwidth = 2000;  // bytes a second, where a block has 50 KB of weights
+  const BetterSchedule better = BetterWithLink(run, {0, 1, bandwidth, 0}, 2);
+  EXPECT_TRUE(better.slow_links);
+  EXPECT_GT(better.gain(), 0.3);
+  const BetterSchedule now = BetterAt(run, {1, 1});
+  EXPECT_LE(*std::max_element(better.peak_bytes.begin(), better.peak_bytes.end()),
+            1.1 * *std::max_element(now.peak_bytes.begin(), now.peak_bytes.end()));
 }
 
 TEST(BetterSchedule, EqualRanks_KeepTheirSchedule) {

@@ -86,6 +86,28 @@ TEST_F(FamilySearchTest, MemoryForOneStage_LeavesOneThatRetains) {
   EXPECT_EQ(std::count(policies.begin(), policies.end(), "recompute"), found.best[0].choice.stages() - 1);
 }
 
+// Neither helps alone: the larger stage does not fit, and another policy costs time.
+TEST_F(FamilySearchTest, LargerStageThatDoesNotFit_TakesItsLayersWithAnotherPolicy) {
+  options_.schedule = "1f1b";
+  options_.activations = {"retain", "offload"};
+  const auto fast_first = [](const PlanChoice& choice) -> absl::StatusOr<PlanPrediction> {
+    if (choice.stages() != 4) return absl::InvalidArgumentError("four stages");
+    std::vector<std::string> policies = absl::StrSplit(choice.schedule.activations, '/');
+    policies.resize(4, policies[0]);
+    const auto moved = std::count(policies.begin(), policies.end(), "offload");
+    if (choice.layers_of_stage[0] > 2 && policies[0] == "retain")
+      return absl::FailedPreconditionError("the first stage does not fit");
+    PlanPrediction prediction;
+    prediction.ranks = 4;
+    prediction.step = 10 - choice.layers_of_stage[0] + 0.1 * static_cast<double>(moved);
+    return prediction;
+  };
+  const auto found = SearchFamilies(options_, fast_first);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->best[0].choice.layers_of_stage, (std::vector<int>{3, 1, 2, 2}));
+  EXPECT_EQ(found->best[0].choice.schedule.activations, "offload/retain/retain/retain");
+}
+
 TEST_F(FamilySearchTest, TooLittleMemory_NamesWhatLacksIt) {
   most_retaining_ = 0;
   const FamilySearchResult found = Search();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/files/schedule_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -87,9 +88,15 @@ TEST(PlanFile, FourLayersWithFourBytes_SaysThePublishedPeriodAsProven) {
 }
 
 TEST(PlanFile, TwoMicrobatchesAWindow_AreSix) {
-  const PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4, 2);
+  PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4, 2);
+  report.step = 12;
   EXPECT_EQ(PlanJson(report)["period"], 6.0);
   EXPECT_THAT(PlanTable(report), HasSubstr("6 a micro-batch, 2 in a window"));
+  // The step of a pattern alone is its window, and so is the bound beside it.
+  const Json json = PlanJson(report);
+  EXPECT_EQ(json["step_lower_bound"], 2 * json["lower_bound"].get<double>());
+  EXPECT_THAT(PlanYaml(report), HasSubstr(absl::StrFormat("\n  step: 12\n  lower_bound: %.9g\n",
+                                                          json["step_lower_bound"].get<double>())));
 }
 
 TEST(PlanFile, NeighboursOnARank_AreOneStage) {

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "run/run_schedule.h"
 #include "tests/unit/ranks_of_speeds.h"
 
 namespace weft {
@@ -92,6 +95,103 @@ TEST_F(Watching, ShortSteps_AreMeasuredTogether) {
   // A job of each stage and kind takes 0.5 ms and 1 ms on the fast rank: 18 ms a step on the slow one.
   const int step = MovesBehind(&watch_, *run_, {1, 0.5}, 0, 60, 0.5e-3);
   EXPECT_EQ(step, 1 + 3 * 14);
+}
+
+// Three ranks, of which each sends to each other one. The link of the first two takes so many times as long.
+class WatchingLinks : public ::testing::Test {
+ protected:
+  static RunSpec Run(const std::string& schedule) {
+    RunSpec run = RunUnder(schedule, 12);
+    run.replan = {0.05, 4};
+    return run;
+  }
+  WatchingLinks() { watch_.Began(0); }
+  // Plays steps on equally fast ranks; returns the step behind which the run moves, -1 for none.
+  int Play(double times, int from, int steps, std::vector<double> speeds = {1, 1, 1}) {
+    const MeasuredJobs jobs = JobsAt(run_, speeds);
+    for (int step = from; step < from + steps; ++step) {
+      for (Rank r = 0; r < jobs.ranks(); ++r) {
+        for (int s = 0; s < jobs.stages(); ++s) {
+          for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+            if (jobs.Of(r, kind, s).count > 0)
+              watch_.JobEnded(r, Job::Compute(step, s, 0, kind), jobs.Of(r, kind, s).mean());
+          }
+        }
+      }
+      const auto question = watch_.StepEnded(step);
+      Tell(times, step, speeds);
+      if (!question.has_value()) continue;
+      last_ = AnswerOf(*question);
+      if (watch_.Take(last_)) return step;
+    }
+    return -1;
+  }
+  // In each direction all tensors leave at the begin of a step, and arrive one after the other.
+  void Tell(double times, int step, const std::vector<double>& speeds) {
+    if (!watch_.WindowEnded()) return;
+    const auto tell = [&](Rank from, Rank to, double bandwidth) {
+      double end = 1000.0 * step;
+      for (const int64_t bytes : {1000, 4000, 1000, 4000, 1000, 4000}) {
+        end += static_cast<double>(bytes) / bandwidth / std::min(speeds[from], speeds[to]);
+        watch_.TensorArrived(from, to, step, {1000.0 * step, end, bytes});
+      }
+    };
+    tell(0, 1, 1e4 / times);
+    tell(1, 0, 1e4 / times);
+    tell(2, 1, 1e4);
+    tell(0, 2, 1e4);
+  }
+
+  const RunSpec run_ = Run("custom,ranks=3,compute=s/2,order=1f1b");
+  ReplanWatch watch_{std::make_shared<const RunSpec>(run_), 3};
+  absl::StatusOr<WindowAnswer> last_;
+};
+
+TEST_F(WatchingLinks, LinkThatBecomesSlow_MovesTheRunAwayFromIt) {
+  EXPECT_EQ(Play(1, 0, 20), -1);
+  EXPECT_GE(Play(100, 20, 20), 23) << "transfers come a window later than jobs";
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->better.slow_links);
+  ASSERT_EQ(last_->links.slow.size(), 1u);
+  EXPECT_EQ(last_->links.slow[0].a, 0);
+  EXPECT_EQ(last_->links.slow[0].b, 1);
+  EXPECT_NEAR(last_->links.slow[0].times, 100, 1e-6);
+  EXPECT_GT(last_->better.gain(), 0.05);
+  EXPECT_NE(Sentence(last_->better, last_->measured, last_->links.slow)
+                .find("the link of ranks 0 and 1 takes 100.0 times as long as usual"),
+            std::string::npos);
+  // Under what was found, no tensor passes between the two.
+  RunSpec moved = run_;
+  moved.schedule = last_->better.schedule;
+  const auto schedule = ScheduleOf(moved);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  for (int s = 0; s + 1 < moved.stages(); ++s) {
+    const Rank a = schedule->scheme.compute(Job::Compute(0, s, 0, JobKind::kForward));
+    const Rank b = schedule->scheme.compute(Job::Compute(0, s + 1, 0, JobKind::kForward));
+    EXPECT_FALSE(std::min(a, b) == 0 && std::max(a, b) == 1) << "stage " << s;
+  }
+}
+
+TEST_F(WatchingLinks, LinkThatIsSlowFromTheStart_IsComparedWithTheOthers) { EXPECT_GE(Play(100, 0, 20), 0); }
+
+TEST_F(WatchingLinks, LinkThatIsHardlySlower_DoesNotMoveTheRun) {
+  EXPECT_EQ(Play(1, 0, 10), -1);
+  EXPECT_EQ(Play(2, 10, 20), -1) << "not much slower than before";
+}
+
+TEST_F(WatchingLinks, SlowLinkForAWhile_DoesNotMoveTheRun) {
+  EXPECT_EQ(Play(1, 0, 10), -1);
+  EXPECT_EQ(Play(100, 10, 2), -1);
+  EXPECT_EQ(Play(1, 12, 20), -1);
+}
+
+// The transfers of a rank that is slow take longer, and its links are not to blame.
+TEST_F(WatchingLinks, SlowRank_HasNoSlowLinks) {
+  EXPECT_EQ(Play(1, 0, 10), -1);
+  Play(1, 10, 20, {0.2, 1, 1});
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->links.slow.empty());
+  EXPECT_LT(last_->measured.speeds[0], 0.5);
 }
 
 // An answer to a question of the attempt before is none.

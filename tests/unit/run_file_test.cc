@@ -90,6 +90,17 @@ TEST_F(RunFile, ScheduleThatDoesNotFit_LineOfTheSchedule) {
   EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 64, ranks: 1}}")), HasSubstr("4 micro-batches"));
 }
 
+TEST_F(RunFile, NetworkWithoutARankOfTheSchedule_IsRefusedWithItsLine) {
+  EXPECT_THAT(Refusal(good_ + "network: {speeds: [1]}\n"),
+              StartsWith(":12: network: speeds: there are 1; the schedule has 2 ranks"));
+  EXPECT_THAT(Refusal(good_ + "network:\n  nodes: [1]\n"),
+              StartsWith(":12: network: nodes: the nodes have 1 ranks together; the schedule has 2"));
+  EXPECT_THAT(Refusal(good_ + "network:\n  nodes: [2]\n  speeds: [1, -1]\n"),
+              StartsWith(":14: network.speeds[1]: "));
+  const auto more = ParseRunFile(Path(), good_ + "network: {speeds: [1, 1, 0.5]}\n");
+  EXPECT_TRUE(more.ok()) << more.status();
+}
+
 TEST_F(RunFile, ScheduleAlone_SaysThatItIsNoRun) {
   EXPECT_THAT(Refusal("custom: {ranks: 2, compute: s % W}\n"),
               AllOf(HasSubstr("holds the schedule custom and no run"), HasSubstr("below `schedule:`")));

@@ -91,7 +91,7 @@ TEST(CountRun, GradientsBeforeTheirTurnInAFixedOrder_AreCounted) {
 // Rank s of four keeps a copy of the input of each of its 4 - s micro-batches.
 TEST(CountPeaks, RanksWithoutSharedMemory_KeepCopiesOfTheirInputs) {
   Json text = With("/schedule", {{"1f1b", nullptr}});
-  text["apart"] = true;
+  text["separate_memory"] = true;
   const RunSpec run = *ParseRunSpec(text);
   const RunSchedule schedule = *ScheduleOf(run);
   SimulationOptions options;

@@ -65,6 +65,45 @@ TEST(RunSpec, Record_OfHashes_IsReadAndWritten) {
   ExpectRefused({With("/record", true), "record", ""});
 }
 
+TEST(RunSpec, Network_IsReadAndWritten) {
+  EXPECT_FALSE(ParseRunSpec(GptRun())->network.has_value());
+  EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("network"));
+  const Json network = {{"links", "port"},
+                        {"bandwidth", "10GB"},
+                        {"latency", 0.25},
+                        {"nodes", {2, 2}},
+                        {"between", {{"bandwidth", 5}, {"latency", 3}}},
+                        {"speeds", {1, 1, 0.5, 1}}};
+  const auto spec = ParseRunSpec(With("/network", network));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_TRUE(spec->network.has_value());
+  EXPECT_DOUBLE_EQ(spec->network->bandwidth, 1e10);
+  EXPECT_DOUBLE_EQ(spec->network->latency, 0.25);
+  EXPECT_EQ(spec->network->network.links, LinkSharing::kPort);
+  EXPECT_THAT(spec->network->network.nodes, ElementsAre(2, 2));
+  EXPECT_DOUBLE_EQ(spec->network->network.bandwidth_between, 5);
+  EXPECT_DOUBLE_EQ(spec->network->network.latency_between, 3);
+  EXPECT_THAT(spec->network->network.speeds, ElementsAre(1, 1, 0.5, 1));
+  const Json written = ToJson(*spec);
+  EXPECT_EQ(ToJson(*ParseRunSpec(written)), written);
+  EXPECT_EQ(written["network"]["between"], network["between"]);
+}
+
+TEST(RunSpec, NetworkWithMistakes_IsRefusedWithItsPlace) {
+  ExpectRefused({With("/network", {{"link", "port"}}), "network.link", "unknown key"});
+  ExpectRefused({With("/network", {{"links", "prot"}}), "network.links", "did you mean \"port\"?"});
+  ExpectRefused({With("/network", {{"bandwidth", -1}}), "network.bandwidth", "from 0"});
+  ExpectRefused({With("/network", {{"bandwidth", "-1GB"}}), "network.bandwidth", "as 10GB"});
+  ExpectRefused({With("/network", {{"latency", "low"}}), "network.latency", "number"});
+  ExpectRefused({With("/network", {{"between", {{"latency", 1}}}}), "network.between", "nodes: [4, 4]"});
+  ExpectRefused(
+      {With("/network", {{"nodes", {4}}, {"between", {{"latency", -1}}}}), "network.between.latency", "0"});
+  ExpectRefused({With("/network", {{"nodes", {4, 0}}}), "network.nodes[1]", "at least 1 rank"});
+  ExpectRefused({With("/network", {{"nodes", 4}}), "network.nodes", "list of whole numbers"});
+  ExpectRefused({With("/network", {{"speeds", {1, 0.5, 0, 1}}}), "network.speeds[2]", "the speed of rank 2"});
+  ExpectRefused({With("/network", {{"speeds", Json::array()}}), "network.speeds", "list of numbers"});
+}
+
 TEST(RunSpec, JobTimeout_IsReadAndBounded) {
   EXPECT_EQ(ParseRunSpec(GptRun())->job_timeout, (JobTimeoutSpec{10, 60, 3600}));
   EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("job_timeout"));

@@ -68,6 +68,22 @@ TEST(Network, LatencyBetweenNodes_CountsBetweenNodesOnly) {
   EXPECT_DOUBLE_EQ(Simulated(pipeline, options).makespan, 8 + 6 * 3) << "no transfer stays inside a node";
 }
 
+TEST(Network, PairOfItsOwn_IsSlowInBothDirections) {
+  SimulationOptions options;
+  const Schedule pipeline = *MakeSchedule("gpipe", {}, 3, 1);
+  options.network.pairs = {{2, 1, 0, 5}};
+  EXPECT_DOUBLE_EQ(Simulated(pipeline, options).makespan, 6 + 2 * 5);
+  options.output = {10};
+  options.network.pairs = {{1, 2, 5, 1}};
+  EXPECT_DOUBLE_EQ(Simulated(pipeline, options).makespan, 6 + 2 * (10.0 / 5 + 1));
+  options.latency = 100;
+  options.network.pairs.push_back({0, 1, 0, 3});
+  EXPECT_DOUBLE_EQ(Simulated(pipeline, options).makespan, 6 + 2 * 3 + 2 * 3) << "no link is as the others";
+  options.network.pairs = {{0, 3, 1, 1}};
+  EXPECT_THAT(std::string(Simulate(Graph(WithoutTerms(pipeline)), options).status().message()),
+              HasSubstr("ranks 0 and 3 of 3 have no link"));
+}
+
 // The pass over fixed orders without events knows no speeds.
 TEST(Network, SlowRank_TakesLongerForEachJob) {
   SimulationOptions options;

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "run/run_memory.h"
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
@@ -159,11 +160,40 @@ TEST(PredictStep_1f1b, EqualStages_ClosedForm) {
   durations[static_cast<int>(JobKind::kForward)].assign(4, 0.1);
   durations[static_cast<int>(JobKind::kBackward)].assign(4, 0.2);
   durations[static_cast<int>(JobKind::kUpdate)].assign(4, 0.05);
-  const auto predicted = PredictionFrom(WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8)), 1, 1, durations);
+  const RunSchedule schedule = WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8));
+  const auto predicted = PredictionFrom(schedule, 1, 1, CostsOfRun(RunSpec(), schedule, durations));
   ASSERT_TRUE(predicted.ok()) << predicted.status();
   EXPECT_NEAR(predicted->step_seconds, 11 * 0.3 + 0.05, 1e-9);
   EXPECT_GT(predicted->idle.at("limit"), 0);
   EXPECT_FALSE(predicted->idle.contains("no_work"));
+}
+
+TEST(PredictStep_WithNetwork, MeasuredTimesAreThoseAtItsSpeeds) {
+  RunSpec run;
+  run.model = GptSpec();
+  run.layers_of_stage = {5, 5};
+  run.train.batch = 8;
+  run.train.microbatches = 4;
+  run.network.emplace();
+  run.network->network.speeds = {1, 0.5};
+  std::array<std::vector<double>, kJobKinds> durations;
+  for (auto& of_kind : durations) of_kind.assign(2, 0.0);
+  durations[static_cast<int>(JobKind::kForward)] = {0.1, 0.2};
+  durations[static_cast<int>(JobKind::kBackward)] = {0.2, 0.4};
+  const auto step = [&](const RunSchedule& schedule) {
+    const auto predicted = PredictionFrom(schedule, 1, 1, CostsOfRun(run, schedule, durations));
+    EXPECT_TRUE(predicted.ok()) << predicted.status();
+    return predicted->step_seconds;
+  };
+  const RunSchedule pipeline = WithoutTerms(*MakeSchedule("gpipe", {}, 2, 4));
+  // A stage took its time on its own rank: 4 passes of the slow rank, and one of the other on either side.
+  EXPECT_NEAR(step(pipeline), 0.3 + 4 * 0.6, 1e-9);
+  // Each stage was measured on both ranks, so it takes 2/3 of the mean on one and 4/3 on the other.
+  EXPECT_NEAR(step(WithoutTerms(*MakeSchedule("ddp", {{"ranks", "2"}}, 2, 4))), 2 * 0.9 * 4 / 3, 1e-9);
+  run.network->bandwidth = 1e6;
+  const double bytes = static_cast<double>(CountStage(run, 0).output);
+  ASSERT_GT(bytes, 0);
+  EXPECT_NEAR(step(pipeline), 0.3 + 4 * 0.6 + 2 * bytes / 1e6, 1e-9) << "one transfer to fill, one to drain";
 }
 
 TEST(PlannedJobs, BesideTheLastMeasuredSteps_HaveTheirNumbersAndTheirBegin) {

@@ -115,11 +115,11 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
 absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
   if (!device_->is_host()) return nullptr;
   const RunSpec& spec = run_.spec;
-  if (spec.memory > 0 && !spec.apart && static_cast<int64_t>(bytes) > kInlineBytes) {
+  if (spec.memory > 0 && !spec.separate_memory && static_cast<int64_t>(bytes) > kInlineBytes) {
     return absl::FailedPreconditionError(
         absl::StrFormat("a copy of %d bytes (class received) is not in the memory budget of %d bytes, since "
                         "the run file does "
-                        "not say that the processes share no memory; set apart: true",
+                        "not say that the processes share no memory; set separate_memory: true",
                         bytes, spec.memory));
   }
   absl::StatusOr<Tensor> room =

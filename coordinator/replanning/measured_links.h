@@ -1,0 +1,66 @@
+// Collects the transfers of tensors between the ranks of a run, and tells which links are slow.
+//
+// A link is that of two ranks, in both directions. It is slow if tensors take long that are as large as
+// earlier ones on it, or, where there are none, as those on other links. A process that is often stopped
+// sends and receives late, so the links of a rank that is slow are not compared: what is wrong is the rank.
+// Between two ranks alone, a link that was slow from the start does not show.
+//
+// Tensors that wait for each other on a link take longer than their bytes do. So the bandwidth of a link is
+// all bytes over the time in which at least one was on its way, and its latency counts in it.
+//
+// Pure; a value of bounded size.
+#ifndef WEFT_COORDINATOR_REPLANNING_MEASURED_LINKS_H_
+#define WEFT_COORDINATOR_REPLANNING_MEASURED_LINKS_H_
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "schedules/job.h"
+#include "schedules/simulator/network.h"
+
+namespace weft {
+
+// A tensor on its way, by the clock of the rank that received it.
+struct TimedTransfer {
+  double start = 0, end = 0;  // seconds
+  int64_t bytes = 0;
+  friend auto operator<=>(const TimedTransfer&, const TimedTransfer&) = default;
+};
+
+class MeasuredTransfers {
+ public:
+  using Direction = std::pair<Rank, Rank>;  // from, to
+
+  // Adds a transfer. Left out are those without bytes or time, and those beyond what is kept: the first so
+  // many in each direction, of so many directions.
+  void Add(Rank from, Rank to, const TimedTransfer& transfer);
+  void Add(const MeasuredTransfers& others);
+  bool empty() const { return directions_.empty(); }
+  const std::map<Direction, std::vector<TimedTransfer>>& directions() const { return directions_; }
+
+ private:
+  std::map<Direction, std::vector<TimedTransfer>> directions_;
+};
+
+struct SlowLink {
+  Rank a = 0, b = 0;  // a < b
+  double times = 1;   // its time for a tensor, over the usual one
+};
+
+struct RankLinks {
+  double bandwidth = 0;         // bytes a second, of links that are not slow; 0 if it is not known
+  std::vector<SlowLink> slow;   // in order of their ranks
+  std::vector<PairLink> pairs;  // the figures of the slow ones
+};
+
+// Tells the links from the transfers of a window. `before`: earlier ones of the same ranks on the same
+// machines; `speeds`: of the ranks, as CostsOfJobs tells them.
+RankLinks LinksOf(const MeasuredTransfers& transfers, const MeasuredTransfers& before,
+                  const std::vector<double>& speeds);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_REPLANNING_MEASURED_LINKS_H_
