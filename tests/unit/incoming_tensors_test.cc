@@ -35,7 +35,7 @@ class IncomingTensorsTest : public ::testing::Test {
   }
   void Want(int step) { incoming_.Want(kNow, ConnectedPeer::kPeer, ConnectedPeer::Key(step), &peer_.events); }
   Messenger::Handler::Landing Payload(int step, uint64_t bytes, bool valid = true) {
-    return incoming_.OnPayload(kNow, Offer(Type::kData, step, bytes), valid, &peer_.events);
+    return incoming_.OnPayload(kNow, Offer(Type::kData, step, bytes), valid, {}, &peer_.events);
   }
   // Has the receipts sent. Returns the offers that they name.
   std::vector<uint64_t> Receipts() {
@@ -122,7 +122,7 @@ TEST_F(IncomingTensorsTest, DeviceMemoryInAProcessWithoutADevice_FailsTheWant) {
   Want(0);
   TransportMessage message = Offer(Type::kData, 0, 100);
   message.place = MemoryPlace::kDevice;
-  EXPECT_EQ(incoming_.OnPayload(kNow, message, true, &peer_.events).to, nullptr);
+  EXPECT_EQ(incoming_.OnPayload(kNow, message, true, {}, &peer_.events).to, nullptr);
   ASSERT_EQ(peer_.events.size(), 1u);
   EXPECT_EQ(peer_.events[0].kind, Kind::kWantFailed);
   EXPECT_THAT(std::string(peer_.events[0].status.message()), HasSubstr("process 3"));
