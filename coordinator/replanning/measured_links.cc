@@ -46,17 +46,19 @@ std::optional<double> KnownTime(const LinkTimes& times, const Pair& pair, int64_
   return of_size->second;
 }
 
-// Returns the usual time of a tensor between the two ranks: as before, or as for most of the others.
+// Returns the usual time of a tensor between the two ranks: as before, or as for most of the others,
+// whichever is shorter.
 std::optional<double> UsualTime(const LinkTimes& now, const LinkTimes& before, const Pair& pair,
                                 int64_t bytes) {
-  if (const auto earlier = KnownTime(before, pair, bytes)) return earlier;
+  const std::optional<double> earlier = KnownTime(before, pair, bytes);
   std::vector<double> others;
   for (const auto& [other, sizes] : now) {
     const auto time = other == pair ? std::nullopt : KnownTime(now, other, bytes);
     if (time.has_value()) others.push_back(*time);
   }
-  if (others.size() < kFewestOthers) return std::nullopt;
-  return Median(std::move(others));
+  if (others.size() < kFewestOthers) return earlier;
+  const double of_others = Median(std::move(others));
+  return earlier.has_value() ? std::min(*earlier, of_others) : of_others;
 }
 
 // Returns how many times as long as usual a pair's tensors take; 1 if that cannot be told.

@@ -1,9 +1,9 @@
 // Collects the transfers of tensors between the ranks of a run, and tells which links are slow.
 //
-// A link is that of two ranks, in both directions. It is slow if tensors take long that are as large as
-// earlier ones on it, or, where there are none, as those on other links. A process that is often stopped
-// sends and receives late, so the links of a rank that is slow are not compared: what is wrong is the rank.
-// Between two ranks alone, a link that was slow from the start does not show.
+// A link is that of two ranks, in both directions. It is slow if its tensors take long beside those of
+// their size that went over it before, or over most other links. A process that is often stopped sends and
+// receives late, so the links of a rank that is slow are not compared: what is wrong is the rank. Between two
+// ranks alone, a link that was slow from the start does not show.
 //
 // Tensors that wait for each other on a link take longer than their bytes do. So the bandwidth of a link is
 // all bytes over the time in which at least one was on its way, and its latency counts in it.
