@@ -2,8 +2,8 @@
 // copy, in the reader's own memory (class `received`).
 //
 // Which ranks share memory is known when the run has its processes. A run whose processes do not says so
-// (RunSpec::separate_memory), and then every tensor from another rank counts. In any run a small tensor may be a copy:
-// it travels within a message (inline_bytes.h).
+// (RunSpec::separate_memory), and then every tensor from another rank counts. In any run a small tensor may
+// be a copy: it travels within a message (inline_bytes.h).
 //
 // The counts are upper bounds, whatever jobs last. A copy of an activation, or of the gradient of an output,
 // arrives when the forward of its micro-batch has its room in the budget (schedules/dispatch/admission.h), at

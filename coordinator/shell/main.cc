@@ -482,31 +482,8 @@ void AddStoreFlags(CLI::App& app, Flags& flags) {
       ->type_name("FILE");
 }
 
-void AddFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--listen", flags.listen,
-                 absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated, or "
-                              "several with commas (default ",
-                              kDefaultCoordinator, ", as of the clients)"))
-      ->take_all()
-      ->delimiter(',');
-  app.add_option(
-      "--metrics", flags.metrics,
-      "Serve a status page for browsers, /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
-  app.add_option("--output-root", flags.output_root,
-                 "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
-                 "(default: out "
-                 "in the working directory); the workers must see it under the same path")
-      ->type_name("DIR");
-  app.add_option("--roots", flags.roots,
-                 "Folders beneath which a run may have its output folder, as in /data,/runs, beside "
-                 "--output-root; default: anywhere")
-      ->delimiter(',')
-      ->type_name("DIR");
-  AddStoreFlags(app, flags);
-  AddSecurityFlags(app, flags.security);
-  app.add_option("--tokens", flags.tokens,
-                 "File of users' tokens, which do instead of certificates; weft certs token writes it")
-      ->type_name("FILE");
+// Adds the flags that SIGHUP takes anew (kLimits).
+void AddLimitFlags(CLI::App& app, Flags& flags) {
   const auto seconds = CLI::Range(1, 1'000'000);
   app.add_option("--lease", flags.lease,
                  "Seconds of silence after which a worker loses its ranks, and its run goes on without it")
@@ -539,6 +516,34 @@ void AddFlags(CLI::App& app, Flags& flags) {
          "Most ended runs that are still listed; older ones are forgotten, and their output folders stay")
       ->check(CLI::Range(1, kMaxHistory))
       ->capture_default_str();
+}
+
+void AddFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen,
+                 absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated, or "
+                              "several with commas (default ",
+                              kDefaultCoordinator, ", as of the clients)"))
+      ->take_all()
+      ->delimiter(',');
+  app.add_option(
+      "--metrics", flags.metrics,
+      "Serve a status page for browsers, /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
+  app.add_option("--output-root", flags.output_root,
+                 "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
+                 "(default: out "
+                 "in the working directory); the workers must see it under the same path")
+      ->type_name("DIR");
+  app.add_option("--roots", flags.roots,
+                 "Folders beneath which a run may have its output folder, as in /data,/runs, beside "
+                 "--output-root; default: anywhere")
+      ->delimiter(',')
+      ->type_name("DIR");
+  AddStoreFlags(app, flags);
+  AddSecurityFlags(app, flags.security);
+  app.add_option("--tokens", flags.tokens,
+                 "File of users' tokens, which do instead of certificates; weft certs token writes it")
+      ->type_name("FILE");
+  AddLimitFlags(app, flags);
   app.add_option(
          "--spin-us", flags.spin_us,
          "Microseconds that the coordinator polls behind a message before it sleeps: answers come sooner "
