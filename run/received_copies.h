@@ -2,8 +2,8 @@
 // copy, in the reader's own memory (class `received`).
 //
 // Which ranks share memory is known when the run has its processes. A run whose processes do not says so
-// (RunSpec::separate_memory), and then every tensor from another rank counts. In any run a small tensor may be a copy:
-// it travels within a message (inline_bytes.h).
+// (RunSpec::separate_memory), and then every tensor from another rank counts. In any run a small tensor may
+// be a copy: it travels within a message (inline_bytes.h).
 //
 // The counts are upper bounds, whatever jobs last. A copy of an activation, or of the gradient of an output,
 // arrives when the forward of its micro-batch has its room in the budget (schedules/dispatch/admission.h), at
@@ -22,6 +22,8 @@
 
 namespace weft {
 
+// Returns true if a tensor of these bytes from another rank counts as a copy.
+bool IsCopied(const RunSpec& run, int64_t bytes);
 // Returns the bytes of memory for a copy of the tensor that travels along the edge; 0 if none does.
 int64_t CopyBytes(const Graph& graph, const Edge& edge, const RunSpec& run,
                   const std::vector<StageMemory>& stages);
