@@ -97,7 +97,13 @@ class Placer {
     if (bytes > 0) placed_.problem.holds.push_back({placement_[layer], bytes, first, last});
   }
 
-  void HoldActivation(int l) { Hold(l, chain_.layers[l].kept, Forward(l), Backward(l)); }
+  // Copies from other ranks come with what the forward keeps: of its input, and of its output's gradient.
+  void HoldActivation(int l) {
+    int64_t bytes = chain_.layers[l].kept;
+    if (l > 0 && IsCut(l - 1)) bytes += chain_.layers[l - 1].copied;
+    if (IsCut(l)) bytes += chain_.layers[l].copied;
+    Hold(l, bytes, Forward(l), Backward(l));
+  }
 
   // Bytes that go to a task of the same rank are there from the start of the task that writes it to the end
   // of the last one that reads it. Bytes that go to another rank are there while their task runs, and their
@@ -159,12 +165,13 @@ absl::Status CheckChain(const PlannedChain& chain) {
   for (int l = 0; l < chain.size(); ++l) {
     const ChainLayer& layer = chain.layers[l];
     const int64_t least = std::min({layer.forward, layer.backward, layer.kept, layer.resident, layer.output,
-                                    layer.transfer, layer.transfer_between, layer.sync});
+                                    layer.transfer, layer.transfer_between, layer.sync, layer.copied});
     if (least < 0) {
       return absl::InvalidArgumentError(absl::StrFormat("layer %d has a time or a size below 0", l));
     }
-    const bool keeps =
-        chain.count == MemoryCount::kKeptActivations ? layer.kept > 0 : layer.output > 0 || chain.input > 0;
+    const bool copies = layer.copied > 0 || (l > 0 && chain.layers[l - 1].copied > 0);
+    const bool keeps = chain.count == MemoryCount::kKeptActivations ? layer.kept > 0 || copies
+                                                                    : layer.output > 0 || chain.input > 0;
     if (keeps && (layer.forward == 0 || layer.backward == 0)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("layer %d keeps bytes from its forward to its backward; both must take time", l));

@@ -32,6 +32,9 @@ struct ChainLayer {
   int64_t transfer = 0;               // ticks that the output, or its gradient, occupies a link
   int64_t transfer_between = 0;       // likewise of a link between two nodes
   int64_t sync = 0;                   // ticks that its weights would occupy a link, for replicated stages
+  // Bytes of a copy of its output, and of that output's gradient, on a rank that reads it from another one; 0
+  // where ranks read in place. For kKeptActivations.
+  int64_t copied = 0;
 };
 
 // Says what a transfer between two ranks occupies. Ranks of two nodes use the link, or the ports, of the

@@ -46,6 +46,7 @@ PlannedChain JoinedChain(const PlannedChain& chain, const std::vector<int>& stag
       stage.resident += layer.resident;
       stage.sync += layer.sync;
       stage.output = layer.output;
+      stage.copied = layer.copied;
       stage.transfer = layer.transfer;
       stage.transfer_between = layer.transfer_between;
     }

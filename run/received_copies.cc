@@ -60,7 +60,7 @@ void ReceivedCount::CountJob(const Job& job, std::map<int, int64_t>* of_microbat
   for (const Edge& e : edges) {
     if (e.joined || graph_.RankOf(e.from) == reader) continue;
     const int64_t bytes = CopyBytes(graph_, e, run_, stages_);
-    if (!run_.separate_memory && bytes > kInlineBytes) continue;
+    if (!IsCopied(run_, bytes)) continue;
     const bool computes = HasMicrobatch(job.kind);
     if (e.tensor == TensorKind::kActivation || e.tensor == TensorKind::kInputGradient) {
       (*of_microbatch)[job.stage] += bytes;
@@ -104,6 +104,8 @@ ReceivedCopies ReceivedCount::Take() const {
 }
 
 }  // namespace
+
+bool IsCopied(const RunSpec& run, int64_t bytes) { return run.separate_memory || bytes <= kInlineBytes; }
 
 int64_t CopyBytes(const Graph& graph, const Edge& edge, const RunSpec& run,
                   const std::vector<StageMemory>& stages) {

@@ -22,6 +22,8 @@
 
 namespace weft {
 
+// Returns true if a tensor of these bytes from another rank counts as a copy.
+bool IsCopied(const RunSpec& run, int64_t bytes);
 // Returns the bytes of memory for a copy of the tensor that travels along the edge; 0 if none does.
 int64_t CopyBytes(const Graph& graph, const Edge& edge, const RunSpec& run,
                   const std::vector<StageMemory>& stages);

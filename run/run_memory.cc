@@ -253,6 +253,12 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
   return memory;
 }
 
+std::vector<double> RunMemory::BytesOfForwards() const {
+  std::vector<double> bytes(activation_bytes.begin(), activation_bytes.end());
+  for (size_t s = 0; s < received_bytes.size(); ++s) bytes[s] += static_cast<double>(received_bytes[s]);
+  return bytes;
+}
+
 absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   if (run.memory == 0) return absl::OkStatus();
   RunMemory counted = CountRun(run, *schedule);

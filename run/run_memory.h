@@ -73,6 +73,9 @@ struct RunMemory {
   std::vector<RankMemory> ranks;
   std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
   std::vector<int64_t> received_bytes;  // likewise, of the copies that come for its forward and its backward
+
+  // Returns the bytes, by stage, for which a forward needs room in the budget (ActivationMemory::BytesOf).
+  std::vector<double> BytesOfForwards() const;
 };
 // Counts each stage of the run.
 std::vector<StageMemory> CountStages(const RunSpec& run);

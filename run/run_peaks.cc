@@ -311,12 +311,13 @@ void PeakCount::AddReceived(const Job& reader) {
   Edges edges;
   graph_.Predecessors(reader, &edges);
   for (const Edge& e : edges) {
-    const bool before_run = e.from.step < 0;
+    // A run that goes on from a checkpoint begins with weights, and with nothing of the steps before it.
+    const Ran& made = At(e.from);
+    const bool before_run = !made.known() && e.from.step < run_.first_step();
     if (e.joined || (before_run && e.tensor != TensorKind::kWeights)) continue;
     const int64_t bytes = CopyBytes(graph_, e, run_, stages_);
     const Copies copies = IsCopied(graph_.RankOf(e.from), rank, bytes);
     if (copies == Copies::kNone) continue;
-    const Ran& made = At(e.from);
     const Instant freed = CopyFreed(e, ran);
     Range& received = ranks_[rank].received;
     received.most.Add(made.known() ? made.end : -kNever, freed.late, bytes);

@@ -32,25 +32,26 @@ BUDGETS = ["whole", "middle", "least"]
 
 PAGE = """# Bytes, predicted and counted
 
-A training is a schedule with a model within a budget (`memory: BYTES`). The budgets are the least that is admitted, the
-largest figure that is predicted for a rank without a budget, and the middle of both. What a rank counted are the peaks of
-its allocator (`peak_bytes` and `most_bytes` in `summary.json`).
+A training is a schedule with a model within a budget (`memory: BYTES`). The budgets are the least that is admitted,
+the largest figure that is predicted for a rank without a budget, and the middle of both. What a rank counted are
+the peaks of its allocator (`peak_bytes` and `most_bytes` in `summary.json`).
 
-- **Equal**: ranks that counted, to the byte, what the order of the run's jobs predicts, of those for which it predicts one value
-  ([when that is](../design/memory.md#what-is-predicted)). For the others it predicts a range.
+- **Equal**: ranks that counted, to the byte, what the order of the run's jobs predicts, of those for which it
+  predicts one value ([when that is](../design/memory.md#what-is-predicted)). For the others it predicts a range.
 - **Outside**: ranks and classes that counted more or less than predicted, at all.
 - **Over**: ranks that had more alive at a time than their budget.
-- **Refused**: trainings that are refused with one byte less than the least budget. *Might fit* are those of them whose training
-  within the least budget counted at most the refused one on every rank: what is predicted from above, mostly buffers, kept
-  them out. [Budgets of memory](budgets.md) says by how much.
+- **Refused**: trainings that are refused with one byte less than the least budget. *Might fit* are those of them
+  whose training within the least budget counted at most the refused one on every rank: what is predicted from
+  above, mostly buffers, kept them out. [Budgets of memory](budgets.md) says by how much.
 
 {table}
 
-{separate}{done} Made by `tests/bytes_table.py build/release/bin`, in parts (`--only`, `--every`, `--separate-memory`, `--rows`); `ctest -R bytes_table`
-makes a small one.
+{separate}{done} Made by `tests/bytes_table.py build/release/bin`, in parts (`--only`, `--every`,
+`--separate-memory`, `--rows`); `ctest -R bytes_table` makes a small one.
 """
-SEPARATE = """*Separate memory*: one process for each rank, and copies of all tensors between them (`separate_memory: true`, with `WEFT_IN_PLACE=0`), under a part of
-the schedules. Else two processes read each other's memory.
+SEPARATE = """*Separate memory*: one process for each rank, and copies of all tensors between them
+(`separate_memory: true`, with `WEFT_IN_PLACE=0`), under a part of the schedules. Else two processes read each
+other's memory.
 
 """
 

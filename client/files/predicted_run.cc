@@ -131,7 +131,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (costs.has_own_bytes()) return prepared;
   const RunMemory counted = CountRun(under, prepared.schedule);
   prepared.costs.memory = 0;  // the run's terms have the budget
-  prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
+  prepared.costs.activation = counted.BytesOfForwards();
   for (const RankMemory& rank : counted.ranks) {
     prepared.held.push_back(static_cast<double>(rank.beside_activations()));
   }

@@ -31,6 +31,7 @@ namespace weft {
 struct ProfilePart {
   double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
   double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
+  double copied_bytes = 0;  // of a copy of its output, on another rank; in no file, as the run says it
 };
 
 struct Profile {

@@ -292,12 +292,16 @@ absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double me
   chain.ranks = ranks;
   if (memory > 0) chain.memory = static_cast<int64_t>(std::min(memory, 4e18));
   chain.latency = TicksOf(profile.latency, ticked.ticks_per_unit, false);
+  int64_t copied = 0;  // of the layer before
   for (const ProfilePart& part : profile.parts) {
     ChainLayer layer;
     layer.kept = BytesOf(part.activation_bytes);
+    layer.copied = BytesOf(part.copied_bytes);
     layer.resident = BytesOf(part.weight_bytes + part.state_bytes);
-    layer.forward = TicksOf(part.forward, ticked.ticks_per_unit, layer.kept > 0);
-    layer.backward = TicksOf(part.backward, ticked.ticks_per_unit, layer.kept > 0);
+    const bool keeps = layer.kept > 0 || layer.copied > 0 || copied > 0;
+    copied = layer.copied;
+    layer.forward = TicksOf(part.forward, ticked.ticks_per_unit, keeps);
+    layer.backward = TicksOf(part.backward, ticked.ticks_per_unit, keeps);
     layer.output = BytesOf(part.output_bytes);
     if (profile.bandwidth > 0) {
       layer.transfer = TicksOf(part.output_bytes / profile.bandwidth, ticked.ticks_per_unit, false);

@@ -13,6 +13,7 @@
 #include "client/files/text_file.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
+#include "run/received_copies.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
 #include "run/stage_cut.h"
@@ -168,6 +169,7 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
     ProfilePart& part = under.parts[l];
     const StageMemory stage = CountStage(single, l);
     part.activation_bytes = static_cast<double>(stage.activation_bytes);
+    if (IsCopied(*run, stage.output)) part.copied_bytes = static_cast<double>(stage.output);
     if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
     if (activations == "offload" && profile.activations != "offload" && HostBandwidth() > 0) {
       const double copies = static_cast<double>(stage.offloaded) / HostBandwidth();

@@ -50,10 +50,10 @@ class ScheduleSearch {
         stop_(stop) {}
 
   absl::StatusOr<BetterSchedule> Run() {
-    SetCosts();
     auto present = ScheduleOf(run_);
     if (!present.ok()) return present.status();
     present_ = *std::move(present);
+    SetCosts();
     auto judged = Judge(run_.schedule);
     if (!judged.ok()) return judged.status();
     now_ = *std::move(judged);
@@ -92,16 +92,14 @@ class ScheduleSearch {
     }
     const std::vector<LayerCount> layers = CountLayers(run_.model, run_.precision);
     const auto element = static_cast<double>(ComputeBytes(run_.precision));
-    costs_.activation.clear();
+    costs_.activation = CountRun(run_, present_).BytesOfForwards();
     costs_.weight.clear();
     size_t end = 0;
     for (int s = 0; s < run_.stages(); ++s) {
       end += run_.layers_of_stage[s];
       costs_.output.push_back(
           element * static_cast<double>(layers[end - 1].output.elements(run_.microbatch_samples())));
-      const StageMemory stage = CountStage(run_, s);
-      costs_.activation.push_back(static_cast<double>(stage.activation_bytes));
-      costs_.weight.push_back(static_cast<double>(stage.parameters));
+      costs_.weight.push_back(static_cast<double>(CountStage(run_, s).parameters));
     }
   }
 
@@ -167,13 +165,15 @@ class ScheduleSearch {
       return absl::FailedPreconditionError("its backwards were not measured");
     if (!link_.has_value() && !HasHoldersOfPresent(graph))
       return absl::FailedPreconditionError("the links for its sums were not measured");
-    const auto result = Simulate(graph, costs_);
+    const RunMemory counted = CountRun(under, *schedule);
+    SimulationOptions costs = costs_;
+    costs.activation = counted.BytesOfForwards();
+    const auto result = Simulate(graph, costs);
     if (!result.ok()) return result.status();
     Judged judged;
     judged.spec = spec;
     judged.step = result->period;
     judged.live_activations = result->peak_live_activations;
-    const RunMemory counted = CountRun(under, *schedule);
     for (size_t r = 0; r < result->ranks.size(); ++r) {
       judged.bytes_sent += result->ranks[r].bytes_sent;
       judged.held_bytes.push_back(static_cast<double>(counted.ranks[r].beside_activations()));

@@ -1,6 +1,7 @@
 // Plans as files: what a profile becomes, and that the schedule of a plan does what the plan says.
 #include "client/planning/plan_file.h"
 
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -103,6 +104,24 @@ TEST(PlanFile, NeighboursOnARank_AreOneStage) {
   const PlanReport report = MustPlan(ProfileFrom({{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}), 2, 0);
   EXPECT_THAT(report.pattern->stage_layers, ElementsAre(2, 2));
   EXPECT_THAT(report.pattern->rank_of_stage, ElementsAre(0, 1));
+}
+
+// Each rank keeps its activation, and a copy of the input and of its output's gradient for each neighbour.
+TEST(PlanFile, CopiesBetweenRanks_AreKeptWithTheActivations) {
+  Profile profile = ProfileFrom({{2, 2, 10}, {2, 2, 10}, {2, 2, 10}});
+  const auto in_place = ChainOf(profile, 3, 0);
+  for (ProfilePart& part : profile.parts) part.copied_bytes = 4;
+  const auto copied = ChainOf(profile, 3, 0);
+  ASSERT_TRUE(in_place.ok() && copied.ok());
+  const auto kept = [](const TickedChain& ticked, const Placement& placement) {
+    std::vector<int64_t> bytes;
+    for (const auto& hold : PlaceChain(ticked.chain, placement, 1).problem.holds) bytes.push_back(hold.bytes);
+    return bytes;
+  };
+  EXPECT_EQ(kept(*in_place, {0, 1, 2}), (std::vector<int64_t>{10, 10, 10}));
+  EXPECT_EQ(kept(*copied, {0, 1, 2}), (std::vector<int64_t>{14, 18, 14}));
+  EXPECT_EQ(kept(*copied, {0, 0, 1}), (std::vector<int64_t>{10, 14, 14}))
+      << "neighbours on a rank copy nothing";
 }
 
 TEST(PlanFile, LayersThatTakeNoTimeBackwards_GiveASchedule) {

@@ -115,6 +115,30 @@ TEST(CountPeaks, RanksWithoutSharedMemory_KeepCopiesOfTheirInputs) {
   }
 }
 
+// A run that goes on from a checkpoint has no jobs of the steps before it, and nothing comes from them.
+TEST(CountPeaks, ResumedRun_GetsNoCopiesFromStepsThatItDoesNotMake) {
+  Json text = With("/schedule", {{"fsdp", {{"residency", "migrating"}}}, {"rule", "cdp_v2"}});
+  text["separate_memory"] = true;
+  text["train"]["microbatches"] = 4;
+  RunSpec run = *ParseRunSpec(text);
+  const RunSchedule schedule = *ScheduleOf(run);
+  SimulationOptions options;
+  options.record_jobs = true;
+  options.steps = 2;
+  std::vector<SimulatedJob> jobs = Simulate(Graph(schedule), options)->jobs;
+  const auto most = [&] {
+    std::vector<int64_t> bytes;
+    for (const PeakBytes& rank : CountPeaks(run, schedule, jobs)) bytes.push_back(rank.most.received);
+    return bytes;
+  };
+  for (SimulatedJob& j : jobs) j.job.step += 4;
+  const std::vector<int64_t> amid = most();  // of a run that made the steps before, too
+  run.resume.step = 4;
+  const std::vector<int64_t> resumed = most();
+  for (int rank = 0; rank < 4; ++rank) EXPECT_LE(resumed[rank], amid[rank]) << rank;
+  EXPECT_NE(resumed, amid) << "states that the steps before would have handed on";
+}
+
 // Each rank holds a slice of every stage; the slices of a stage are the whole.
 TEST(CountPeaks, WeightsByWidth_AreCountedSliceBySlice) {
   Json text = With("/schedule", {{"fsdp", {{"shard", "width"}}}});

@@ -284,6 +284,27 @@ TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
   EXPECT_EQ(core.ClockAt(5, 1).idle(IdleCause::kTransfer), 1);
 }
 
+// The budget of the second rank has room for one forward with its copies. Notices have no bytes.
+TEST(TwoProcesses, ForwardWithoutRoomForItsCopies_WantsItsNoticesAlone) {
+  auto shape = Shape("gpipe", 2, 2, 1);
+  shape.schedule.scheme.precedes = [](const Job& job) {
+    const bool waits = job == Job::Compute(0, 1, 1, JobKind::kForward);
+    return waits ? std::vector<Job>{Job::Compute(0, 0, 0, JobKind::kForward)} : std::vector<Job>();
+  };
+  shape.schedule.terms.memory = ActivationMemory{{300, 300}, {100, 100}, {100, 100}};
+  WorkerCore core([&](const std::string&) { return shape; });
+  WorkerEffects out;
+  PrepareSecondRank(core);
+  const Job first = Job::Compute(0, 1, 0, JobKind::kForward),
+            second = Job::Compute(0, 1, 1, JobKind::kForward);
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {first, second}}, &out);
+  std::vector<std::pair<TensorKind, int>> wanted;
+  for (const WantEffect& want : Only<WantEffect>(out))
+    wanted.emplace_back(want.key.kind, want.key.microbatch);
+  EXPECT_THAT(wanted,
+              testing::ElementsAre(std::pair(TensorKind::kActivation, 0), std::pair(TensorKind::kOrder, 0)));
+}
+
 TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });

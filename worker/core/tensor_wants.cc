@@ -32,11 +32,7 @@ bool TensorWants::FetchesInTurn(const Job& job) const {
 
 void TensorWants::Claim(int64_t now, Rank rank, const Job& job, bool room, WorkerEffects* out) {
   const bool in_turn = FetchesInTurn(job);
-  if (room) {
-    WantInputs(now, job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
-  } else if (!in_turn) {
-    WantInputs(now, job, Inputs::kWeights, out);
-  }
+  WantInputs(now, job, kNotices | (room ? kRest : 0) | (in_turn ? 0 : kWeights), out);
   if (!in_turn) return;
   Turn& turn = turns_[run_.PlaceOf(rank)];
   turn.waiting.push_back(job);
@@ -52,18 +48,21 @@ void TensorWants::Ended(int64_t now, Rank rank, const Job& job, WorkerEffects* o
 
 void TensorWants::WantInTurn(int64_t now, Turn* turn, WorkerEffects* out) {
   for (; !turn->waiting.empty() && turn->fetching < kFetchesAtOnce; ++turn->fetching) {
-    WantInputs(now, turn->waiting.front(), Inputs::kWeights, out);
+    WantInputs(now, turn->waiting.front(), kWeights, out);
     turn->waiting.pop_front();
   }
 }
 
-void TensorWants::WantInputs(int64_t now, const Job& job, Inputs which, WorkerEffects* out) {
+TensorWants::Inputs TensorWants::InputOf(const Edge& edge) {
+  if (edge.tensor == TensorKind::kOrder) return kNotices;
+  return edge.tensor == TensorKind::kWeights || edge.tensor == TensorKind::kState ? kWeights : kRest;
+}
+
+void TensorWants::WantInputs(int64_t now, const Job& job, int which, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_.graph().Predecessors(job, &edges);
   for (const Edge& e : edges) {
-    const bool weights = e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kState;
-    const Inputs kind = weights ? Inputs::kWeights : Inputs::kAllButWeights;
-    if (which != Inputs::kAll && which != kind) continue;
+    if ((which & InputOf(e)) == 0) continue;
     if (e.joined || (run_.IsBeforeRun(e) && !run_.IsInitialWeights(e))) continue;
     const Rank producer = run_.graph().RankOf(e.from);
     if (run_.IsLocal(producer)) continue;

@@ -40,24 +40,25 @@ class TensorWants {
   explicit TensorWants(const LocalRun& run) : run_(run), turns_(run.ranks()) {}
 
   // Wants the inputs of a claimed job of the rank, of its weights in turn. `room`: the rank has room for what
-  // comes; else Claim wants weights and states alone, and ClaimRest the rest.
+  // comes; else Claim wants weights, states and notices, which need none, and ClaimRest the rest.
   void Claim(int64_t now, Rank rank, const Job& job, bool room, WorkerEffects* out);
-  void ClaimRest(int64_t now, const Job& job, WorkerEffects* out) {
-    WantInputs(now, job, Inputs::kAllButWeights, out);
-  }
+  void ClaimRest(int64_t now, const Job& job, WorkerEffects* out) { WantInputs(now, job, kRest, out); }
   // Notes that a job of the rank has ended, which may give its turn to the next.
   void Ended(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   // Takes the want of a tensor that has arrived; nothing for one that is not wanted.
   std::optional<Want> Take(const TensorKey& key);
 
  private:
-  enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
+  // Kinds of inputs: bits of a set. Notices are those of order edges: they have no bytes.
+  enum Inputs : uint8_t { kNotices = 1, kWeights = 2, kRest = 4 };
   struct Turn {
     std::deque<Job> waiting;  // jobs whose weights are not wanted yet, in claim order
     int fetching = 0;         // jobs with wanted weights that have not ended
   };
   bool FetchesInTurn(const Job& job) const;
-  void WantInputs(int64_t now, const Job& job, Inputs which, WorkerEffects* out);
+  static Inputs InputOf(const Edge& edge);
+  // `which`: a set of kinds.
+  void WantInputs(int64_t now, const Job& job, int which, WorkerEffects* out);
   void WantInTurn(int64_t now, Turn* turn, WorkerEffects* out);
 
   const LocalRun& run_;

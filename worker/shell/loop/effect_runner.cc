@@ -170,7 +170,9 @@ bool EffectRunner::PollTransport(int64_t now) {
   for (TransportEvent& e : events_) {
     if (e.kind == TransportEvent::Kind::kPeerFailed && !life_.IsConnected(e.peer)) continue;
     if (e.kind != TransportEvent::Kind::kArrived) {
-      Fail(now, e.status, e.peer);
+      // Any other status is of this process itself, as where it has no memory for what comes.
+      const bool link_failed = e.kind == TransportEvent::Kind::kPeerFailed || absl::IsUnavailable(e.status);
+      Fail(now, e.status, link_failed ? std::optional(e.peer) : std::nullopt);
       continue;
     }
     if (e.key.kind == TensorKind::kCopy) saver_.Keep(e.key, e.tensor);

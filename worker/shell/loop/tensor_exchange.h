@@ -35,6 +35,9 @@ class TensorExchange {
       : transport_(transport), seats_(seats), device_work_(device_work), events_(events) {
     transport.ReceiveInto([this](const TensorKey& key, size_t bytes) { return MemoryFor(key, bytes); });
   }
+  ~TensorExchange() { transport_.ReceiveInto(nullptr); }
+  TensorExchange(const TensorExchange&) = delete;
+  TensorExchange& operator=(const TensorExchange&) = delete;
 
   // Takes a tensor that has arrived from another process. Returns what the core is to know of it.
   TensorArrival TakeArrived(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor);

@@ -54,7 +54,6 @@ absl::Status WorkerLoop::Run() {
   JoinThreads();
   if (!hangs()) AwaitDevice();
   MutexLock lock(mu_);
-  transport_.ReceiveInto(nullptr);
   return status_;
 }
 

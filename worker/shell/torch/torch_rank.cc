@@ -117,9 +117,9 @@ absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
   const RunSpec& spec = run_.spec;
   if (spec.memory > 0 && !spec.separate_memory && static_cast<int64_t>(bytes) > kInlineBytes) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("a copy of %d bytes (class received) is not in the memory budget of %d bytes, since "
-                        "the run file does "
-                        "not say that the processes share no memory; set separate_memory: true",
+        absl::StrFormat("a copy of %d bytes (class received) is not in the memory budget of %d bytes: the "
+                        "processes share no memory, or this process cannot read the memory of the one that "
+                        "made the tensor; set separate_memory: true in the run file",
                         bytes, spec.memory));
   }
   absl::StatusOr<Tensor> room =

@@ -94,7 +94,8 @@ class Transport {
   // source that memory() is. An error fails the want.
   using MemoryToReceive =
       std::function<absl::StatusOr<std::shared_ptr<void>>(const TensorKey& key, size_t bytes)>;
-  // Sets where copies go; null: into the transport's own memory. Called before anything is wanted.
+  // Sets where copies go; null: into the transport's own memory. Called before anything is wanted, and with
+  // null before what `memory` refers to is gone.
   void ReceiveInto(MemoryToReceive memory) { receive_into_ = std::move(memory); }
 
   // Sets the (run, epoch) whose messages count. Wants and offers of another epoch are forgotten, without
