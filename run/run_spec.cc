@@ -66,7 +66,6 @@ TextData::Tokens ReadTokens(FileSection& text) {
   return static_cast<TextData::Tokens>(found - names.begin());
 }
 
-// Reads the files of fields. The model decides which fields there must be.
 // Reads one text, or a list of them. `what` says what they are.
 std::vector<std::string> ReadTexts(const Json& value, const std::string& place, absl::string_view what,
                                    absl::Status& status) {
@@ -81,6 +80,7 @@ std::vector<std::string> ReadTexts(const Json& value, const std::string& place, 
   return {};
 }
 
+// Reads the files of fields. The model decides which fields there must be.
 ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
   ArraysData arrays;
   if (!status.ok()) return arrays;
@@ -158,11 +158,11 @@ absl::Status CheckTokenFields(const ExportedModel& model, const TextData& text) 
     names.push_back(field.name);
     const auto times = std::count(given.begin(), given.end(), field.name);
     if (times != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("the model's field ", field.name,
-                                                     times == 0 ? " gets no tokens" : " is named twice",
-                                                     "; name each field once: inputs: [..] for those that "
-                                                     "get the tokens, targets: [..] for those that get "
-                                                     "the token behind each"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the model's field ", field.name, times == 0 ? " gets no tokens" : " is named more than once",
+          "; name each field once: inputs: [..] for those that "
+          "get the tokens, targets: [..] for those that get "
+          "the token behind each"));
     }
     if (field.type == ElementType::kI64 && field.sizes.size() == 1 && field.sizes == model.fields[0].sizes)
       continue;

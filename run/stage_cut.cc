@@ -21,9 +21,8 @@ std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
   return last;
 }
 
-}  // namespace
-
-namespace {
+// What decides between cuts whose largest part is equally small.
+enum class EqualCuts { kEarliest, kMostEven };
 
 // Cuts the layers into parts by dynamic programming.
 class Cutter {
@@ -37,12 +36,12 @@ class Cutter {
   }
 
   // Returns the number of layers of each part; nothing if there is no such cut.
-  std::vector<int> Run() {
-    // The largest part at least; and among the cuts with that, the least sum of squares, so that no part is
-    // needlessly small: behind a large part, an embedding alone in the first would do as well.
-    const double largest = Search(kNone, [](double part, double rest) { return std::max(part, rest); });
+  std::vector<int> Run(EqualCuts equal) {
+    const double largest = Search(kNone, 1, [](double part, double rest) { return std::max(part, rest); });
     if (largest == kNone) return {};
-    Search(largest, [](double part, double rest) { return part * part + rest; });
+    // A smaller sum of squares means that no part is needlessly small.
+    if (equal == EqualCuts::kMostEven)
+      Search(largest, kLess, [](double part, double rest) { return part * part + rest; });
     std::vector<int> sizes;
     int begin = 0;
     for (int k = stages_; k >= 1; --k) {
@@ -55,14 +54,15 @@ class Cutter {
 
  private:
   static constexpr double kNone = std::numeric_limits<double>::infinity();
-  static constexpr double kLess = 1 - 1e-12;  // costs nearer than that differ by rounding
+  static constexpr double kLess = 1 - 1e-12;  // sums nearer than that differ by rounding
 
   double Part(int begin, int end) const { return before_[end] - before_[begin]; }
 
-  // Returns the least cost of a cut whose parts are at most `most`. `join` gives the cost of a part together
-  // with that of the parts behind it.
+  // Returns the least cost of a cut whose parts are at most `most`, and keeps its places in cut_. `join`
+  // gives the cost of a part together with that of the parts behind it. A cost is less than another one if it
+  // is below `less` times that.
   template <typename Join>
-  double Search(double most, const Join& join) {
+  double Search(double most, double less, const Join& join) {
     // least[k][i]: the cost when layers [i, count) are cut into k parts at best; cut_[k][i]: where the first
     // of these parts ends, the earliest of equally good places.
     std::vector<std::vector<double>> least(stages_ + 1, std::vector<double>(count_ + 1, kNone));
@@ -76,7 +76,7 @@ class Cutter {
         for (int end = i + 1; end + k - 1 <= count_; reach = std::max(reach, last_reader_[end++ - 1])) {
           if (reach >= end || Part(i, end) > most) continue;
           const double cost = join(Part(i, end), least[k - 1][end]);
-          if (cost >= least[k][i] * kLess) continue;
+          if (cost >= least[k][i] * less) continue;
           least[k][i] = cost;
           cut_[k][i] = end;
         }
@@ -96,7 +96,7 @@ class Cutter {
 std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
   if (stages < 1 || stages > static_cast<int>(layers.size()))
     std::abort();  // the caller checks and words the error for the user
-  return Cutter(layers, stages).Run();
+  return Cutter(layers, stages).Run(EqualCuts::kEarliest);
 }
 
 int TiedLayers(const std::vector<LayerCount>& layers) {
@@ -142,8 +142,11 @@ std::vector<LayerCount> JoinTiedLayers(const std::vector<LayerCount>& layers) {
 }
 
 StageCut CutBesideTied(const std::vector<LayerCount>& layers, int stages) {
-  std::vector<int> cut = CutStages(JoinTiedLayers(layers), stages);
-  if (!cut.empty()) cut[0] += TiedLayers(layers);
+  if (stages < 1 || stages > MostStages(layers)) std::abort();
+  const int tied = TiedLayers(layers);
+  std::vector<int> cut =
+      Cutter(JoinTiedLayers(layers), stages).Run(tied > 0 ? EqualCuts::kMostEven : EqualCuts::kEarliest);
+  if (!cut.empty()) cut[0] += tied;
   return WithTiedStages(layers, std::move(cut));
 }
 

@@ -15,10 +15,9 @@
 namespace weft {
 
 // Cuts the layers into `stages` consecutive parts, so that each passes on the output of its last layer only
-// and the largest part's FLOPs are least; of such cuts, the one whose parts' squares have the least sum, so
-// that no layer with little work is alone where that helps nobody (exact, by dynamic programming; ties cut
-// early). Requires 1 <= stages <= layers.size(). Returns the number of layers of each stage, or nothing if
-// there is no such cut.
+// and the largest part's FLOPs are least (exact, by dynamic programming; ties cut early). Requires 1 <=
+// stages
+// <= layers.size(). Returns the number of layers of each stage, or nothing if there is no such cut.
 std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages);
 
 // Returns the number of layers at the front that hand out a tied parameter each: the output has no samples.
@@ -38,8 +37,11 @@ struct StageCut {
 // each of them becomes a stage.
 StageCut WithTiedStages(const std::vector<LayerCount>& layers, std::vector<int> as_written);
 
-// Cuts the layers as CutStages does, into `stages` beside those of tied parameters. Requires 1 <= stages <=
-// MostStages(layers). Returns no stage if there is no such cut.
+// Cuts the layers into `stages` beside those of tied parameters. Without tied parameters the cut is that of
+// CutStages, which runs keep to when they are resumed. With them, of the cuts whose largest part is least it
+// is the one with the least sum of the parts' squares, so that an embedding is no stage by itself where
+// another cut is as good. Requires 1 <= stages <= MostStages(layers). Returns no stage if there is no such
+// cut.
 StageCut CutBesideTied(const std::vector<LayerCount>& layers, int stages);
 int MostStages(const std::vector<LayerCount>& layers);
 

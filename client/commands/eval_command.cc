@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -47,9 +48,11 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(options.file, ": has no section `validate`"));
   if (!file.ok() || data.is_null()) return file;
   Json run = ToJson(*file);
-  // Another text has the form of the run file's, and fills the same fields.
+  // For an exported model, another text has the form of the run file's, and fills the same fields. For a gpt
+  // it is read byte by byte.
   Json kept = Json::object();
-  if (run["data"].contains("text") && data.contains("text")) kept["text"] = run["data"]["text"];
+  const bool exported = std::holds_alternative<ExportedSpec>(file->model);
+  if (exported && run["data"].contains("text") && data.contains("text")) kept["text"] = run["data"]["text"];
   kept.merge_patch(data);
   run["data"] = kept;
   return ParseRunSpec(run);

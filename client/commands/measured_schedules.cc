@@ -31,7 +31,6 @@ void TakeSummary(const nlohmann::json& summary, MeasuredRow* row) {
   row->peak_activations = ListOf<int>(summary, "peak_activations");
   row->peak_bytes = ListOf<std::map<std::string, double>>(summary, "peak_bytes");
   row->weight_versions = ListOf<int>(summary, "peak_weight_versions");
-  row->stages = summary.value("stages", 0);
   row->idle = MeasuredIdle(ListOf<std::map<std::string, double>>(summary, "idle_seconds"),
                            ListOf<double>(summary, "wall_seconds"));
   const double steps = std::max(1, summary.value("steps", 1));
@@ -76,6 +75,7 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const RunSchedule& schedul
                                   const MeasuredRun& measured) {
   MeasuredRow row;
   TakeSummary(measured.summary, &row);
+  row.stages = run.placed_stages();
   const Graph graph(schedule);
   SimulationOptions costs = MeasuredCosts(run, measured);
   const LiveActivations live = CountLiveActivations(measured.trace.jobs, costs.activation);

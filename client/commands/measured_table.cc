@@ -248,7 +248,7 @@ std::string MeasuredTable(const RunSpec& run, const Measuring& measuring,
 
 Json MeasuredJson(const RunSpec& run, const Measuring& measuring, const std::vector<MeasuredRow>& rows) {
   Json json = {{"run", run.name},
-               {"stages", run.stages()},
+               {"stages", run.placed_stages()},
                {"microbatches", run.train.microbatches},
                {"steps", measuring.steps},
                {"repeats", measuring.repeats},

@@ -100,10 +100,10 @@ void AddPolicies(const RunSpec& run, double host_bandwidth, SimulationOptions* c
 
 absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   SimulationOptions costs;
-  const Profile profile = !profile_.has_value()   ? CountedProfile(run, options_.flops)
-                          : profile_->samples > 0 ? WithSamples(*profile_, run.microbatch_samples())
-                                                  : *profile_;
-  const absl::Status applied = ApplyProfile(profile, run.stages(), run.layers_of_stage, &costs);
+  const absl::StatusOr<Profile> profile =
+      profile_.has_value() ? ProfileFor(*profile_, run) : CountedProfile(run, options_.flops);
+  const absl::Status applied =
+      profile.ok() ? ApplyProfile(*profile, run.stages(), run.layers_of_stage, &costs) : profile.status();
   if (!applied.ok()) {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));

@@ -1,5 +1,6 @@
 #include "client/files/profile.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -132,18 +133,37 @@ Profile CountedProfile(const RunSpec& run, double flops) {
   return profile;
 }
 
-Profile WithSamples(const Profile& profile, int samples) {
+Profile WithSamples(const Profile& profile, int samples, int tied) {
   Profile scaled = profile;
   const double factor = static_cast<double>(samples) / profile.samples;
   scaled.samples = samples;
   scaled.overlapped *= factor;
-  for (ProfilePart& part : scaled.parts) {
+  for (size_t p = static_cast<size_t>(tied); p < scaled.parts.size(); ++p) {
+    ProfilePart& part = scaled.parts[p];
     for (double* of_microbatch : {&part.forward, &part.backward, &part.backward_input, &part.backward_weight,
                                   &part.activation_bytes, &part.output_bytes}) {
       *of_microbatch *= factor;
     }
   }
   return scaled;
+}
+
+absl::StatusOr<Profile> ProfileFor(const Profile& profile, const RunSpec& run) {
+  Profile of_run = profile;
+  const int parts = static_cast<int>(profile.parts.size());
+  int tied = TiedLayers(CountLayers(run.model, run.precision));
+  if (profile.of_stages) {
+    if (parts != run.stages() && parts != run.placed_stages()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the profile is of %d stages, not of %d", parts, run.placed_stages()));
+    }
+    // Only a stage of one layer is a tied parameter and nothing else.
+    const std::vector<int>& cut = run.layers_of_stage;
+    const auto apart = std::find_if(cut.begin(), cut.end(), [](int layers) { return layers != 1; });
+    tied = std::min(tied, static_cast<int>(apart - cut.begin()));
+    of_run.parts.insert(of_run.parts.begin(), run.stages() - parts, ProfilePart());
+  }
+  return of_run.samples > 0 ? WithSamples(of_run, run.microbatch_samples(), tied) : of_run;
 }
 
 absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,

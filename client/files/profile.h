@@ -57,8 +57,14 @@ std::string ProfileHash(absl::string_view text);
 Profile CountedProfile(const RunSpec& run, double flops);
 
 // Returns the profile of micro-batches of so many samples: times and bytes of a micro-batch are in proportion
-// to them. Requires a profile that knows its own.
-Profile WithSamples(const Profile& profile, int samples);
+// to them, but for the first `tied` parts: a tied parameter, whose copy and gradient have no samples.
+// Requires a profile that knows its own samples.
+Profile WithSamples(const Profile& profile, int samples, int tied);
+
+// Returns the profile of a run's stages, or of its layers, for its micro-batches. A profile of stages may
+// leave out those that are made of tied parameters; they then take no time. InvalidArgument if it has another
+// number of stages.
+absl::StatusOr<Profile> ProfileFor(const Profile& profile, const RunSpec& run);
 
 // Applies the parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into
 // `stages` parts so that the largest takes least time. Sets times, bytes and links of `options`.

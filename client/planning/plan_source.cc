@@ -226,7 +226,9 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
     auto profile = ReadHashedProfile(options.profile, &source.profile_hash);
     if (!profile.ok()) return profile.status();
     if (absl::Status same = CheckSameModel(options, *profile, source.profile); !same.ok()) return same;
-    source.profile = profile->samples > 0 ? WithSamples(*profile, run.microbatch_samples()) : *profile;
+    source.profile = *std::move(profile);
+    if (source.profile.samples > 0)
+      source.profile = WithSamples(source.profile, run.microbatch_samples(), source.tied_layers);
   }
   source.memory = static_cast<double>(run.memory);
   source.microbatches = run.train.microbatches;

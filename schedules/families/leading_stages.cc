@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -60,10 +62,11 @@ void AddToOrder(const Shift& shift, std::vector<Job>* order, std::vector<uint8_t
 absl::Status AddLeadingStages(int count, Schedule* schedule) {
   if (count == 0) return absl::OkStatus();
   if (IsMigrating(*schedule->sync)) {
-    return absl::InvalidArgumentError(
+    return absl::InvalidArgumentError(absl::StrCat(
         "the states of its stages go from rank to rank, and that of a tied parameter has no route; give tied "
-        "parameters stages of their own by a list, as in stages: [1, 3, 4], or leave residency: migrating "
-        "out");
+        "parameters stages of their own by a list, as in stages: [",
+        absl::StrJoin(std::vector<int>(static_cast<size_t>(count), 1), ", "),
+        ", 3, 4], or leave residency: migrating out"));
   }
   const Shift shift{count};
   const Schedule inner = *schedule;

@@ -159,7 +159,7 @@ def compare_tied(weft, folder):
         failures.append("a tied gpt does not learn")
     narrow = None
     for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("{zb_h1: , activations: recompute}", "--processes", "1"),
-                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2")]):
+                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2"), ("ddp", "--processes", "1")]):
         run.write_text(TIED.format(schedule=schedule) + "precision: bf16\n")
         made = train(weft, run, folder / f"tied.narrow{number}", *flags)
         narrow = narrow or made

@@ -1,6 +1,7 @@
 // `weft eval`: a trained model's loss and accuracy are those that a count by hand gives.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -187,6 +188,45 @@ TEST_F(EvalTest, WhatCannotBeEvaluated_IsRefusedByNameWithItsCode) {
   result = Eval({"--checkpoint", checkpoint_});
   EXPECT_EQ(result.code, 78);
   EXPECT_THAT(result.err, HasSubstr("stage01.safetensors"));
+}
+
+// Returns numbers of two bytes, the low byte first.
+std::string Tokens16(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += {static_cast<char>(i * i % 29), '\0'};
+  return bytes;
+}
+
+// Trains a step on tokens of two bytes, and returns the number of samples that a text of its own gives.
+int SamplesOfOtherText(const TestFolder& folder, const std::string& model, const std::string& fields,
+                       const std::string& text) {
+  folder.Write("tokens.bin", Tokens16(100));
+  const std::string run = folder.Write(
+      "run.yaml",
+      absl::StrCat("model: {", model, "}\ndata: {text: {path: tokens.bin, tokens: uint16", fields,
+                   "}}\ntrain: {steps: 1, batch: 3, microbatches: 1}\nstages: 1\nschedule: 1f1b\n"));
+  const CommandResult trained = Command::Run({"weft", "train", run, "--reference", "--out", folder / "out"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  const CommandResult evaluated =
+      Command::Run({"weft", "eval", run, "--checkpoint", folder / "out/checkpoint", "--data-text",
+                    folder.Write("other", text), "-o", "json"});
+  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  return evaluated.code == 0 ? Json::parse(evaluated.out)["samples"].get<int>() : 0;
+}
+
+TEST(EvalText, OtherTextOfAGpt_IsReadByteByByte) {
+  const TestFolder folder;
+  EXPECT_EQ(SamplesOfOtherText(folder, "gpt: {layers: 1, width: 8, heads: 2, context: 8}", "",
+                               std::string(8 * 20 + 1, 'a')),
+            20);
+}
+
+TEST(EvalText, OtherTextOfAnExportedModel_HasTheFormOfItsOwnAndFillsTheSameFields) {
+  const TestFolder folder;
+  const std::string models = std::string(std::getenv("WEFT_SOURCE")) + "/tests/exported/models/";
+  EXPECT_EQ(SamplesOfOtherText(folder, absl::StrCat("exported: ", models, "gpt_scored.weft"),
+                               ", inputs: tokens, targets: targets", Tokens16(8 * 6 + 1)),
+            6);
 }
 
 }  // namespace

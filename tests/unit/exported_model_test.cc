@@ -443,7 +443,7 @@ TEST(ExportedModel, FileOfTokens_FillsFieldsThatAreRowsOfNumbers) {
   EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*spec))), ToJson(*spec));
   EXPECT_EQ(std::get<TextData>(spec->data.source).targets, std::vector<std::string>{"target"});
   run["data"]["text"]["inputs"] = {"odd", "target"};
-  ExpectRefused(run, "data.text: the model's field target is named twice");
+  ExpectRefused(run, "data.text: the model's field target is named more than once");
   run["data"]["text"].erase("targets");
   EXPECT_TRUE(ParseRunSpec(run).ok());
   run["data"]["text"]["inputs"] = "odd";

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
@@ -322,18 +323,90 @@ TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {
   }
 }
 
-// The last layer is as large as any part may be, so the first part may be anything: it is no layer alone that
-// does nothing.
-TEST(CutStages, LayerWithoutWork_IsNotAloneBehindALargerPart) {
-  EXPECT_EQ(CutStages(WithFlops({0, 10, 10, 100}), 3), (std::vector<int>{2, 1, 1}));
-  EXPECT_EQ(CutStages(WithFlops({100, 10, 0, 10}), 3), (std::vector<int>{1, 1, 2}));
+GptSpec Gpt2() {
   GptSpec model;
   model.layers = 12;
   model.width = 768;
   model.heads = 12;
   model.context = 1024;
   model.vocabulary = 50257;
-  for (const int stages : {3, 4, 6, 8}) EXPECT_GT(CutStages(CountLayers(model), stages)[0], 1) << stages;
+  return model;
+}
+
+// A run that is resumed with `stages: N` finds the cut of its checkpoint.
+TEST(CutStages, Gpt2_IsCutAsItAlwaysWas) {
+  const std::vector<LayerCount> layers = CountLayers(Gpt2());
+  EXPECT_EQ(CutStages(layers, 6), (std::vector<int>{1, 1, 3, 4, 4, 1}));
+  for (int stages = 1; stages <= MostStages(layers); ++stages)
+    EXPECT_EQ(CutBesideTied(layers, stages).layers_of_stage, CutStages(layers, stages)) << stages;
+}
+
+// Returns every way to cut so many layers into so many parts, the one that cuts early first.
+std::vector<std::vector<int>> AllCuts(int layers, int stages) {
+  if (stages == 1) return {{layers}};
+  std::vector<std::vector<int>> cuts;
+  for (int first = 1; first + stages - 1 <= layers; ++first) {
+    for (std::vector<int>& rest : AllCuts(layers - first, stages - 1)) {
+      rest.insert(rest.begin(), first);
+      cuts.push_back(std::move(rest));
+    }
+  }
+  return cuts;
+}
+
+double SumOfSquares(const std::vector<double>& flops, const std::vector<int>& sizes) {
+  double sum = 0;
+  auto next = flops.begin();
+  for (const int size : sizes) {
+    const double part = std::accumulate(next, next + size, 0.0);
+    sum += part * part;
+    next += size;
+  }
+  return sum;
+}
+
+// Returns the layers, the last of which reads a tied parameter in front of them.
+std::vector<LayerCount> BehindTied(const std::vector<double>& flops) {
+  std::vector<LayerCount> layers = WithFlops(flops);
+  for (LayerCount& layer : layers) {
+    layer.output.sizes = {4};
+    for (int& input : layer.inputs) ++input;
+  }
+  layers.back().inputs.insert(layers.back().inputs.begin(), 0);
+  LayerCount tied;
+  tied.output.sizes = {4};
+  tied.output.by_sample = false;
+  layers.insert(layers.begin(), tied);
+  return layers;
+}
+
+// The last layer of some is as large as any part may be, so the first part may be anything: it is no layer
+// alone that does nothing.
+TEST(CutBesideTied, EveryCountOfStages_IsTheMostEvenOfTheBestOfAllCuts) {
+  for (const std::vector<double>& flops : std::vector<std::vector<double>>{
+           {0, 10, 10, 100}, {100, 10, 0, 10}, {1, 6, 2, 2, 9, 1, 1, 3, 4}, {0, 2, 2, 2, 2, 2, 2, 7}}) {
+    const int count = static_cast<int>(flops.size());
+    const std::vector<LayerCount> layers = BehindTied(flops);
+    ASSERT_EQ(TiedLayers(layers), 1);
+    for (int stages = 2; stages <= count; ++stages) {
+      std::vector<int> best;
+      for (const std::vector<int>& cut : AllCuts(count, stages)) {
+        const auto cost = [&](const std::vector<int>& of) {
+          return std::pair(LargestPart(flops, of), SumOfSquares(flops, of));
+        };
+        if (best.empty() || cost(cut) < cost(best)) best = cut;
+      }
+      best.insert(best.begin(), 1);
+      EXPECT_EQ(CutBesideTied(layers, stages).layers_of_stage, best) << stages;
+    }
+  }
+}
+
+TEST(CutBesideTied, Gpt2_HasNoPlacedStageOfItsEmbeddingAlone) {
+  GptSpec model = Gpt2();
+  model.tied = true;
+  for (const int stages : {3, 4, 6, 8})
+    EXPECT_GT(CutBesideTied(CountLayers(model), stages).layers_of_stage[1], 1) << stages;
 }
 
 TEST(CutStages, EquallyGoodCuts_TakesTheEarliest) {

@@ -227,5 +227,51 @@ TEST(ApplyProfile, FirstStageOfLayers_ComputesNothingInBackwardInput) {
   EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(1.25, 1.25, 1.25));
 }
 
+// token (tied), embedding, block0 to block3, head
+RunSpec TiedRun() {
+  auto run = ParseRunSpec({{"name", "tied"},
+                           {"model", {{"gpt", {{"layers", 4}, {"tied", true}}}}},
+                           {"data", {{"text", {{"path", "text.txt"}}}}},
+                           {"train", {{"steps", 1}, {"batch", 8}, {"microbatches", 4}}},
+                           {"stages", 3},
+                           {"schedule", "1f1b"}});
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+std::vector<double> ForwardsFor(const Profile& profile, const RunSpec& run) {
+  const auto of_run = ProfileFor(profile, run);
+  EXPECT_TRUE(of_run.ok()) << of_run.status();
+  std::vector<double> forwards;
+  for (const ProfilePart& part : of_run->parts) forwards.push_back(part.forward);
+  return forwards;
+}
+
+Profile OfOneSample(int parts) {
+  Profile profile = ProfileFrom(std::vector<Part>(parts, {1, 2, 1}));
+  profile.samples = 1;
+  return profile;
+}
+
+TEST(ProfileFor, TiedLayer_TakesTheSameForAnyNumberOfSamples) {
+  const Profile of_layers = OfOneSample(7);
+  EXPECT_THAT(ForwardsFor(of_layers, TiedRun()), ElementsAre(1, 2, 2, 2, 2, 2, 2));
+  EXPECT_EQ(ProfileFor(of_layers, TiedRun())->parts[0].output_bytes, 1);
+  EXPECT_EQ(ProfileFor(of_layers, TiedRun())->parts[1].output_bytes, 2);
+}
+
+TEST(ProfileFor, StagesOfATiedRun_MayLeaveOutTheTiedOne) {
+  const RunSpec run = TiedRun();
+  ASSERT_EQ(run.stages(), 4);
+  Profile of_stages = OfOneSample(3);
+  of_stages.of_stages = true;
+  EXPECT_THAT(ForwardsFor(of_stages, run), ElementsAre(0, 2, 2, 2));
+  of_stages = OfOneSample(4);
+  of_stages.of_stages = true;
+  EXPECT_THAT(ForwardsFor(of_stages, run), ElementsAre(1, 2, 2, 2));
+  of_stages.parts.resize(2);
+  EXPECT_EQ(ProfileFor(of_stages, run).status().message(), "the profile is of 2 stages, not of 3");
+}
+
 }  // namespace
 }  // namespace weft

@@ -21,7 +21,7 @@ struct WantedTokens {
   int64_t length = 0;      // of a sample's inputs
   bool has_next = false;   // a sample has the token behind each of its own too
   int64_t vocabulary = 0;  // tokens are below
-  std::string says_length, says_vocabulary;
+  std::string says_length, says_short_length, says_vocabulary;
 };
 
 // The tokens of a file, cut into samples of one length, and checked against a vocabulary.
@@ -66,7 +66,8 @@ class TextSamples {
     const std::string tokens = absl::StrFormat(" tokens of %d bytes", file_.width());
     return absl::InvalidArgumentError(absl::StrFormat(
         "data.text.path: %s has %d bytes, a sample needs %s%d%s; use a longer text or a smaller %s",
-        file_.path(), file_.count() * file_.width(), wanted_.has_next ? "context + 1 = " : "",
+        file_.path(), file_.count() * file_.width(),
+        wanted_.has_next ? absl::StrCat(wanted_.says_short_length, " + 1 = ") : "",
         wanted_.length + (wanted_.has_next ? 1 : 0), file_.width() > 1 ? tokens : "", wanted_.says_length));
   }
 
@@ -166,9 +167,9 @@ class TokenFieldsDataset final : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const TextData& data, const GptSpec& model) {
-  absl::StatusOr<TextSamples> samples = TextSamples::Open(
-      data,
-      {model.context, /*has_next=*/true, model.vocabulary, "model.gpt.context", "model.gpt.vocabulary"});
+  absl::StatusOr<TextSamples> samples =
+      TextSamples::Open(data, {model.context, /*has_next=*/true, model.vocabulary, "model.gpt.context",
+                               "context", "model.gpt.vocabulary"});
   if (!samples.ok()) return samples.status();
   return std::make_unique<TextDataset>(*std::move(samples));
 }
@@ -179,6 +180,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenTokenFields(const TextData& data, c
   wanted.has_next = !data.targets.empty();
   wanted.vocabulary = EmbeddingRows(model).value_or(std::numeric_limits<int64_t>::max());
   wanted.says_length = "example when the model is exported";
+  wanted.says_short_length = "the example's length";
   wanted.says_vocabulary = "the number of rows of the model's embedding";
   absl::StatusOr<TextSamples> samples = TextSamples::Open(data, std::move(wanted));
   if (!samples.ok()) return samples.status();
