@@ -400,7 +400,7 @@ class SlowCable : public TwoMachines {
                                 ", batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}")},
          {"stages", "6"},
          {"schedule", "{ddp: {ranks: 2}}"},
-         {"replan", "{gain: 20 %, steps: 1000}"}});
+         {"replan", "{gain: 20 %, steps: 100}"}});
   }
   // Returns the time of the run's steps until now.
   double TrainedSeconds() const {
@@ -434,19 +434,18 @@ TEST_F(SlowCable, CableBecomesSlow_TheRunMovesToAScheduleThatSendsLess) {
   // Behind the measurements with which links are compared, of which there is at most one a second.
   ASSERT_TRUE(Eventually([&] { return TrainedSeconds() > 6; })) << Weft({"describe", "1"}).out;
   if (!hosts_.SetRate("32mbit")) GTEST_SKIP() << "NOT TESTED: the rate of a cable cannot be set here";
-  EXPECT_TRUE(Eventually([&] { return !ReadWholeFile(out_ + "/replans.jsonl").empty() && Restarts() >= 1; }))
+  // It may have moved for a slow rank before, where others use the processor.
+  const auto replans = [&] { return ReadWholeFile(out_ + "/replans.jsonl"); };
+  EXPECT_TRUE(Eventually([&] {
+    return replans().find("the link of ranks 0 and 1 takes ") != std::string::npos;
+  })) << replans()
       << Weft({"logs", "1"}).out;
   const int64_t moved = Steps();
   EXPECT_TRUE(Eventually([&] { return Steps() > moved; })) << "it goes on under the other schedule";
   ASSERT_EQ(Weft({"cancel", "1", "--save"}).code, 0);
   EXPECT_EQ(Command::Run({"weft", "wait", "1", "--coordinator", address_}, 120).code, 1);
-  std::istringstream lines(ReadWholeFile(out_ + "/replans.jsonl"));
-  std::string line;
-  ASSERT_TRUE(std::getline(lines, line)) << Weft({"logs", "1"}).out;
-  const Json replan = Json::parse(line);
-  EXPECT_THAT(replan["reason"].get<std::string>(), HasSubstr("the link of ranks 0 and 1 takes "));
   const int64_t saved = SavedStep();
-  ASSERT_GT(saved, replan["step"].get<int64_t>());
+  ASSERT_GT(saved, moved);
   const std::string reference = folder_ / "reference";
   ASSERT_EQ(Command::Run({"weft", "train", WriteRun(saved), "--reference", "--out", reference}, 300).code, 0);
   EXPECT_TRUE(ReadTensors(absl::StrCat(out_, "/checkpoint-", saved)) ==
