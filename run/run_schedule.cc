@@ -93,17 +93,12 @@ absl::StatusOr<ScheduledRun> ScheduledRun::Make(RunSpec spec) {
   return ScheduledRun{std::move(spec), std::make_shared<const RunSchedule>(*std::move(schedule))};
 }
 
-namespace {
-
-// Checks that the run's network has all ranks of its schedule.
 absl::Status CheckRunNetwork(const RunSpec& run, int ranks) {
   if (!run.network.has_value()) return absl::OkStatus();
   absl::Status fits = CheckNetwork(run.network->network, ranks);
   if (!fits.ok()) fits.SetPayload(kPathPayload, absl::Cord("network"));
   return fits;
 }
-
-}  // namespace
 
 absl::StatusOr<RunSchedule> CheckedScheduleOf(const RunSpec& run) {
   absl::StatusOr<RunSchedule> schedule = ScheduleOf(run);

@@ -24,9 +24,14 @@ absl::StatusOr<RunSchedule> MakeSchedule(const ScheduleSpec& spec, int stages, i
 // InvalidArgument where the run does not fit its memory budget. Does not check further.
 absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run);
 
-// Does the same and checks the schedule (CheckSchedule): it can run to its end, within its memory. A schedule
+// Does the same and checks the run's network, and the schedule (CheckSchedule): it can run to its end, within
+// its memory. A schedule
 // that would be sound without the budget fails because of it, with kPathPayload `memory`.
 absl::StatusOr<RunSchedule> CheckedScheduleOf(const RunSpec& run);
+
+// Checks that the run's network, if it has one, has the ranks of its schedule. InvalidArgument, with
+// kPathPayload `network`, if it does not.
+absl::Status CheckRunNetwork(const RunSpec& run, int ranks);
 
 // A run as the parts of a process share it: the specification and the schedule that was made from it. A
 // process parses the one and makes the other once, and hands both on. The schedule does not depend on the

@@ -271,13 +271,23 @@ ExitCode RunCompare(const CompareOptions& options) {
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   const auto costs = RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth,
                                      options.latency, options.network, options.host_bandwidth});
+  if (absl::IsOutOfRange(costs.status())) return Fail(kExitUsage, costs.status().message());
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
-  asked.slow_links = asked.slow_links || costs->NetworkOf(*run) != nullptr;
+  const NetworkSpec* const network = costs->NetworkOf(*run);
+  asked.slow_links = asked.slow_links || (network != nullptr && network->slow_links());
   if (options.stages == 0 && options.ranks == 0) {
     const auto of_run = costs->Of(*run);
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
   }
-  const std::vector<Row> rows = PredictAll(ContestantsToPredict(*run, asked), *costs, options.vary.any());
+  const std::vector<Contestant> contestants = ContestantsToPredict(*run, asked);
+  const bool offloads = std::any_of(contestants.begin(), contestants.end(), [](const Contestant& contestant) {
+    return contestant.run.ok() && Offloads(contestant.run->schedule);
+  });
+  if (options.host_bandwidth > 0 && !offloads) {
+    return Fail(kExitUsage,
+                "--host-bandwidth has no effect, because no schedule here has `activations: offload`");
+  }
+  const std::vector<Row> rows = PredictAll(contestants, *costs, options.vary.any());
   const ExitCode printed = options.json ? PrintJson(ToJson(*run, options, *costs, rows))
                                         : PrintData(Table(*run, options, *costs, rows));
   if (printed != kExitOk) return printed;

@@ -32,9 +32,10 @@ ExitCode RunPlan(const PlanOptions& options) {
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
   if (source->LacksHostBandwidth()) {
     PrintMessage(
-        absl::StrCat(options.file, " has `activations: offload`. How long its copies take is not known, ",
-                     "so no other stage is planned to offload; give --host-bandwidth, or a profile with ",
-                     "`host_bandwidth`"));
+        absl::StrCat(options.file, " has `activations: offload`. How long its copies take is not known, so ",
+                     source->MayOffload() ? "all stages are planned to offload, with copies that take no time"
+                                          : "no stage is planned to offload",
+                     "; give --host-bandwidth, or a profile with `host_bandwidth`"));
   }
   const auto report =
       MakePlan(*source, *wanted, {options.workers, options.time_limit, options.vary_microbatches});

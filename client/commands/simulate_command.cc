@@ -367,7 +367,12 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   const SimulationOptions& given = options.simulation;
   const auto costs = RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth,
                                      given.latency, options.network, options.host_bandwidth});
+  if (absl::IsOutOfRange(costs.status())) return absl::InvalidArgumentError(costs.status().message());
   if (!costs.ok()) return InFile(costs.status());
+  if (options.host_bandwidth > 0 && !Offloads(run->schedule)) {
+    return absl::InvalidArgumentError(
+        "--host-bandwidth has no effect, because no stage has `activations: offload`");
+  }
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) return OfRunFile(options, of_run.status());
   Prepared prepared;

@@ -53,6 +53,12 @@ absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
   auto profile = ReadProfile(options.profile);
   if (!profile.ok()) return profile.status();
   costs.profile_ = *std::move(profile);
+  if (options.host_bandwidth > 0 && !costs.profile_->is_of_retaining()) {
+    return absl::OutOfRangeError(
+        absl::StrCat("--host-bandwidth has no effect, because the times of ", options.profile,
+                     " are not of `activations: retain`, and no copies are added to them; leave it out, or ",
+                     "measure a profile under that policy"));
+  }
   return costs;
 }
 
@@ -108,7 +114,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
-  if (!profile_.has_value() || profile_->activations == "retain") AddPolicies(run, HostBandwidth(), &costs);
+  if (profile.is_of_retaining()) AddPolicies(run, HostBandwidth(), &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
@@ -157,6 +163,11 @@ absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run) {
   const auto simulated = Simulate(Graph(run.schedule), costs);
   if (!simulated.ok()) return simulated.status();
   return CountPeaks(*run.spec, run.schedule, simulated->jobs);
+}
+
+bool Offloads(const ScheduleSpec& schedule) {
+  const std::vector<std::string> policies = SplitActivations(schedule);
+  return std::find(policies.begin(), policies.end(), "offload") != policies.end();
 }
 
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {

@@ -4,8 +4,8 @@
 // Without a profile, times are the layers' counted FLOPs, and memory is counted as for the admission of the
 // run (run_memory.h). With one, both are the profile's.
 //
-// Failure: InvalidArgument for a profile that cannot be read or does not fit the run; else as
-// CheckedScheduleOf and Simulate.
+// Failure: InvalidArgument for a profile that cannot be read or does not fit the run; OutOfRange for an
+// option that the profile leaves without effect; else as CheckedScheduleOf and Simulate.
 #ifndef WEFT_CLIENT_FILES_PREDICTED_RUN_H_
 #define WEFT_CLIENT_FILES_PREDICTED_RUN_H_
 
@@ -82,6 +82,9 @@ absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
 // Returns the most bytes of each rank by class, in the simulated order of the run's jobs; nothing where bytes
 // are a profile's, or where a step has so many forwards that it is not worth the time.
 absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run);
+
+// Returns true if the schedule's policy for activations is `offload`, on one stage at least.
+bool Offloads(const ScheduleSpec& schedule);
 
 // Cuts the run anew into so many stages. InvalidArgument where its model has fewer layers.
 absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);

@@ -40,9 +40,12 @@ struct Profile {
   std::string unit;        // unit of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
   int samples = 0;          // of a micro-batch; 0 where it is not known
-  std::string activations;  // retain or recompute, of all layers; empty where it is not known
+  std::string activations;  // policy of all layers; empty where it is not known
   std::optional<NetworkSpec> network;
   double host_bandwidth = 0;  // bytes per unit of time between a rank's memory and the host's; 0 if not known
+
+  // Returns true if stages under other policies for activations take these times and what those cost.
+  bool is_of_retaining() const { return activations == "retain"; }
 };
 
 inline constexpr size_t kMaxProfileBytes = 64 << 20;  // of a profile's file

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/files/run_file.h"
@@ -133,6 +132,20 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
   return absl::FailedPreconditionError(absl::StrFormat("a rank has %.0f bytes at its peak", most));
 }
 
+// OutOfRange for a flag that could change nothing.
+absl::Status CheckHostBandwidth(const PlanSource& source) {
+  if (source.options.host_bandwidth <= 0) return absl::OkStatus();
+  if (!source.run.has_value()) {
+    return absl::OutOfRangeError(
+        "--host-bandwidth has no effect, because a plan for a profile alone retains all activations; "
+        "give a run file and --profile");
+  }
+  if (source.MayOffload()) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("--host-bandwidth has no effect, because no stage of ",
+                                            source.options.file,
+                                            " may offload without a limit of memory; give --memory"));
+}
+
 }  // namespace
 
 bool PlanSource::slow_links() const {
@@ -144,18 +157,23 @@ double PlanSource::HostBandwidth() const {
 }
 
 bool PlanSource::LacksHostBandwidth() const {
-  return run.has_value() && absl::StrContains(run->schedule.activations, "offload") && HostBandwidth() == 0;
+  return run.has_value() && Offloads(run->schedule) && profile.is_of_retaining() && HostBandwidth() == 0;
 }
 
 std::vector<std::string> PlanSource::Policies() const {
   if (!run.has_value()) return {"retain"};
   const std::string& own = run->schedule.activations;
   // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
-  const bool known = options.profile.empty() || profile.activations == "retain";
-  if (memory > 0 && known && HostBandwidth() > 0) return {"retain", "recompute", "offload"};
-  if (memory > 0 && known) return {"retain", "recompute"};
+  const bool chosen = memory > 0 && profile.is_of_retaining();
+  if (chosen && HostBandwidth() > 0) return {"retain", "recompute", "offload"};
+  if (chosen) return {"retain", "recompute"};
   const bool uniform = own.find('/') == std::string::npos;
   return {uniform ? own : "retain"};
+}
+
+bool PlanSource::MayOffload() const {
+  const std::vector<std::string> policies = Policies();
+  return std::find(policies.begin(), policies.end(), "offload") != policies.end();
 }
 
 Profile PlanSource::ProfileUnder(const std::string& activations) const {
@@ -170,8 +188,9 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
     const StageMemory stage = CountStage(single, l);
     part.activation_bytes = static_cast<double>(stage.activation_bytes);
     if (IsCopied(*run, stage.output)) part.copied_bytes = static_cast<double>(stage.output);
-    if (activations == "recompute" && profile.activations != "recompute") part.backward += part.forward;
-    if (activations == "offload" && profile.activations != "offload" && HostBandwidth() > 0) {
+    if (!profile.is_of_retaining()) continue;
+    if (activations == "recompute") part.backward += part.forward;
+    if (activations == "offload" && HostBandwidth() > 0) {
       const double copies = static_cast<double>(stage.offloaded) / HostBandwidth();
       part.forward += copies;
       part.backward += copies;
@@ -242,6 +261,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   auto made = RunCosts::Make(costs);
   if (!made.ok()) return made.status();
   source.costs = *std::move(made);
+  if (absl::Status useful = CheckHostBandwidth(source); !useful.ok()) return useful;
   return source;
 }
 
@@ -264,6 +284,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
   source.profile = *std::move(profile);
   source.microbatches = options.microbatches;
   if (absl::Status read = ReadMachine(options, std::nullopt, &source); !read.ok()) return read;
+  if (absl::Status useful = CheckHostBandwidth(source); !useful.ok()) return useful;
   return source;
 }
 

@@ -62,6 +62,8 @@ struct PlanSource {
   bool LacksHostBandwidth() const;
   // Returns the policies for activations whose times and bytes are known.
   std::vector<std::string> Policies() const;
+  // Returns true if stages may be planned to offload.
+  bool MayOffload() const;
   // Returns the layers' costs under a policy for all of them.
   Profile ProfileUnder(const std::string& activations) const;
 };

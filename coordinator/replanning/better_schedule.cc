@@ -47,6 +47,7 @@ class ScheduleSearch {
         measured_(question.measured),
         link_(question.link),
         slow_pairs_(question.slow_pairs),
+        has_left_(question.has_left),
         stop_(stop) {}
 
   absl::StatusOr<BetterSchedule> Run() {
@@ -103,14 +104,14 @@ class ScheduleSearch {
     }
   }
 
-  // Lets the slow links count where the present schedule shows them: then it is the one with them that
-  // another has to beat. Else forgets about links.
+  // Lets the slow links count where the present schedule shows them, or avoids one: then it is the one with
+  // them that another has to beat. Else forgets about links.
   absl::Status WeighSlowLinks() {
     if (slow_pairs_.empty()) return absl::OkStatus();
     costs_.network.pairs = slow_pairs_;
     auto slowed = Judge(run_.schedule);
     if (!slowed.ok()) return slowed.status();
-    if (1 - now_.step / slowed->step > run_.replan.gain) {
+    if (has_left_ || 1 - now_.step / slowed->step > run_.replan.gain) {
       memory_ = MostOf(now_.peak_bytes);
       now_ = *std::move(slowed);
       return absl::OkStatus();
@@ -322,6 +323,7 @@ class ScheduleSearch {
   const RankCosts& measured_;
   std::optional<ReplanQuestion::Link> link_;
   const std::vector<PairLink>& slow_pairs_;
+  const bool has_left_;
   const std::function<bool()>& stop_;
   SimulationOptions costs_;
   RunSchedule present_;

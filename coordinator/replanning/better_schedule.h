@@ -9,9 +9,9 @@
 //
 // The time of links decides between schedules that send different amounts. If it is not known, the search
 // tries only schedules that send hardly more than the present one, keep hardly more activations, and have as
-// many holders of each stage. Where slow links decide, no rank may need hardly more memory than one did
-// before, unless the run has a budget; and stages placed on ranks also exchange their ranks, to avoid such a
-// link.
+// many holders of each stage. Where slow links decide, no rank may need more than a tenth more memory than
+// the fullest did before, unless the run has a budget; and stages placed on ranks also exchange their ranks,
+// to avoid such a link.
 //
 // Pure, but for `stop`. A search of a few dozen simulations: not for a thread that others wait for.
 #ifndef WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
@@ -41,6 +41,8 @@ struct ReplanQuestion {
   // Links that are slower than that, for a run that moves by itself. They count if they make its step longer
   // by more than the gain that it looks for; else links count as not known.
   std::vector<PairLink> slow_pairs = {};
+  // They count although the present schedule may not show them, because the run has moved away from one.
+  bool has_left = false;
 };
 
 struct BetterSchedule {

@@ -26,7 +26,7 @@ double Median(std::vector<double> values) {
 LinkTimes TypicalTimes(const MeasuredTransfers& transfers) {
   std::map<Pair, std::map<int64_t, std::vector<double>>> seconds;
   for (const auto& [direction, of_direction] : transfers.directions()) {
-    for (const TimedTransfer& t : of_direction)
+    for (const auto& [key, t] : of_direction)
       seconds[std::minmax(direction.first, direction.second)][t.bytes].push_back(t.end - t.start);
   }
   LinkTimes times;
@@ -61,20 +61,23 @@ std::optional<double> UsualTime(const LinkTimes& now, const LinkTimes& before, c
   return earlier.has_value() ? std::min(*earlier, of_others) : of_others;
 }
 
-// Returns how many times as long as usual a pair's tensors take; 1 if that cannot be told.
-double TimesOfUsual(const LinkTimes& now, const LinkTimes& before, const Pair& pair) {
+// Returns how many times as long as usual a pair's tensors take; nothing if that cannot be told.
+std::optional<double> TimesOfUsual(const LinkTimes& now, const LinkTimes& before, const Pair& pair) {
   std::vector<double> ratios;
   for (const auto& [bytes, seconds] : now.at(pair)) {
     const auto usual = UsualTime(now, before, pair, bytes);
     if (usual.has_value()) ratios.push_back(seconds / *usual);
   }
-  return ratios.empty() ? 1 : Median(std::move(ratios));
+  if (ratios.empty()) return std::nullopt;
+  return Median(std::move(ratios));
 }
 
-// Returns the bytes a second of transfers that may overlap, and may be there more than once.
-double BandwidthOf(std::vector<TimedTransfer> transfers) {
-  std::sort(transfers.begin(), transfers.end());
-  transfers.erase(std::unique(transfers.begin(), transfers.end()), transfers.end());
+// Returns the bytes a second of transfers that may overlap.
+double BandwidthOf(const std::map<TransferKey, TimedTransfer>& of_direction) {
+  std::vector<TimedTransfer> transfers;
+  for (const auto& [key, transfer] : of_direction) transfers.push_back(transfer);
+  std::sort(transfers.begin(), transfers.end(),
+            [](const TimedTransfer& a, const TimedTransfer& b) { return a.start < b.start; });
   double bytes = 0, busy = 0, until = 0;
   for (const TimedTransfer& t : transfers) {
     const double from = bytes > 0 ? std::max(until, t.start) : t.start;
@@ -99,17 +102,17 @@ double BandwidthOf(const MeasuredTransfers& transfers, const Pair& pair) {
 
 }  // namespace
 
-void MeasuredTransfers::Add(Rank from, Rank to, const TimedTransfer& transfer) {
+void MeasuredTransfers::Add(Rank from, Rank to, const TransferKey& key, const TimedTransfer& transfer) {
   if (from == to || transfer.bytes <= 0 || transfer.end <= transfer.start) return;
   const Direction direction{from, to};
   if (directions_.size() >= kMostDirections && !directions_.contains(direction)) return;
-  std::vector<TimedTransfer>& of_direction = directions_[direction];
-  if (of_direction.size() < kMostTransfers) of_direction.push_back(transfer);
+  std::map<TransferKey, TimedTransfer>& of_direction = directions_[direction];
+  if (of_direction.size() < kMostTransfers) of_direction.try_emplace(key, transfer);
 }
 
 void MeasuredTransfers::Add(const MeasuredTransfers& others) {
   for (const auto& [direction, of_direction] : others.directions_) {
-    for (const TimedTransfer& transfer : of_direction) Add(direction.first, direction.second, transfer);
+    for (const auto& [key, transfer] : of_direction) Add(direction.first, direction.second, key, transfer);
   }
 }
 
@@ -123,13 +126,14 @@ RankLinks LinksOf(const MeasuredTransfers& transfers, const MeasuredTransfers& b
   std::vector<double> usual;
   for (const auto& [pair, sizes] : now) {
     const bool fast = is_fast(pair.first) && is_fast(pair.second);
-    const double times = fast ? TimesOfUsual(now, earlier, pair) : 1;
+    const std::optional<double> times = fast ? TimesOfUsual(now, earlier, pair) : std::nullopt;
     const double bandwidth = BandwidthOf(transfers, pair);
     if (times >= kSlowLink) {
-      links.slow.push_back({pair.first, pair.second, times});
+      links.slow.push_back({pair.first, pair.second, *times});
       links.pairs.push_back({pair.first, pair.second, bandwidth, 0});
     } else {
       usual.push_back(bandwidth);
+      if (times.has_value()) links.normal.push_back(pair);
     }
   }
   for (const auto& [pair, sizes] : earlier) usual.push_back(BandwidthOf(before, pair));

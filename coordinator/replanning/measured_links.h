@@ -6,7 +6,8 @@
 // ranks alone, a link that was slow from the start does not show.
 //
 // Tensors that wait for each other on a link take longer than their bytes do. So the bandwidth of a link is
-// all bytes over the time in which at least one was on its way, and its latency counts in it.
+// all bytes over the time in which at least one was on its way. Its latency is folded into that, a known
+// limit: for tensors of other sizes than those that were measured, this bandwidth tells a wrong time.
 //
 // Pure; a value of bounded size.
 #ifndef WEFT_COORDINATOR_REPLANNING_MEASURED_LINKS_H_
@@ -27,22 +28,30 @@ namespace weft {
 struct TimedTransfer {
   double start = 0, end = 0;  // seconds
   int64_t bytes = 0;
-  friend auto operator<=>(const TimedTransfer&, const TimedTransfer&) = default;
+};
+
+// What tells a transfer from the others between two ranks in one direction. Its times do not: told again,
+// they differ by what has been learnt of the clocks.
+struct TransferKey {
+  TensorKind tensor = TensorKind::kActivation;
+  Job consumer;       // job that needs it
+  int32_t index = 0;  // among the tensors of that kind for that job, in the order in which they arrived
+  friend auto operator<=>(const TransferKey&, const TransferKey&) = default;
 };
 
 class MeasuredTransfers {
  public:
   using Direction = std::pair<Rank, Rank>;  // from, to
 
-  // Adds a transfer. Left out are those without bytes or time, and those beyond what is kept: the first so
-  // many in each direction, of so many directions.
-  void Add(Rank from, Rank to, const TimedTransfer& transfer);
+  // Adds a transfer, unless it is there. Left out are those without bytes or time, and those beyond what is
+  // kept: the first so many in each direction, of so many directions.
+  void Add(Rank from, Rank to, const TransferKey& key, const TimedTransfer& transfer);
   void Add(const MeasuredTransfers& others);
   bool empty() const { return directions_.empty(); }
-  const std::map<Direction, std::vector<TimedTransfer>>& directions() const { return directions_; }
+  const std::map<Direction, std::map<TransferKey, TimedTransfer>>& directions() const { return directions_; }
 
  private:
-  std::map<Direction, std::vector<TimedTransfer>> directions_;
+  std::map<Direction, std::map<TransferKey, TimedTransfer>> directions_;
 };
 
 struct SlowLink {
@@ -53,7 +62,9 @@ struct SlowLink {
 struct RankLinks {
   double bandwidth = 0;         // bytes a second, of links that are not slow; 0 if it is not known
   std::vector<SlowLink> slow;   // in order of their ranks
-  std::vector<PairLink> pairs;  // the figures of the slow ones
+  std::vector<PairLink> pairs;  // the figures of the slow ones, in the same order
+  std::vector<std::pair<Rank, Rank>>
+      normal;  // links that were compared and are not slow, the lower rank first
 };
 
 // Tells the links from the transfers of a window. `before`: earlier ones of the same ranks on the same

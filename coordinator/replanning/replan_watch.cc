@@ -29,6 +29,46 @@ bool AreAlike(const std::vector<SlowLink>& a, const std::vector<SlowLink>& b) {
   });
 }
 
+bool Has(const std::vector<std::pair<Rank, Rank>>& pairs, const PairLink& link) {
+  return std::find(pairs.begin(), pairs.end(), std::pair(link.a, link.b)) != pairs.end();
+}
+
+// Removes the links that were measured and are as fast as usual.
+RankLinks Without(const std::vector<std::pair<Rank, Rank>>& normal, const RankLinks& links) {
+  RankLinks left;
+  left.bandwidth = links.bandwidth;
+  for (size_t i = 0; i < links.pairs.size(); ++i) {
+    if (Has(normal, links.pairs[i])) continue;
+    left.slow.push_back(links.slow[i]);
+    left.pairs.push_back(links.pairs[i]);
+  }
+  return left;
+}
+
+// Adds the links that the run has left, unless they were measured again. With the bandwidth of the others at
+// that time, the question is the one for which the run has moved. So the answer is that it stays. Returns
+// false if there are none, or all are as fast as usual again.
+bool AddLeft(const RankLinks& run_left, RankLinks* links) {
+  const RankLinks left = Without(links->normal, run_left);
+  if (left.pairs.empty()) return false;
+  links->bandwidth = left.bandwidth;
+  for (size_t i = 0; i < left.pairs.size(); ++i) {
+    const PairLink& link = left.pairs[i];
+    const bool measured = std::any_of(links->pairs.begin(), links->pairs.end(), [&](const PairLink& slow) {
+      return slow.a == link.a && slow.b == link.b;
+    });
+    if (measured) continue;
+    links->slow.push_back(left.slow[i]);
+    links->pairs.push_back(link);
+  }
+  const auto by_ranks = [](const auto& x, const auto& y) {
+    return std::pair(x.a, x.b) < std::pair(y.a, y.b);
+  };
+  std::sort(links->slow.begin(), links->slow.end(), by_ranks);
+  std::sort(links->pairs.begin(), links->pairs.end(), by_ranks);
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std::function<bool()>& stop) {
@@ -38,10 +78,12 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
       CostsOfJobs(*question.run, question.jobs, question.before.has_value() ? &*question.before : nullptr);
   answer.better.schedule = question.run->schedule;
   answer.links = LinksOf(question.transfers, question.transfers_before, answer.measured.speeds);
+  answer.timed = !question.transfers.empty();
+  const bool has_left = AddLeft(question.left, &answer.links);
   if (AreAlike(answer.measured.speeds, question.settled) &&
       AreAlike(answer.links.slow, question.settled_links))
     return answer;
-  ReplanQuestion asked{*question.run, answer.measured, std::nullopt, answer.links.pairs};
+  ReplanQuestion asked{*question.run, answer.measured, std::nullopt, answer.links.pairs, has_left};
   if (!answer.links.pairs.empty()) asked.link = ReplanQuestion::Link{answer.links.bandwidth, 0};
   auto better = FindBetterSchedule(asked, stop);
   if (!better.ok()) return better.status();
@@ -60,10 +102,11 @@ void ReplanWatch::Began(int32_t restarts) {
     windows_before_ = 0;
     transfers_before_ = {};
     transfers_told_ = 0;
+    left_ = {};
   }
   BeginWindow(-1);
   transfers_ = {};
-  gains_ = 0;
+  gains_ = timed_gains_ = 0;
   settled_.clear();
   settled_links_.clear();
 }
@@ -72,6 +115,7 @@ void ReplanWatch::Replanned(std::shared_ptr<const RunSpec> run, int32_t step) {
   run_ = std::move(run);
   moved_step_ = step;
   keeps_ = true;
+  left_ = std::exchange(leaving_, {});
 }
 
 void ReplanWatch::BeginWindow(int32_t first_step) {
@@ -86,13 +130,13 @@ void ReplanWatch::JobEnded(Rank rank, const Job& job, double seconds) {
   seconds_[rank] += seconds;
 }
 
-void ReplanWatch::TensorArrived(Rank from, Rank to, int32_t step, const TimedTransfer& transfer) {
-  if (first_step_ < 0 || step < told_step_) return;
-  last_step_ = std::max(last_step_, step);
-  transfers_.Add(from, to, transfer);
+void ReplanWatch::TensorArrived(Rank from, Rank to, const TransferKey& key, const TimedTransfer& transfer) {
+  if (first_step_ < 0 || key.consumer.step < told_step_) return;
+  last_step_ = std::max(last_step_, key.consumer.step);
+  transfers_.Add(from, to, key, transfer);
 }
 
-// Takes the transfers of a window. Later ones are of the next.
+// Takes the transfers for a question. Those of later steps are for the next.
 MeasuredTransfers ReplanWatch::TakeTransfers() {
   MeasuredTransfers told = std::exchange(transfers_, {});
   if (told.empty()) return told;
@@ -114,8 +158,6 @@ std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
   if (step < first_step_ || !is_long) return std::nullopt;
   MeasuredJobs jobs = jobs_;
   BeginWindow(step + 1);
-  window_ended_ = true;
-  MeasuredTransfers transfers = TakeTransfers();
   if (!before_.has_value()) before_.emplace(jobs.ranks(), jobs.stages());
   if (windows_before_ < kFirst) {
     before_->Add(jobs);
@@ -124,22 +166,37 @@ std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
   const bool may_move = moved_step_ < 0 || step + 1 >= moved_step_ + run_->replan.steps;
   if (asked_ || !may_move) return std::nullopt;
   asked_ = true;
-  return WindowQuestion{run_,     std::move(jobs), before_,  std::move(transfers), transfers_before_,
+  wants_transfers_ = jobs_.ranks() > 1;
+  MeasuredTransfers transfers = TakeTransfers();
+  return WindowQuestion{run_,     std::move(jobs), before_,  std::move(transfers), transfers_before_, left_,
                         settled_, settled_links_,  restarts_};
+}
+
+// Counts answers that gain enough. Returns true if there were enough in a row. Between questions with
+// transfers, one without, which tells nothing of links, is as if it had not been asked.
+bool ReplanWatch::Count(const WindowAnswer& answer, bool gains) {
+  gains_ = gains ? gains_ + 1 : 0;
+  if (answer.timed) timed_gains_ = gains ? timed_gains_ + 1 : 0;
+  if (gains_ < kInARow && timed_gains_ < kInARow) return false;
+  gains_ = timed_gains_ = 0;
+  return true;
 }
 
 bool ReplanWatch::Take(const absl::StatusOr<WindowAnswer>& answer) {
   asked_ = false;
-  if (answer.ok() && answer->restarts != restarts_) return false;
-  const bool gains = answer.ok() && answer->better.gain() > run_->replan.gain;
-  gains_ = gains ? gains_ + 1 : 0;
-  const bool searched = answer.ok() && answer->better.tried > 0;
-  if (searched && !gains) {
+  if (!answer.ok()) {
+    gains_ = timed_gains_ = 0;
+    return false;
+  }
+  if (answer->restarts != restarts_) return false;
+  left_ = Without(answer->links.normal, left_);
+  const bool gains = answer->better.gain() > run_->replan.gain;
+  if (answer->better.tried > 0 && !gains) {
     settled_ = answer->measured.speeds;
     settled_links_ = answer->links.slow;
   }
-  if (gains_ < kInARow) return false;
-  gains_ = 0;
+  if (!Count(*answer, gains)) return false;
+  leaving_ = answer->better.slow_links ? answer->links : RankLinks();
   return true;
 }
 

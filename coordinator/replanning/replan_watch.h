@@ -6,15 +6,18 @@
 // (better_schedule.h), which somebody answers on a thread of his own; meanwhile the next window begins. The
 // run moves where the answers to three windows in a row save more than `replan.gain` of a step's time.
 //
-// Transfers come later than the jobs, since processes tell them when they are asked (WindowEnded). So a
-// question has those of the window before. Without any, links are not known.
+// Transfers come later than the jobs, since processes tell them when they are asked (WantsTransfers). So a
+// question has those that were told since the one before. Without any, links are not known: such a question
+// stands between two that have some as if it had not been asked.
 //
 // Four rules keep it from moving to and fro:
 //   1. A hiccup is in one window or two; a move takes three in a row.
 //   2. The first steps of an attempt, which are slower, are in no window.
 //   3. From a move to the next there are at least `replan.steps` steps.
 //   4. To move back has to save as much again. A question whose speeds and slow links are about those of the
-//      last one, which found no gain, is not asked again.
+//      last one, which found no gain, is not asked again. A slow link that the run has left stays in the
+//      questions with what it took then, because nothing passes over it any more, until a transfer shows that
+//      it is as fast as usual.
 // Ranks that nothing else compares, and links, are compared with the first windows of the run
 // (measured_jobs.h, measured_links.h), as long as the ranks stay where they are.
 //
@@ -45,6 +48,7 @@ struct WindowQuestion {
   MeasuredJobs jobs;
   std::optional<MeasuredJobs> before;  // of the run's first windows
   MeasuredTransfers transfers, transfers_before;
+  RankLinks left;  // slow links that the run has left
   // Speeds and slow links at which there was nothing to gain; no speeds if it is not known of any.
   std::vector<double> settled;
   std::vector<SlowLink> settled_links;
@@ -54,7 +58,8 @@ struct WindowQuestion {
 struct WindowAnswer {
   BetterSchedule better;
   RankCosts measured;
-  RankLinks links;
+  RankLinks links;     // with those that the run has left
+  bool timed = false;  // the question had transfers
   int32_t restarts = 0;
 };
 
@@ -71,11 +76,10 @@ class ReplanWatch {
   // Notes that the run goes on under another schedule, with its ranks where they are.
   void Replanned(std::shared_ptr<const RunSpec> run, int32_t step);
   void JobEnded(Rank rank, const Job& job, double seconds);
-  // Notes that a tensor which a job of this step needs came from rank to rank. The same transfer may be told
-  // more than once, as long as that is within a window.
-  void TensorArrived(Rank from, Rank to, int32_t step, const TimedTransfer& transfer);
-  // Returns true once behind each window: it is time to ask for the transfers.
-  bool WindowEnded() { return std::exchange(window_ended_, false); }
+  // Notes that a tensor came from rank to rank. The same transfer may be told more than once.
+  void TensorArrived(Rank from, Rank to, const TransferKey& key, const TimedTransfer& transfer);
+  // Returns true once behind each question, for a run of several ranks: the next one needs the transfers.
+  bool WantsTransfers() { return std::exchange(wants_transfers_, false); }
   // Notes the end of a step. Returns a question where a window ends with it; none while one is unanswered.
   std::optional<WindowQuestion> StepEnded(int32_t step);
   // Takes the answer to the last question; an error if there is none. Returns true if the run should move.
@@ -84,25 +88,29 @@ class ReplanWatch {
  private:
   void BeginWindow(int32_t first_step);
   MeasuredTransfers TakeTransfers();
+  bool Count(const WindowAnswer& answer, bool gains);
 
   std::shared_ptr<const RunSpec> run_;
   MeasuredJobs jobs_;                   // of the window
   std::vector<double> seconds_;         // of those jobs, by rank
-  MeasuredTransfers transfers_;         // told since the last window
-  int32_t told_step_ = 0;               // first step whose transfers are of the next window
+  MeasuredTransfers transfers_;         // told since the last question
+  int32_t told_step_ = 0;               // first step whose transfers are of the next question
   int32_t last_step_ = 0;               // of the transfers that were told
   std::optional<MeasuredJobs> before_;  // of the first windows
   MeasuredTransfers transfers_before_;  // likewise
-  int transfers_told_ = 0;              // windows in transfers_before_
+  int transfers_told_ = 0;              // questions whose transfers are in transfers_before_
   int windows_before_ = 0;              // in before_
   int32_t restarts_ = -1;
   int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
   // The step with which the run went on under its schedule; -1 for the one that it began with.
   int32_t moved_step_ = -1;
-  bool keeps_ = false;  // the next attempt has its ranks where they are
-  bool asked_ = false;  // a question is unanswered
-  int gains_ = 0;       // answers in a row that would gain enough
-  bool window_ended_ = false;
+  bool keeps_ = false;   // the next attempt has its ranks where they are
+  bool asked_ = false;   // a question is unanswered
+  int gains_ = 0;        // answers in a row that would gain enough
+  int timed_gains_ = 0;  // likewise of those to questions with transfers
+  bool wants_transfers_ = false;
+  RankLinks left_;     // slow links for which the run has moved
+  RankLinks leaving_;  // likewise of the move that it was last told to make
   std::vector<double> settled_;
   std::vector<SlowLink> settled_links_;
 };

@@ -15,6 +15,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kMaxSearchNs = 3'000'000'000;
+constexpr int64_t kBetweenAsksNs = 1'000'000'000;
 
 }  // namespace
 
@@ -29,7 +30,7 @@ Replanner::~Replanner() {
 
 void Replanner::Add(uint64_t run, const RunPlan& plan) {
   if (plan.spec == nullptr || !plan.spec->replan.any() || plan.resumed_spec == nullptr) return;
-  watches_.try_emplace(run, plan.spec, plan.ranks());
+  watches_.try_emplace(run, Watched{ReplanWatch(plan.spec, plan.ranks())});
   if (!thread_.joinable()) thread_ = StartThread([this] { Search(); });
 }
 
@@ -38,29 +39,43 @@ void Replanner::Hear(const JobsEnded& jobs) {
   if (watch == watches_.end()) return;
   for (const Completion& done : jobs.jobs) {
     const int64_t took_ns = done.end_ns - done.start_ns + done.delay_ns;
-    watch->second.JobEnded(jobs.rank, done.job, static_cast<double>(took_ns) * 1e-9);
+    watch->second.watch.JobEnded(jobs.rank, done.job, static_cast<double>(took_ns) * 1e-9);
   }
 }
 
 void Replanner::Hear(const StepDone& step) {
   const auto watch = watches_.find(step.run);
   if (watch == watches_.end()) return;
-  std::optional<WindowQuestion> question = watch->second.StepEnded(step.step);
-  if (watch->second.WindowEnded()) post_([this, run = step.run] { ask_(run); });
+  std::optional<WindowQuestion> question = watch->second.watch.StepEnded(step.step);
+  if (watch->second.watch.WantsTransfers()) AskTransfers(step.run, &watch->second);
   if (!question.has_value()) return;
   Request request{step.run, *std::move(question)};
   requests_.Add(request);
+}
+
+void Replanner::AskTransfers(uint64_t run, Watched* watched) {
+  const int64_t now = MonotonicNow();
+  if (!watched->spread || watched->asking || now < watched->ask_again) return;
+  watched->asking = true;
+  watched->ask_again = now + kBetweenAsksNs;
+  const auto told = [this, run] {
+    if (const auto watch = watches_.find(run); watch != watches_.end()) watch->second.asking = false;
+  };
+  post_([this, run, told] { ask_(run, told); });
 }
 
 void Replanner::Hear(const Spans& spans) {
   const auto watch = watches_.find(spans.run);
   if (watch == watches_.end()) return;
   for (const Spans::OfRank& of_rank : spans.ranks) {
+    std::map<std::pair<Rank, TransferKey>, int32_t> counts;  // of equal keys but for the index
     for (const TransferSpan& span : of_rank.transfers) {
+      TransferKey key{span.tensor, span.consumer};
+      key.index = counts[{span.from, key}]++;
       if (span.made_ns == 0) continue;  // when it could leave is not known
       const int64_t start_ns = std::max(span.wanted_ns, span.made_ns);
-      watch->second.TensorArrived(
-          span.from, of_rank.rank, span.consumer.step,
+      watch->second.watch.TensorArrived(
+          span.from, of_rank.rank, key,
           {static_cast<double>(start_ns) * 1e-9, static_cast<double>(span.arrived_ns) * 1e-9, span.bytes});
     }
   }
@@ -72,13 +87,14 @@ void Replanner::Hear(const RunInfo& run) {
   if (IsFinal(run.state)) {
     watches_.erase(watch);
   } else if (run.state == RunState::kRunning) {
-    watch->second.Began(run.restarts);
+    watch->second.spread = run.processes > 1;
+    watch->second.watch.Began(run.restarts);
   }
 }
 
 void Replanner::Hear(const Replanned& replanned) {
   const auto watch = watches_.find(replanned.run);
-  if (watch != watches_.end()) watch->second.Replanned(replanned.plan->spec, replanned.step);
+  if (watch != watches_.end()) watch->second.watch.Replanned(replanned.plan->spec, replanned.step);
 }
 
 void Replanner::Search() {
@@ -113,7 +129,7 @@ Replanner::Found Replanner::Answer(const Request& request) const {
 
 void Replanner::Take(uint64_t run, Found found) {
   const auto watch = watches_.find(run);
-  if (watch != watches_.end() && watch->second.Take(found.answer)) move_(std::move(found.replan));
+  if (watch != watches_.end() && watch->second.watch.Take(found.answer)) move_(std::move(found.replan));
 }
 
 }  // namespace weft

@@ -51,9 +51,9 @@ ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::S
       log_id_(static_cast<uint64_t>(MonotonicNow())),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
                  [this](ReplanRun replan) { Add(std::move(replan)); },
-                 [this](uint64_t run) {
+                 [this](uint64_t run, const std::function<void()>& told) {
                    const uint64_t reply = next_reply_++;
-                   answers_[reply] = [](const absl::StatusOr<uint64_t>&) {};
+                   answers_[reply] = [told](const absl::StatusOr<uint64_t>&) { told(); };
                    Add(AskSpans{reply, run});
                  }),
       planner_(options_.planner),

@@ -48,6 +48,7 @@ std::string WithSchedule(const std::string& text, const std::string& schedule) {
 }
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule) {
+  if (absl::Status fits = CheckRunNetwork(run, schedule.scheme.ranks); !fits.ok()) return fits;
   const CheckpointSpec& checkpoint = run.checkpoint;
   auto plan = MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(),
                           run.first_step(), ReductionOf(run.schedule),

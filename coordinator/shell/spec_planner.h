@@ -21,7 +21,8 @@ absl::StatusOr<UnplannedRun> ReadRun(const std::string& text);
 // that are no JSON stay as they are.
 std::string WithSchedule(const std::string& text, const std::string& schedule);
 
-// Makes the plan of a run from its schedule, which it checks. InvalidArgument for one that cannot run.
+// Makes the plan of a run from its schedule, which it checks, as it does the ranks of the run's network.
+// InvalidArgument for a schedule that cannot run, or a network with fewer ranks.
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule);
 
 }  // namespace weft

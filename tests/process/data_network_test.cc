@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,6 +26,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -387,30 +390,67 @@ TEST_F(TwoMachines, CableIsOutForLongerThanTheTimeout_TheRunGoesOnWhenItIsInAgai
 }
 
 // Under data parallelism all gradients pass over the cable, and under a pipeline activations alone.
-TEST_F(TwoMachines, CableBecomesSlow_TheRunMovesToAScheduleThatSendsLess) {
+class SlowCable : public TwoMachines {
+ protected:
+  std::string WriteRun(int64_t steps) const {
+    return WriteSmallRun(
+        folder_,
+        {{"model", "{gpt: {layers: 4, width: 64, heads: 4, context: 32}}"},
+         {"train", absl::StrCat("{steps: ", steps,
+                                ", batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}")},
+         {"stages", "6"},
+         {"schedule", "{ddp: {ranks: 2}}"},
+         {"replan", "{gain: 20 %, steps: 100}"}});
+  }
+  // Returns the time of the run's steps until now.
+  double TrainedSeconds() const {
+    std::istringstream lines(ReadWholeFile(out_ + "/steps.jsonl"));
+    double seconds = 0;
+    for (std::string line; std::getline(lines, line);) {
+      const Json step = Json::parse(line, nullptr, false);
+      if (step.is_object()) seconds += step.value("seconds", 0.0);
+    }
+    return seconds;
+  }
+  // Returns the step of the newest checkpoint in the run's folder; 0 if there is none.
+  int64_t SavedStep() const {
+    int64_t newest = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(out_)) {
+      const std::string name = entry.path().filename();
+      int64_t step = 0;
+      if (name.starts_with("checkpoint-") && absl::SimpleAtoi(name.substr(name.find('-') + 1), &step))
+        newest = std::max(newest, step);
+    }
+    return newest;
+  }
+
+  const std::string out_ = folder_ / "out";
+};
+
+TEST_F(SlowCable, CableBecomesSlow_TheRunMovesToAScheduleThatSendsLess) {
   // Else a rank is slow where others use the processor.
   const FavouredProcess first(StartOn(0).pid()), second(StartOn(1).pid());
-  const std::string file = WriteSmallRun(
-      folder_, {{"model", "{gpt: {layers: 4, width: 64, heads: 4, context: 32}}"},
-                {"train", "{steps: 400, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}"},
-                {"stages", "6"},
-                {"schedule", "{ddp: {ranks: 2}}"},
-                {"replan", "{gain: 20 %, steps: 1000}"}});
-  const std::string out = folder_ / "out", reference = folder_ / "reference";
-  ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", reference}, 120).code, 0);
-  ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--out", out, "--detach"}).code, 0);
-  // Behind the windows with which links are compared.
-  ASSERT_TRUE(Eventually([&] { return Steps() >= 150; }));
+  ASSERT_EQ(Weft({"submit", WriteRun(1'000'000), "--processes", "2", "--out", out_, "--detach"}).code, 0);
+  // Behind the measurements with which links are compared, of which there is at most one a second.
+  ASSERT_TRUE(Eventually([&] { return TrainedSeconds() > 6; })) << Weft({"describe", "1"}).out;
   if (!hosts_.SetRate("32mbit")) GTEST_SKIP() << "NOT TESTED: the rate of a cable cannot be set here";
-  ASSERT_EQ(Command::Run({"weft", "wait", "1", "--coordinator", address_}, 300).code, 0)
-      << Weft({"describe", "1"}).out;
-  std::istringstream lines(ReadWholeFile(out + "/replans.jsonl"));
-  std::string line;
-  ASSERT_TRUE(std::getline(lines, line)) << Weft({"logs", "1"}).out;
-  const Json replan = Json::parse(line);
-  EXPECT_THAT(replan["reason"].get<std::string>(), HasSubstr("the link of ranks 0 and 1 takes "));
-  EXPECT_EQ(Restarts(), 1);
-  EXPECT_TRUE(ReadTensors(out + "/checkpoint") == ReadTensors(reference + "/checkpoint")) << "other bits";
+  // It may have moved for a slow rank before, where others use the processor.
+  const auto replans = [&] { return ReadWholeFile(out_ + "/replans.jsonl"); };
+  EXPECT_TRUE(Eventually([&] {
+    return replans().find("the link of ranks 0 and 1 takes ") != std::string::npos;
+  })) << replans()
+      << Weft({"logs", "1"}).out;
+  const int64_t moved = Steps();
+  EXPECT_TRUE(Eventually([&] { return Steps() > moved; })) << "it goes on under the other schedule";
+  ASSERT_EQ(Weft({"cancel", "1", "--save"}).code, 0);
+  EXPECT_EQ(Command::Run({"weft", "wait", "1", "--coordinator", address_}, 120).code, 1);
+  const int64_t saved = SavedStep();
+  ASSERT_GT(saved, moved);
+  const std::string reference = folder_ / "reference";
+  ASSERT_EQ(Command::Run({"weft", "train", WriteRun(saved), "--reference", "--out", reference}, 300).code, 0);
+  EXPECT_TRUE(ReadTensors(absl::StrCat(out_, "/checkpoint-", saved)) ==
+              ReadTensors(reference + "/checkpoint"))
+      << "other bits";
 }
 
 }  // namespace

@@ -265,7 +265,38 @@ TEST_F(PlanCommand, StagesOffload_WhereThatIsFaster) {
       WriteSmallRun(folder_, {{"schedule", "{gpipe: {}, activations: offload}"}, {"memory", memory}});
   const CommandResult unknown = Plan({offloads, "--workers", "2", "--schedule", "gpipe"});
   EXPECT_EQ(unknown.code, 0) << unknown.err;
-  EXPECT_THAT(unknown.err, HasSubstr("give --host-bandwidth, or a profile with `host_bandwidth`"));
+  EXPECT_THAT(unknown.err,
+              HasSubstr("so no stage is planned to offload; give --host-bandwidth, or a profile"));
+}
+
+TEST_F(PlanCommand, CopiesOfUnknownTimeWithoutALimitOfMemory_TakeNone) {
+  const std::string offloads = WriteSmallRun(folder_, {{"schedule", "{gpipe: {}, activations: offload}"}});
+  const CommandResult unknown = Plan({offloads, "--workers", "2", "--schedule", "gpipe", "-o", "json"});
+  ASSERT_EQ(unknown.code, 0) << unknown.err;
+  EXPECT_THAT(unknown.err, HasSubstr("all stages are planned to offload, with copies that take no time"));
+  EXPECT_EQ(Json::parse(unknown.out)["activations"], "offload");
+}
+
+TEST_F(PlanCommand, HostBandwidthWithoutEffect_IsRefused) {
+  const std::string run = WriteSmallRun(folder_, {});
+  Json profile = {{"layers", Json::array()}};
+  for (const int forward : {1, 1, 1, 1, 2, 2}) profile["layers"].push_back({{"forward", forward}});
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  const auto refused = [&](std::vector<std::string> words, const char* why) {
+    words.insert(words.begin(), "weft");
+    words.insert(words.end(), {"--host-bandwidth", "1e9"});
+    const CommandResult result = Command::Run(words);
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(why));
+  };
+  refused({"plan", run, "--workers", "2"}, "may offload without a limit of memory; give --memory");
+  refused({"plan", file, "--workers", "2"}, "a plan for a profile alone retains all activations");
+  const char* const other = "profile.json are not of `activations: retain`";
+  refused({"plan", run, "--workers", "2", "--memory", "1GB", "--profile", file}, other);
+  refused({"compare", run, "--profile", file}, other);
+  refused({"simulate", run, "--profile", file}, other);
+  refused({"compare", run}, "no schedule here has `activations: offload`");
+  refused({"simulate", run}, "no stage has `activations: offload`");
 }
 
 TEST_F(PlanCommand, PlanThatOffloads_TrainsWithinTheBytesThatItSays) {

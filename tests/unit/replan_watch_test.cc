@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/replanning/measured_links.h"
 #include "run/run_schedule.h"
+#include "run/schedule_spec.h"
 #include "tests/unit/ranks_of_speeds.h"
 
 namespace weft {
@@ -100,12 +102,16 @@ TEST_F(Watching, ShortSteps_AreMeasuredTogether) {
 // Three ranks, of which each sends to each other one. The link of the first two takes so many times as long.
 class WatchingLinks : public ::testing::Test {
  protected:
-  static RunSpec Run(const std::string& schedule) {
-    RunSpec run = RunUnder(schedule, 12);
+  static RunSpec Run(const std::string& schedule, const Json& stages = 6) {
+    RunSpec run = RunUnder(schedule, 12, stages);
     run.replan = {0.05, 4};
     return run;
   }
-  WatchingLinks() { watch_.Began(0); }
+  explicit WatchingLinks(RunSpec run = Run("custom,ranks=3,compute=s/2,order=1f1b"),
+                         std::vector<double> work = std::vector<double>(6, 1))
+      : run_(std::move(run)), work_(std::move(work)) {
+    watch_.Began(0);
+  }
   // Plays steps on equally fast ranks; returns the step behind which the run moves, -1 for none.
   int Play(double times, int from, int steps, std::vector<double> speeds = {1, 1, 1}) {
     const MeasuredJobs jobs = JobsAt(run_, speeds);
@@ -114,7 +120,7 @@ class WatchingLinks : public ::testing::Test {
         for (int s = 0; s < jobs.stages(); ++s) {
           for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
             if (jobs.Of(r, kind, s).count > 0)
-              watch_.JobEnded(r, Job::Compute(step, s, 0, kind), jobs.Of(r, kind, s).mean());
+              watch_.JobEnded(r, Job::Compute(step, s, 0, kind), work_[s] * jobs.Of(r, kind, s).mean());
           }
         }
       }
@@ -128,23 +134,30 @@ class WatchingLinks : public ::testing::Test {
   }
   // In each direction all tensors leave at the begin of a step, and arrive one after the other.
   void Tell(double times, int step, const std::vector<double>& speeds) {
-    if (!watch_.WindowEnded()) return;
+    if (!watch_.WantsTransfers() || step % told_every_ != 0) return;
     const auto tell = [&](Rank from, Rank to, double bandwidth) {
       double end = 1000.0 * step;
+      int32_t b = 0;
       for (const int64_t bytes : {1000, 4000, 1000, 4000, 1000, 4000}) {
         end += static_cast<double>(bytes) / bandwidth / std::min(speeds[from], speeds[to]);
-        watch_.TensorArrived(from, to, step, {1000.0 * step, end, bytes});
+        const TransferKey key{TensorKind::kActivation, Job::Compute(step, 1, b++, JobKind::kForward)};
+        watch_.TensorArrived(from, to, key, {1000.0 * step, end, bytes});
       }
     };
-    tell(0, 1, 1e4 / times);
-    tell(1, 0, 1e4 / times);
+    if (passes_) {
+      tell(0, 1, 1e4 / times);
+      tell(1, 0, 1e4 / times);
+    }
     tell(2, 1, 1e4);
     tell(0, 2, 1e4);
   }
 
-  const RunSpec run_ = Run("custom,ranks=3,compute=s/2,order=1f1b");
+  RunSpec run_;
+  const std::vector<double> work_;  // by stage
   ReplanWatch watch_{std::make_shared<const RunSpec>(run_), 3};
   absl::StatusOr<WindowAnswer> last_;
+  int told_every_ = 1;  // steps whose transfers are told
+  bool passes_ = true;  // tensors go over the link of the first two
 };
 
 TEST_F(WatchingLinks, LinkThatBecomesSlow_MovesTheRunAwayFromIt) {
@@ -172,7 +185,98 @@ TEST_F(WatchingLinks, LinkThatBecomesSlow_MovesTheRunAwayFromIt) {
   }
 }
 
-TEST_F(WatchingLinks, LinkThatIsSlowFromTheStart_IsComparedWithTheOthers) { EXPECT_GE(Play(100, 0, 20), 0); }
+TEST_F(WatchingLinks, LinkThatIsSlowFromTheStart_IsComparedWithTheOthers) {
+  EXPECT_GE(Play(100, 0, 20), 0);
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->better.slow_links);
+  ASSERT_EQ(last_->links.slow.size(), 1u);
+  EXPECT_EQ(std::pair(last_->links.slow[0].a, last_->links.slow[0].b), std::pair(0, 1));
+}
+
+// Processes may answer later than the next measurement ends.
+TEST_F(WatchingLinks, WindowsWithoutTransfers_NeitherCountNorEndTheCount) {
+  EXPECT_EQ(Play(1, 0, 20), -1);
+  told_every_ = 3;
+  const int step = Play(100, 20, 40);
+  EXPECT_GE(step, 20 + 2 * 3) << "three questions with transfers";
+  EXPECT_LT(step, 20 + 5 * 3);
+}
+
+// Told again, a transfer is not another one, whatever is known of the clocks by then.
+TEST(MeasuredTransfers, TransferToldTwice_CountsOnce) {
+  MeasuredTransfers once, twice;
+  for (int b = 0; b < 3; ++b) {
+    const TransferKey key{TensorKind::kActivation, Job::Compute(0, 1, b, JobKind::kForward)};
+    once.Add(0, 1, key, {1.0 * b, b + 0.5, 1000});
+    twice.Add(0, 1, key, {1.0 * b, b + 0.5, 1000});
+    twice.Add(0, 1, key, {b + 0.01, b + 0.51, 1000});
+  }
+  EXPECT_EQ(twice.directions().at({0, 1}).size(), 3u);
+  EXPECT_EQ(LinksOf(twice, {}, {1, 1}).bandwidth, LinksOf(once, {}, {1, 1}).bandwidth);
+  EXPECT_DOUBLE_EQ(LinksOf(once, {}, {1, 1}).bandwidth, 2000);
+  // Two of a size, each told twice, tell no time.
+  MeasuredTransfers few;
+  for (const double start : {0, 1, 0, 1}) {
+    const Job consumer = Job::Compute(0, 1, static_cast<int32_t>(start), JobKind::kForward);
+    few.Add(0, 1, {TensorKind::kActivation, consumer}, {start, start + 0.5, 1000});
+  }
+  EXPECT_EQ(LinksOf(few, {}, {1, 1}).bandwidth, 0);
+}
+
+// The third rank has become half as fast, and does the stage of half the work. Without the link of the others
+// it stands between them, and does a stage of all of it.
+class LeavingALink : public WatchingLinks {
+ protected:
+  LeavingALink()
+      : WatchingLinks(Run("custom,ranks=3,compute=s,order=1f1b", Json::array({2, 3, 1})), {2, 2, 1}) {}
+  // Lets the run go on under the schedule of the last answer.
+  void Move(int step) {
+    run_.schedule = last_->better.schedule;
+    run_.replan.steps = 1;
+    watch_.Replanned(std::make_shared<const RunSpec>(run_), step);
+    watch_.Began(++restarts_);
+  }
+  // Moves the run to what suits the speeds, and then away from the link. Returns the step of that, -1 if it
+  // does not move.
+  int Leave() {
+    if (const int step = Play(1, 0, 10); step >= 0) Move(step);
+    if (const int step = Play(1, 10, 10, speeds_); step >= 0) Move(step);
+    EXPECT_EQ(Play(1, 20, 20, speeds_), -1) << ToText(last_->better.schedule);
+    const int step = Play(1000, 40, 20, speeds_);
+    if (step >= 0) Move(step);
+    return step;
+  }
+  int32_t restarts_ = 0;
+  const std::vector<double> speeds_ = {1, 1, 0.5};
+};
+
+TEST_F(LeavingALink, NothingPassesOverItAnyMore_TheRunStays) {
+  const int step = Leave();
+  ASSERT_GE(step, 0);
+  EXPECT_TRUE(last_->better.slow_links);
+  passes_ = false;
+  EXPECT_EQ(Play(1, step, 100, speeds_), -1) << ToText(last_->better.schedule);
+}
+
+TEST_F(LeavingALink, ItIsAsFastAsUsualAgain_TheRunMovesBack) {
+  const int step = Leave();
+  ASSERT_GE(step, 0);
+  passes_ = false;
+  EXPECT_EQ(Play(1, step, 20, speeds_), -1);
+  passes_ = true;
+  EXPECT_GE(Play(1, step + 20, 20, speeds_), 0);
+  EXPECT_TRUE(last_->links.slow.empty());
+}
+
+TEST_F(LeavingALink, RanksThatAreElsewhere_HaveOtherLinks) {
+  const int step = Leave();
+  ASSERT_GE(step, 0);
+  watch_.Began(++restarts_);
+  passes_ = false;
+  Play(1, step, 10, speeds_);
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->links.slow.empty());
+}
 
 TEST_F(WatchingLinks, LinkThatIsHardlySlower_DoesNotMoveTheRun) {
   EXPECT_EQ(Play(1, 0, 10), -1);

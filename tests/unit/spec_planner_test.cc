@@ -56,6 +56,20 @@ TEST(SpecPlanner, WrongFile_SaysWhere) {
   EXPECT_FALSE(PlanText(file.dump()).ok());
 }
 
+// The record of the run predicts it with the speed of each of its ranks.
+TEST(SpecPlanner, NetworkWithFewerRanksThanTheSchedule_IsRefused) {
+  nlohmann::json file = File();
+  file["schedule"] = {{"ddp", {{"ranks", "2"}}}};
+  file["network"] = {{"speeds", {1}}};
+  const absl::Status few = PlanText(file.dump()).status();
+  EXPECT_EQ(few.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(few.message()), HasSubstr("network: speeds: "));
+  file["network"] = {{"nodes", {1}}};
+  EXPECT_THAT(std::string(PlanText(file.dump()).status().message()), HasSubstr("network: nodes: "));
+  file["network"] = {{"speeds", {1, 0.5}}};
+  EXPECT_TRUE(PlanText(file.dump()).ok());
+}
+
 TEST(SpecPlanner, LargeRun_IsPlannedAside) {
   EXPECT_FALSE(ReadRun(File().dump())->slow);
   nlohmann::json file = File();
