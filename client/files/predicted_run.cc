@@ -114,7 +114,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
     if (options_.profile.empty()) return applied;
     return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
   }
-  if (profile.is_of_retaining()) AddPolicies(run, HostBandwidth(), &costs);
+  if (profile->is_of_retaining()) AddPolicies(run, HostBandwidth(), &costs);
   costs.memory = MemoryOf(run);
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   costs.hidden = 0;
