@@ -75,6 +75,7 @@ std::optional<double> TimesOfUsual(const LinkTimes& now, const LinkTimes& before
 // Returns the bytes a second of transfers that may overlap.
 double BandwidthOf(const std::map<TransferKey, TimedTransfer>& of_direction) {
   std::vector<TimedTransfer> transfers;
+  transfers.reserve(of_direction.size());
   for (const auto& [key, transfer] : of_direction) transfers.push_back(transfer);
   std::sort(transfers.begin(), transfers.end(),
             [](const TimedTransfer& a, const TimedTransfer& b) { return a.start < b.start; });
