@@ -130,8 +130,7 @@ RankLinks LinksOf(const MeasuredTransfers& transfers, const MeasuredTransfers& b
     const std::optional<double> times = fast ? TimesOfUsual(now, earlier, pair) : std::nullopt;
     const double bandwidth = BandwidthOf(transfers, pair);
     if (times >= kSlowLink) {
-      links.slow.push_back({pair.first, pair.second, *times});
-      links.pairs.push_back({pair.first, pair.second, bandwidth, 0});
+      links.slow.push_back({{pair.first, pair.second, bandwidth, 0}, *times});
     } else {
       usual.push_back(bandwidth);
       if (times.has_value()) links.normal.push_back(pair);

@@ -54,15 +54,14 @@ class MeasuredTransfers {
   std::map<Direction, std::map<TransferKey, TimedTransfer>> directions_;
 };
 
-struct SlowLink {
-  Rank a = 0, b = 0;  // a < b
-  double times = 1;   // its time for a tensor, over the usual one
+// A slow link as it was measured; a < b.
+struct SlowLink : PairLink {
+  double times = 1;  // its time for a tensor, over the usual one
 };
 
 struct RankLinks {
-  double bandwidth = 0;         // bytes a second, of links that are not slow; 0 if it is not known
-  std::vector<SlowLink> slow;   // in order of their ranks
-  std::vector<PairLink> pairs;  // the figures of the slow ones, in the same order
+  double bandwidth = 0;        // bytes a second, of links that are not slow; 0 if it is not known
+  std::vector<SlowLink> slow;  // in order of their ranks
   std::vector<std::pair<Rank, Rank>>
       normal;  // links that were compared and are not slow, the lower rank first
 };

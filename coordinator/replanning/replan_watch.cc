@@ -29,20 +29,12 @@ bool AreAlike(const std::vector<SlowLink>& a, const std::vector<SlowLink>& b) {
   });
 }
 
-bool Has(const std::vector<std::pair<Rank, Rank>>& pairs, const PairLink& link) {
-  return std::find(pairs.begin(), pairs.end(), std::pair(link.a, link.b)) != pairs.end();
-}
-
 // Removes the links that were measured and are as fast as usual.
-RankLinks Without(const std::vector<std::pair<Rank, Rank>>& normal, const RankLinks& links) {
-  RankLinks left;
-  left.bandwidth = links.bandwidth;
-  for (size_t i = 0; i < links.pairs.size(); ++i) {
-    if (Has(normal, links.pairs[i])) continue;
-    left.slow.push_back(links.slow[i]);
-    left.pairs.push_back(links.pairs[i]);
-  }
-  return left;
+RankLinks Without(const std::vector<std::pair<Rank, Rank>>& normal, RankLinks links) {
+  std::erase_if(links.slow, [&](const SlowLink& link) {
+    return std::find(normal.begin(), normal.end(), std::pair(link.a, link.b)) != normal.end();
+  });
+  return links;
 }
 
 // Adds the links that the run has left, unless they were measured again. With the bandwidth of the others at
@@ -50,22 +42,15 @@ RankLinks Without(const std::vector<std::pair<Rank, Rank>>& normal, const RankLi
 // false if there are none, or all are as fast as usual again.
 bool AddLeft(const RankLinks& run_left, RankLinks* links) {
   const RankLinks left = Without(links->normal, run_left);
-  if (left.pairs.empty()) return false;
+  if (left.slow.empty()) return false;
   links->bandwidth = left.bandwidth;
-  for (size_t i = 0; i < left.pairs.size(); ++i) {
-    const PairLink& link = left.pairs[i];
-    const bool measured = std::any_of(links->pairs.begin(), links->pairs.end(), [&](const PairLink& slow) {
-      return slow.a == link.a && slow.b == link.b;
-    });
-    if (measured) continue;
-    links->slow.push_back(left.slow[i]);
-    links->pairs.push_back(link);
+  const auto ranks = [](const SlowLink& link) { return std::pair(link.a, link.b); };
+  for (const SlowLink& link : left.slow) {
+    const auto place =
+        std::lower_bound(links->slow.begin(), links->slow.end(), link,
+                         [&](const SlowLink& x, const SlowLink& y) { return ranks(x) < ranks(y); });
+    if (place == links->slow.end() || ranks(*place) != ranks(link)) links->slow.insert(place, link);
   }
-  const auto by_ranks = [](const auto& x, const auto& y) {
-    return std::pair(x.a, x.b) < std::pair(y.a, y.b);
-  };
-  std::sort(links->slow.begin(), links->slow.end(), by_ranks);
-  std::sort(links->pairs.begin(), links->pairs.end(), by_ranks);
   return true;
 }
 
@@ -83,8 +68,9 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
   if (AreAlike(answer.measured.speeds, question.settled) &&
       AreAlike(answer.links.slow, question.settled_links))
     return answer;
-  ReplanQuestion asked{*question.run, answer.measured, std::nullopt, answer.links.pairs, has_left};
-  if (!answer.links.pairs.empty()) asked.link = ReplanQuestion::Link{answer.links.bandwidth, 0};
+  const std::vector<SlowLink>& slow = answer.links.slow;
+  ReplanQuestion asked{*question.run, answer.measured, std::nullopt, {slow.begin(), slow.end()}, has_left};
+  if (!slow.empty()) asked.link = ReplanQuestion::Link{answer.links.bandwidth, 0};
   auto better = FindBetterSchedule(asked, stop);
   if (!better.ok()) return better.status();
   answer.better = *std::move(better);
