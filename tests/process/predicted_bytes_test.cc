@@ -3,9 +3,11 @@
 // compared with the prediction from the run's jobs.
 //
 // A run's seed is printed with what it finds. WEFT_SEED=N makes that run alone, WEFT_SEEDS=N so many runs.
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -148,57 +150,48 @@ int64_t LeastBudget(RunSpec run) {
   return admitted;
 }
 
-TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
+CommandResult Train(const std::string& file, int processes, const std::string& out) {
+  return Command::Run(
+      {"weft", "train", file, "--processes", absl::StrCat(processes), "--overwrite", "--out", out}, 120);
+}
+
+// Trains random runs, and compares what each rank measured with its prediction: on at most two processes, or,
+// with `separate` memory, on one for each rank.
+void ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
   TestFolder folder;
   WriteData(folder);
   ComparedByClass compared{};
   int trained = 0;
   const std::vector<unsigned> seeds = Seeds();
   for (const unsigned seed : seeds) {
-    const std::string text = RandomRun(folder, seed).Text();
+    const std::string text = RandomRun(folder, seed).Text() + (separate ? "separate_memory: true\n" : "");
     SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", text));
     const std::string file = folder.Write("run.yaml", text);
     const auto run = ReadRunFile(file);
     if (!run.ok()) continue;  // the family does not take these sizes
     ++trained;
     const RunSchedule schedule = *ScheduleOf(*run);
-    const CommandResult r =
-        Command::Run({"weft", "train", file, "--processes", schedule.scheme.ranks > 1 ? "2" : "1",
-                      "--overwrite", "--out", folder / "out"},
-                     120);
+    const int ranks = schedule.scheme.ranks;
+    const CommandResult r = Train(file, separate ? ranks : std::min(ranks, 2), folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
-    ExpectPredictedPeaks(folder / "out", *run, schedule, &compared);
+    std::optional<MemoryOfRank> own;
+    if (separate) {
+      own.emplace(ranks);
+      std::iota(own->begin(), own->end(), 0);
+    }
+    ExpectPredictedPeaks(folder / "out", *run, schedule, &compared, own);
   }
   Print(compared);
   EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
 }
 
+TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
+  ExpectRandomRunsMeasureWhatIsPredicted(/*separate=*/false);
+}
+
 TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_MeasureWhatIsPredicted) {
   const SeparateMemory separate;
-  TestFolder folder;
-  WriteData(folder);
-  ComparedByClass compared{};
-  int trained = 0;
-  const std::vector<unsigned> seeds = Seeds();
-  for (const unsigned seed : seeds) {
-    const std::string text = RandomRun(folder, seed).Text() + "separate_memory: true\n";
-    SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", text));
-    const std::string file = folder.Write("run.yaml", text);
-    const auto run = ReadRunFile(file);
-    if (!run.ok()) continue;  // the family does not take these sizes
-    ++trained;
-    const RunSchedule schedule = *ScheduleOf(*run);
-    const CommandResult r =
-        Command::Run({"weft", "train", file, "--processes", absl::StrCat(schedule.scheme.ranks),
-                      "--overwrite", "--out", folder / "out"},
-                     120);
-    ASSERT_EQ(r.code, 0) << r.err;
-    MemoryOfRank own(schedule.scheme.ranks);
-    std::iota(own.begin(), own.end(), 0);
-    ExpectPredictedPeaks(folder / "out", *run, schedule, &compared, own);
-  }
-  Print(compared);
-  EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
+  ExpectRandomRunsMeasureWhatIsPredicted(/*separate=*/true);
 }
 
 // The least budget that is admitted holds, copies of other ranks' tensors included.
@@ -217,9 +210,7 @@ TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
     SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", text, "memory: ", run->memory));
     const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", run->memory, "\n"));
     const int ranks = ScheduleOf(*run)->scheme.ranks;
-    const CommandResult r = Command::Run(
-        {"weft", "train", file, "--processes", absl::StrCat(ranks), "--overwrite", "--out", folder / "out"},
-        120);
+    const CommandResult r = Train(file, ranks, folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
     for (int rank = 0; rank < ranks; ++rank) EXPECT_LE(summary["most_bytes"][rank], run->memory) << rank;
@@ -243,9 +234,7 @@ TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndB
   const std::string data = absl::StrCat("data: {idx: {images: ", folder / "images.idx",
                                         ", labels: ", folder / "labels.idx", "}}\n");
   const auto train = [&](const std::string& more) {
-    return Command::Run({"weft", "train", folder.Write("run.yaml", absl::StrCat(kTwoStages, data, more)),
-                         "--processes", "2", "--overwrite", "--out", folder / "out"},
-                        120);
+    return Train(folder.Write("run.yaml", absl::StrCat(kTwoStages, data, more)), 2, folder / "out");
   };
   const CommandResult uncounted = train("memory: 64MiB\n");
   EXPECT_EQ(uncounted.code, 1) << uncounted.err;
