@@ -356,6 +356,8 @@ def main():
     table = ["The columns are these models:", ""] + [f"- {letter}: {title}" for letter, (title, _) in zip(letters, sizes)]
     table += ["", "| schedule | " + " | ".join(letters) + " |", "| --- " * (len(sizes) + 1) + "|"]
     table += [f"| `{name}` | " + " | ".join(cells) + " |" for name, cells in rows.items()]
+    if any("refused" in cells for cells in rows.values()):
+        table += ["", "*refused*: a step is skipped by a norm of all stages, which migrating states do not have."]
     stopped = ["", "Stopped on two processes, and resumed under another schedule:", ""] + [f"- {line}" for line in resumed]
     page = ("# One numerical result\n\nA cell names numbers of worker processes. On each of them, the trained weights of every stage were equal, "
             "to the bit, to those of the plain loop over micro-batches in one process (`weft train --reference`). With old weights that "
