@@ -88,13 +88,15 @@ namespace {
 // backward. A profile has that already, unless it says that the profiled run retained.
 void AddPolicies(const RunSpec& run, double host_bandwidth, SimulationOptions* costs) {
   if (!CheckActivationsOfStages(run.schedule, run.placed_stages()).ok()) return;  // refused with its schedule
+  const bool copies = host_bandwidth > 0 && Offloads(run.schedule);
+  const std::vector<StageMemory> counted = copies ? CountStages(run) : std::vector<StageMemory>();
   for (int s = 0; s < run.stages(); ++s) {
     const ActivationPolicy policy = ActivationsOf(run, s);
     double& forward = costs->duration[static_cast<int>(JobKind::kForward)][s];
     double more = 0;
     if (policy == ActivationPolicy::kRecompute) more = forward;
-    if (policy == ActivationPolicy::kOffload && host_bandwidth > 0) {
-      more = static_cast<double>(CountStage(run, s).offloaded) / host_bandwidth;
+    if (policy == ActivationPolicy::kOffload && copies) {
+      more = static_cast<double>(counted[s].offloaded) / host_bandwidth;
       forward += more;
     }
     for (const JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput})

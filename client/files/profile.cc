@@ -195,19 +195,22 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
   }
   int next = 0;
   for (int s = 0; s < stages; ++s) {
+    ProfilePart stage;
     for (int i = 0; i < cut[s]; ++i) {
       const ProfilePart& part = profile.parts[next++];
-      times(JobKind::kForward)[s] += part.forward;
-      times(JobKind::kBackward)[s] += part.backward;
-      times(JobKind::kBackwardInput)[s] += part.backward_input;
-      times(JobKind::kBackwardWeight)[s] += part.backward_weight;
-      times(JobKind::kReduce)[s] += part.reduce;
-      times(JobKind::kUpdate)[s] += part.update;
-      options->activation[s] += part.activation_bytes;
-      options->output[s] = part.output_bytes;
-      options->weight[s] += part.weight_bytes;
-      options->state[s] += part.state_bytes;
+      for (double ProfilePart::*field : kSummedOfParts) stage.*field += part.*field;
+      stage.output_bytes = part.output_bytes;
     }
+    times(JobKind::kForward)[s] = stage.forward;
+    times(JobKind::kBackward)[s] = stage.backward;
+    times(JobKind::kBackwardInput)[s] = stage.backward_input;
+    times(JobKind::kBackwardWeight)[s] = stage.backward_weight;
+    times(JobKind::kReduce)[s] = stage.reduce;
+    times(JobKind::kUpdate)[s] = stage.update;
+    options->activation[s] = stage.activation_bytes;
+    options->output[s] = stage.output_bytes;
+    options->weight[s] = stage.weight_bytes;
+    options->state[s] = stage.state_bytes;
   }
   // Nobody waits for a gradient of the first stage's input, so its backward_input computes nothing, and its
   // backward_weight all. A profile of stages has measured that.

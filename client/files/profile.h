@@ -15,6 +15,7 @@
 #ifndef WEFT_CLIENT_FILES_PROFILE_H_
 #define WEFT_CLIENT_FILES_PROFILE_H_
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -33,6 +34,12 @@ struct ProfilePart {
   double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
   double copied_bytes = 0;  // of a copy of its output, on another rank; in no file, as the run says it
 };
+
+// What adds up over the layers of a stage; the rest is its last layer's.
+inline constexpr std::array<double ProfilePart::*, 9> kSummedOfParts = {
+    &ProfilePart::forward,          &ProfilePart::backward,     &ProfilePart::backward_input,
+    &ProfilePart::backward_weight,  &ProfilePart::reduce,       &ProfilePart::update,
+    &ProfilePart::activation_bytes, &ProfilePart::weight_bytes, &ProfilePart::state_bytes};
 
 struct Profile {
   std::vector<ProfilePart> parts;

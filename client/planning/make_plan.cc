@@ -276,11 +276,9 @@ class PlanMaker {
       least = static_cast<double>(LeastMemoryThatFits(unlimited.chain, options));
     }
     for (size_t i = 0; i < lacking_memory_.size() && i < 4 && source_.run.has_value(); ++i) {
-      RunSpec run = *source_.run;
-      run.schedule = lacking_memory_[i].schedule;
-      SetCut(source_.CutOfLayers(lacking_memory_[i].layers_of_stage), &run);
-      run.train.microbatches = lacking_memory_[i].microbatches;
-      const auto fits = MemoryThatFits(run, *source_.costs);
+      PlanChoice choice = lacking_memory_[i];
+      choice.layers_of_stage = source_.CutOfLayers(std::move(choice.layers_of_stage));
+      const auto fits = MemoryThatFits(RunUnder(*source_.run, choice), *source_.costs);
       if (fits.has_value() && (!least.has_value() || *fits < *least || wanted_.batches.empty())) least = fits;
     }
     if (!least.has_value()) return absl::ResourceExhaustedError(absl::StrCat(what, ": ", reason_.message()));

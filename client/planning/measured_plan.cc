@@ -133,8 +133,6 @@ PlanReport ReportOf(const MeasuredPlan& plan) {
   report.held_bytes = plan.better.held_bytes;
   report.peak_bytes = plan.better.peak_bytes;
   report.memory = static_cast<double>(plan.run.memory);
-  auto placement = PlacementOfRun(plan.run, report.choice, report.peak_bytes);
-  if (placement.ok()) report.placement = *std::move(placement);
   return report;
 }
 
@@ -206,7 +204,12 @@ OrderedJson MeasuredPlanJson(const MeasuredPlan& plan) {
           {"run", PlanKeys(ReportOf(plan))}};
 }
 
-std::string MeasuredPlanYaml(const MeasuredPlan& plan) { return PlanYaml(ReportOf(plan)); }
+std::string MeasuredPlanYaml(const MeasuredPlan& plan) {
+  PlanReport report = ReportOf(plan);
+  auto placement = PlacementOfRun(plan.run, report.choice, report.peak_bytes);
+  if (placement.ok()) report.placement = *std::move(placement);
+  return PlanYaml(report);
+}
 
 std::string MeasuredPlanTable(const MeasuredPlan& plan) {
   const BetterSchedule& better = plan.better;

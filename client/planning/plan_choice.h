@@ -22,6 +22,14 @@ struct PlanChoice {
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
 };
 
+// Returns the run under the choice, whose cut is as run files have it.
+inline RunSpec RunUnder(RunSpec run, const PlanChoice& choice) {
+  run.schedule = choice.schedule;
+  SetCut(choice.layers_of_stage, &run);
+  run.train.microbatches = choice.microbatches;
+  return run;
+}
+
 struct PlanPrediction {
   double step = 0;  // time of a step in steady state
   int ranks = 0;

@@ -18,12 +18,13 @@ namespace {
 std::vector<PlacedStage> StagesOf(const PlanChoice& choice, const Graph& graph) {
   const std::vector<std::string> policies = SplitActivations(choice.schedule);
   std::vector<PlacedStage> stages;
+  const int leading = graph.schedule().stages - choice.stages();  // tied parameters, beside the first stage
   int next = 0;
   for (int s = 0; s < choice.stages(); ++s) {
     std::set<Rank> ranks;
     for (int b = 0; b < choice.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, graph.final_backward()})
-        ranks.insert(graph.RankOf(Job::Compute(0, s, b, kind)));
+        ranks.insert(graph.RankOf(Job::Compute(0, leading + s, b, kind)));
     }
     stages.push_back({next,
                       choice.layers_of_stage[s],
@@ -46,17 +47,14 @@ std::vector<double> OfRanks(const std::vector<double>& of_stages, const std::vec
 
 absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoice& choice,
                                              const std::vector<double>& peak_bytes) {
-  RunSpec planned = run;
-  planned.schedule = choice.schedule;
-  planned.layers_of_stage = choice.layers_of_stage;
-  planned.train.microbatches = choice.microbatches;
+  RunSpec planned = RunUnder(run, choice);
   planned.memory = 0;
   const auto schedule = ScheduleOf(planned);
   if (!schedule.ok()) return schedule.status();
   PlanPlacement placement;
   placement.stages = StagesOf(choice, Graph(*schedule));
   for (const LayerCount& layer : CountLayers(run.model)) placement.layer_names.push_back(layer.name);
-  std::vector<double> weights, gradients, optimizer, activations, buffers;
+  std::vector<double> weights, gradients, optimizer, activations, buffers, received;
   const RunMemory counted = CountRun(planned, *schedule);
   for (size_t r = 0; r < counted.ranks.size(); ++r) {
     const RankMemory& rank = counted.ranks[r];
@@ -65,12 +63,10 @@ absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoic
     optimizer.push_back(static_cast<double>(rank.optimizer));
     activations.push_back(peak_bytes[r] - static_cast<double>(rank.beside_activations()));
     buffers.push_back(static_cast<double>(rank.work + rank.waiting));
+    received.push_back(static_cast<double>(rank.received));
   }
-  placement.bytes = {{"weights", weights},
-                     {"gradients", gradients},
-                     {"optimizer", optimizer},
-                     {"activations", activations},
-                     {"buffers", buffers}};
+  placement.bytes = {{"weights", weights},         {"gradients", gradients}, {"optimizer", optimizer},
+                     {"activations", activations}, {"buffers", buffers},     {"received", received}};
   return placement;
 }
 

@@ -1,10 +1,11 @@
 // Says what a plan puts on each rank: which layers of which stages, and how many bytes of each class. Pure.
 //
 // For a run, the classes are those of the worker's allocator, counted as the admission of the run counts them
-// (run/run_memory.h): `weights`, `gradients`, `optimizer`, `activations` and `buffers`. A profile alone tells
-// less: `weights` are all versions of them, with gradients that travel and the copy that a rank fetches of
-// another's; `state` is the rest that a holder keeps; and for a pattern alone, `copies` are the tensors that
-// arrive from other ranks or leave for them. The classes of a rank add up to its peak.
+// (run/run_memory.h): `weights`, `gradients`, `optimizer`, `activations` with the copies that come for them,
+// `buffers`, and `received` for all other copies. A profile alone tells less: `weights` are all versions of
+// them, with gradients that travel and the copy that a rank fetches of another's; `state` is the rest that a
+// holder keeps; and for a pattern alone, `copies` are the tensors that arrive from other ranks or leave for
+// them. The classes of a rank add up to its peak.
 #ifndef WEFT_CLIENT_PLANNING_PLAN_PLACEMENT_H_
 #define WEFT_CLIENT_PLANNING_PLAN_PLACEMENT_H_
 

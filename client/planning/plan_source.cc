@@ -64,15 +64,17 @@ absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<N
     if (network.latency > 0) source->profile.latency = network.latency;
   };
   if (source->profile.network.has_value()) take(*source->profile.network);
-  if (of_run.has_value()) take(*of_run);
   if (!options.network.empty()) {
     const auto network = ReadNetworkFile(options.network);
     if (!network.ok()) return network.status();
     take(*network);
+  } else if (of_run.has_value()) {
+    take(*of_run);
   }
   if (options.memory > 0) source->memory = options.memory;
   if (options.bandwidth > 0) source->profile.bandwidth = options.bandwidth;
   if (options.latency > 0) source->profile.latency = options.latency;
+  if (options.host_bandwidth > 0) source->profile.host_bandwidth = options.host_bandwidth;
   return absl::OkStatus();
 }
 
@@ -93,12 +95,9 @@ absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, Simulation
   return prediction;
 }
 
-absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, const PlanChoice& choice) {
-  RunSpec run = *source.run;
-  run.schedule = choice.schedule;
-  SetCut(source.CutOfLayers(choice.layers_of_stage), &run);
-  run.train.microbatches = choice.microbatches;
-  return PrepareRun(run, *source.costs);
+absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, PlanChoice choice) {
+  choice.layers_of_stage = source.CutOfLayers(std::move(choice.layers_of_stage));
+  return PrepareRun(RunUnder(*source.run, choice), *source.costs);
 }
 
 absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanChoice& choice) {
@@ -152,12 +151,9 @@ bool PlanSource::slow_links() const {
   return profile.bandwidth > 0 || profile.latency > 0 || (network.has_value() && network->slow_links());
 }
 
-double PlanSource::HostBandwidth() const {
-  return options.host_bandwidth > 0 ? options.host_bandwidth : profile.host_bandwidth;
-}
-
 bool PlanSource::LacksHostBandwidth() const {
-  return run.has_value() && Offloads(run->schedule) && profile.is_of_retaining() && HostBandwidth() == 0;
+  return run.has_value() && Offloads(run->schedule) && profile.is_of_retaining() &&
+         profile.host_bandwidth == 0;
 }
 
 std::vector<std::string> PlanSource::Policies() const {
@@ -165,7 +161,7 @@ std::vector<std::string> PlanSource::Policies() const {
   const std::string& own = run->schedule.activations;
   // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
   const bool chosen = memory > 0 && profile.is_of_retaining();
-  if (chosen && HostBandwidth() > 0) return {"retain", "recompute", "offload"};
+  if (chosen && profile.host_bandwidth > 0) return {"retain", "recompute", "offload"};
   if (chosen) return {"retain", "recompute"};
   const bool uniform = own.find('/') == std::string::npos;
   return {uniform ? own : "retain"};
@@ -183,15 +179,16 @@ Profile PlanSource::ProfileUnder(const std::string& activations) const {
   single.layers_of_stage.assign(profile.parts.size(), 1);
   single.tied_stages = 0;
   single.schedule.activations = activations;
-  for (int l = 0; l < static_cast<int>(profile.parts.size()); ++l) {
+  const std::vector<StageMemory> counted = CountStages(single);
+  for (size_t l = 0; l < profile.parts.size(); ++l) {
     ProfilePart& part = under.parts[l];
-    const StageMemory stage = CountStage(single, l);
+    const StageMemory& stage = counted[l];
     part.activation_bytes = static_cast<double>(stage.activation_bytes);
     if (IsCopied(*run, stage.output)) part.copied_bytes = static_cast<double>(stage.output);
     if (!profile.is_of_retaining()) continue;
     if (activations == "recompute") part.backward += part.forward;
-    if (activations == "offload" && HostBandwidth() > 0) {
-      const double copies = static_cast<double>(stage.offloaded) / HostBandwidth();
+    if (activations == "offload" && profile.host_bandwidth > 0) {
+      const double copies = static_cast<double>(stage.offloaded) / profile.host_bandwidth;
       part.forward += copies;
       part.backward += copies;
     }
@@ -205,16 +202,7 @@ Profile PlanSource::ChainOf(const Profile& of_layers) const {
   chain.parts.erase(chain.parts.begin(), chain.parts.begin() + tied_layers);
   ProfilePart& first = chain.parts[0];
   for (int l = 0; l < tied_layers; ++l) {
-    const ProfilePart& tied = of_layers.parts[l];
-    first.forward += tied.forward;
-    first.backward += tied.backward;
-    first.backward_input += tied.backward_input;
-    first.backward_weight += tied.backward_weight;
-    first.reduce += tied.reduce;
-    first.update += tied.update;
-    first.activation_bytes += tied.activation_bytes;
-    first.weight_bytes += tied.weight_bytes;
-    first.state_bytes += tied.state_bytes;
+    for (double ProfilePart::*field : kSummedOfParts) first.*field += of_layers.parts[l].*field;
   }
   return chain;
 }

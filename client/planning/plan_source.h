@@ -56,8 +56,6 @@ struct PlanSource {
   // Returns a cut of the chain as a run file has it, with the tied layers in the first stage.
   std::vector<int> CutOfLayers(std::vector<int> of_chain) const;
   bool slow_links() const;
-  // Returns the bandwidth of copies between a rank's memory and the host's; 0 if it is not known.
-  double HostBandwidth() const;
   // Returns true if the run file offloads, and the time of that is not known.
   bool LacksHostBandwidth() const;
   // Returns the policies for activations whose times and bytes are known.

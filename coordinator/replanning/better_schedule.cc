@@ -95,12 +95,13 @@ class ScheduleSearch {
     const auto element = static_cast<double>(ComputeBytes(run_.precision));
     costs_.activation = CountRun(run_, present_).BytesOfForwards();
     costs_.weight.clear();
+    const std::vector<StageMemory> counted = CountStages(run_);
     size_t end = 0;
     for (int s = 0; s < run_.stages(); ++s) {
       end += run_.layers_of_stage[s];
       costs_.output.push_back(
           element * static_cast<double>(layers[end - 1].output.elements(run_.microbatch_samples())));
-      costs_.weight.push_back(static_cast<double>(CountStage(run_, s).parameters));
+      costs_.weight.push_back(static_cast<double>(counted[s].parameters));
     }
   }
 

@@ -62,7 +62,7 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
   answer.measured =
       CostsOfJobs(*question.run, question.jobs, question.before.has_value() ? &*question.before : nullptr);
   answer.better.schedule = question.run->schedule;
-  answer.links = LinksOf(question.transfers, question.transfers_before, answer.measured.speeds);
+  answer.links = LinksOf(question.transfers, *question.transfers_before, answer.measured.speeds);
   answer.timed = !question.transfers.empty();
   const bool has_left = AddLeft(question.left, &answer.links);
   if (AreAlike(answer.measured.speeds, question.settled) &&
@@ -86,7 +86,7 @@ void ReplanWatch::Began(int32_t restarts) {
   if (!std::exchange(keeps_, false)) {
     before_.reset();
     windows_before_ = 0;
-    transfers_before_ = {};
+    transfers_before_ = std::make_shared<MeasuredTransfers>();
     transfers_told_ = 0;
     left_ = {};
   }
@@ -128,7 +128,9 @@ MeasuredTransfers ReplanWatch::TakeTransfers() {
   if (told.empty()) return told;
   told_step_ = last_step_ + 1;
   if (transfers_told_ < kFirst) {
-    transfers_before_.Add(told);
+    auto before = std::make_shared<MeasuredTransfers>(*transfers_before_);
+    before->Add(told);
+    transfers_before_ = std::move(before);
     ++transfers_told_;
   }
   return told;
@@ -152,7 +154,6 @@ std::optional<WindowQuestion> ReplanWatch::StepEnded(int32_t step) {
   const bool may_move = moved_step_ < 0 || step + 1 >= moved_step_ + run_->replan.steps;
   if (asked_ || !may_move) return std::nullopt;
   asked_ = true;
-  wants_transfers_ = jobs_.ranks() > 1;
   MeasuredTransfers transfers = TakeTransfers();
   return WindowQuestion{run_,     std::move(jobs), before_,  std::move(transfers), transfers_before_, left_,
                         settled_, settled_links_,  restarts_};

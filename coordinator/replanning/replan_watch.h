@@ -6,8 +6,8 @@
 // (better_schedule.h), which somebody answers on a thread of his own; meanwhile the next window begins. The
 // run moves where the answers to three windows in a row save more than `replan.gain` of a step's time.
 //
-// Transfers come later than the jobs, since processes tell them when they are asked (WantsTransfers). So a
-// question has those that were told since the one before. Without any, links are not known: such a question
+// Transfers come later than the jobs, since processes tell them when they are asked, behind each question. So
+// the next one has those that were told since. Without any, links are not known: such a question
 // stands between two that have some as if it had not been asked.
 //
 // Four rules keep it from moving to and fro:
@@ -47,8 +47,9 @@ struct WindowQuestion {
   std::shared_ptr<const RunSpec> run;  // under its present schedule
   MeasuredJobs jobs;
   std::optional<MeasuredJobs> before;  // of the run's first windows
-  MeasuredTransfers transfers, transfers_before;
-  RankLinks left;  // slow links that the run has left
+  MeasuredTransfers transfers;
+  std::shared_ptr<const MeasuredTransfers> transfers_before;  // of the first questions
+  RankLinks left;                                             // slow links that the run has left
   // Speeds and slow links at which there was nothing to gain; no speeds if it is not known of any.
   std::vector<double> settled;
   std::vector<SlowLink> settled_links;
@@ -78,8 +79,6 @@ class ReplanWatch {
   void JobEnded(Rank rank, const Job& job, double seconds);
   // Notes that a tensor came from rank to rank. The same transfer may be told more than once.
   void TensorArrived(Rank from, Rank to, const TransferKey& key, const TimedTransfer& transfer);
-  // Returns true once behind each question, for a run of several ranks: the next one needs the transfers.
-  bool WantsTransfers() { return std::exchange(wants_transfers_, false); }
   // Notes the end of a step. Returns a question where a window ends with it; none while one is unanswered.
   std::optional<WindowQuestion> StepEnded(int32_t step);
   // Takes the answer to the last question; an error if there is none. Returns true if the run should move.
@@ -97,9 +96,10 @@ class ReplanWatch {
   int32_t told_step_ = 0;               // first step whose transfers are of the next question
   int32_t last_step_ = 0;               // of the transfers that were told
   std::optional<MeasuredJobs> before_;  // of the first windows
-  MeasuredTransfers transfers_before_;  // likewise
-  int transfers_told_ = 0;              // questions whose transfers are in transfers_before_
-  int windows_before_ = 0;              // in before_
+  // Likewise. Every question shares it.
+  std::shared_ptr<const MeasuredTransfers> transfers_before_ = std::make_shared<MeasuredTransfers>();
+  int transfers_told_ = 0;  // questions whose transfers are in transfers_before_
+  int windows_before_ = 0;  // in before_
   int32_t restarts_ = -1;
   int32_t first_step_ = -1;  // of the window; -1 until the attempt has ended a step
   // The step with which the run went on under its schedule; -1 for the one that it began with.
@@ -108,9 +108,8 @@ class ReplanWatch {
   bool asked_ = false;   // a question is unanswered
   int gains_ = 0;        // answers in a row that would gain enough
   int timed_gains_ = 0;  // likewise of those to questions with transfers
-  bool wants_transfers_ = false;
-  RankLinks left_;     // slow links for which the run has moved
-  RankLinks leaving_;  // likewise of the move that it was last told to make
+  RankLinks left_;       // slow links for which the run has moved
+  RankLinks leaving_;    // likewise of the move that it was last told to make
   std::vector<double> settled_;
   std::vector<SlowLink> settled_links_;
 };

@@ -47,8 +47,8 @@ void Replanner::Hear(const StepDone& step) {
   const auto watch = watches_.find(step.run);
   if (watch == watches_.end()) return;
   std::optional<WindowQuestion> question = watch->second.watch.StepEnded(step.step);
-  if (watch->second.watch.WantsTransfers()) AskTransfers(step.run, &watch->second);
   if (!question.has_value()) return;
+  AskTransfers(step.run, &watch->second);  // for the next question
   Request request{step.run, *std::move(question)};
   requests_.Add(request);
 }

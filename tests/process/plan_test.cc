@@ -155,6 +155,19 @@ TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
   EXPECT_GE(Json::parse(one.out)["step"], plan["step"]);
 }
 
+// Expects that the bytes of each rank's classes add up to its peak.
+void ExpectClassesAddUp(const Json& plan) {
+  ASSERT_EQ(plan["rank_bytes"].size(), plan["peak_bytes"].size());
+  for (size_t r = 0; r < plan["rank_bytes"].size(); ++r) {
+    double sum = 0;
+    for (const auto& [name, bytes] : plan["rank_bytes"][r].items()) {
+      EXPECT_GE(bytes, 0) << name;
+      sum += bytes.get<double>();
+    }
+    EXPECT_EQ(sum, plan["peak_bytes"][r]) << "rank " << r;
+  }
+}
+
 // A tied parameter is a stage, and no rank is planned for it. Its copies and their gradients are bytes on the
 // link to the head.
 TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
@@ -171,6 +184,17 @@ TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
   for (const Json& of_stage : plan["stages"]) layers += of_stage.get<int>();
   EXPECT_EQ(layers, 7);
   EXPECT_GE(plan["stages"][0], 2) << "the tied layer is in no stage by itself";
+  for (const char* schedule : {"1f1b", "ddp", "periodic"}) {
+    SCOPED_TRACE(schedule);
+    const CommandResult under = Plan({run, "--workers", "2", "--schedule", schedule, "-o", "json"});
+    ASSERT_EQ(under.code, 0) << under.err;
+    ExpectClassesAddUp(Json::parse(under.out));
+  }
+  const CommandResult piped = Plan({run, "--workers", "2", "--schedule", "1f1b", "-o", "json"});
+  const Json placement = Json::parse(piped.out)["placement"];
+  ASSERT_EQ(placement.size(), 2u);
+  EXPECT_EQ(placement[0]["ranks"], Json({0}));
+  EXPECT_EQ(placement[1]["ranks"], Json({1}));
   const std::string file = folder_ / "plan.yaml";
   std::ofstream(file) << Plan({run, "--workers", "2", "-o", "yaml"}).out;
   const CommandResult trained =
@@ -363,15 +387,8 @@ TEST_F(PlanCommand, Placement_SaysTheLayersOfStagesAndTheBytesOfRanks) {
       }
       next += plan["stages"][s].get<int>();
     }
-    ASSERT_EQ(plan["rank_bytes"].size(), plan["peak_bytes"].size());
-    for (size_t r = 0; r < plan["rank_bytes"].size(); ++r) {
-      double sum = 0;
-      for (const auto& [name, bytes] : plan["rank_bytes"][r].items()) {
-        EXPECT_GE(bytes, 0) << name;
-        sum += bytes.get<double>();
-      }
-      EXPECT_EQ(sum, plan["peak_bytes"][r]) << "rank " << r << " of " << words[3];
-    }
+    SCOPED_TRACE(absl::StrJoin(words, " "));
+    ExpectClassesAddUp(plan);
   }
   const CommandResult table = Plan({run, "--workers", "2", "--schedule", "1f1b"});
   EXPECT_THAT(table.out, testing::StartsWith("step "));
