@@ -10,8 +10,6 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kNormBytes = 160;      // a sum of squares, as it travels
-constexpr int64_t kFetchesAtOnce = 2;    // jobs of a rank whose weights, or state, may be on their way
 constexpr int64_t kStateNumbers = 4096;  // of a state: numbers beside its buffers
 
 // Returns the bytes of a stage's state on its way: versions, the optimizer's buffers and a sum in progress.

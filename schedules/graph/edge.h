@@ -26,6 +26,9 @@ struct Edge {
 
 using Edges = std::vector<Edge>;
 
+// Bytes of a sum of squares (TensorKind::kNorm) as it travels.
+inline constexpr int64_t kNormBytes = 160;
+
 }  // namespace weft
 
 #endif  // WEFT_SCHEDULES_GRAPH_EDGE_H_

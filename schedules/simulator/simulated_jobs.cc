@@ -6,11 +6,6 @@
 #include "schedules/sync/state_route.h"
 
 namespace weft {
-namespace {
-
-constexpr double kNormBytes = 160;
-
-}  // namespace
 
 OperationCharge ChargeOf(const Graph& graph, const Job& job) {
   std::vector<Operation> operations;
@@ -80,7 +75,7 @@ double JobCosts::BytesOf(TensorKind tensor, const OperationCharge& from, const O
     case TensorKind::kWeights:
       return to.takes_slices ? SliceBytes(from.stage) : OfStage(options_.weight, from.stage);
     case TensorKind::kNorm:
-      return kNormBytes;
+      return static_cast<double>(kNormBytes);
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return from.gives_slices ? SliceBytes(from.stage) : OfStage(options_.weight, from.stage);

@@ -6,14 +6,6 @@
 #include "schedules/sync/state_route.h"
 
 namespace weft {
-namespace {
-
-// The number of jobs of a rank whose fetched weights, or arriving states, may be there at once, where they
-// are sharded or migrate: the running one, and the next one.
-constexpr int kFetchesAtOnce = 2;
-
-}  // namespace
-
 bool TensorWants::FetchesInTurn(const Job& job) const {
   const Graph& graph = run_.graph();
   if (graph.route() != nullptr) {

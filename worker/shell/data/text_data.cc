@@ -43,6 +43,13 @@ class TextSamples {
   absl::Status Read(int64_t sample, int64_t skipped, int64_t* out) const {
     return ReadTokens(sample * length() + skipped, length(), out);
   }
+  // Reads the tokens of a sample, and the one behind them if there is always one.
+  absl::StatusOr<std::vector<int64_t>> ReadWhole(int64_t sample) const {
+    std::vector<int64_t> tokens(static_cast<size_t>(length() + (wanted_.has_next ? 1 : 0)));
+    absl::Status s = ReadTokens(sample * length(), static_cast<int64_t>(tokens.size()), tokens.data());
+    if (!s.ok()) return s;
+    return tokens;
+  }
 
   absl::Status CheckWhole(const ScanProgress& progress) const {
     constexpr int64_t kChunk = 1 << 20;
@@ -145,11 +152,11 @@ class TokenFieldsDataset final : public Dataset {
   }
   absl::Status ReadInputs(int64_t sample, void* out) const override {
     std::memset(out, 0, static_cast<size_t>(sample_bytes_));
-    std::vector<int64_t> tokens(static_cast<size_t>(samples_.length()));
-    for (const Field& field : fields_) {
-      if (absl::Status s = samples_.Read(sample, field.skipped, tokens.data()); !s.ok()) return s;
-      std::memcpy(static_cast<char*>(out) + field.begin, tokens.data(), tokens.size() * sizeof(int64_t));
-    }
+    const absl::StatusOr<std::vector<int64_t>> tokens = samples_.ReadWhole(sample);
+    if (!tokens.ok()) return tokens.status();
+    const size_t bytes = static_cast<size_t>(samples_.length()) * sizeof(int64_t);
+    for (const Field& field : fields_)
+      std::memcpy(static_cast<char*>(out) + field.begin, tokens->data() + field.skipped, bytes);
     return absl::OkStatus();
   }
   absl::Status ReadTargets(int64_t, int64_t*) const override { return absl::OkStatus(); }

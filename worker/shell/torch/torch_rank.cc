@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/require.h"
-#include "run/inline_bytes.h"
+#include "run/received_copies.h"
 #include "worker/shell/torch/stage_packing.h"
 
 namespace weft {
@@ -115,7 +115,7 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
 absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
   if (!device_->is_host()) return nullptr;
   const RunSpec& spec = run_.spec;
-  if (spec.memory > 0 && !spec.separate_memory && static_cast<int64_t>(bytes) > kInlineBytes) {
+  if (spec.memory > 0 && !IsCopied(spec, static_cast<int64_t>(bytes))) {
     return absl::FailedPreconditionError(
         absl::StrFormat("a copy of %d bytes (class received) is not in the memory budget of %d bytes: the "
                         "processes share no memory, or this process cannot read the memory of the one that "

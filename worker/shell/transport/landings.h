@@ -53,12 +53,16 @@ class Landings {
     if (pool == nullptr) return absl::FailedPreconditionError("this process takes no device memory");
     absl::StatusOr<std::shared_ptr<void>> block = nullptr;
     if (tensor.place == MemoryPlace::kHost && first) block = first(key, tensor.bytes);
-    if (block.ok() && *block == nullptr) block = pool->Get(tensor.bytes);
+    if (block.ok() && *block == nullptr) {
+      block = pool->Get(tensor.bytes);
+    } else if (block.ok()) {
+      // The pool keeps the source of the memory, which may outlive the transport.
+      void* const data = block->get();
+      block = std::shared_ptr<void>(data, [pool, own = *std::move(block)](void*) mutable { own.reset(); });
+    }
     if (!block.ok()) return block.status();
     tensor.data = block->get();
-    // The pool keeps the source of either.
-    tensor.owner = std::shared_ptr<void>(tensor.data,
-                                         [pool, block = *std::move(block)](void*) mutable { block.reset(); });
+    tensor.owner = *std::move(block);
     landings_.emplace(next_, Landing{peer, key, offer, std::move(tensor)});
     return next_++;
   }
