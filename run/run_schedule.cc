@@ -67,7 +67,7 @@ absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run) {
   if (!scheme.ok()) return scheme.status();
   if (const absl::Status added = AddLeadingStages(run.tied_stages, &*scheme); !added.ok())
     return ErrorAt("schedule", absl::StrCat(run.schedule.name, ": ", added.message()));
-  // Whether its devices sum together is known when the run has its processes.
+  // It is known when the run has its processes whether its devices sum together.
   RunTerms terms;
   terms.inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.placed_stages()); !fits.ok())

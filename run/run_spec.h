@@ -119,7 +119,7 @@ struct ScheduleSpec {
   double planned_step = 0;  // seconds that its plan predicts for a step; 0 without a plan that is in seconds
 };
 
-// Whether a run saves checkpoints, the times at which it does on the way, and how many of these stay.
+// Says whether a run saves checkpoints, when it does so on the way, and how many of these stay.
 struct CheckpointSpec {
   bool none = false;      // true if nothing is saved, neither the initial weights nor those at the end
   int every_steps = 0;    // after each multiple of so many; 0 for none
@@ -137,7 +137,7 @@ struct JobTimeoutSpec {
   friend bool operator==(const JobTimeoutSpec&, const JobTimeoutSpec&) = default;
 };
 
-// Whether the run goes on under a better schedule by itself.
+// Says whether the run goes on under a better schedule by itself.
 struct ReplanSpec {
   double gain = 0;  // part of a step's time that it has to save; 0 for never
   int steps = 20;   // least number of steps from one such change to the next

@@ -21,7 +21,7 @@ std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
   return last;
 }
 
-// What decides between cuts whose largest part is equally small.
+// The figures that decide between cuts whose largest part is equally small.
 enum class EqualCuts { kEarliest, kMostEven };
 
 // Cuts the layers into parts by dynamic programming.

@@ -121,7 +121,7 @@ absl::Status PutIdentity(const CertsOptions& options, const KeyedCertificate& au
   const Validity validity = ValidFor(options.days);
   const auto made =
       IssueCertificate(authority, {identity.text(), identity.uri(), hosts, validity, EndsOf(identity.role)});
-  // What is wrong with such a certificate was typed.
+  // The user typed what is wrong with such a certificate.
   if (absl::IsInvalidArgument(made.status())) return absl::OutOfRangeError(made.status().message());
   if (!made.ok()) return made.status();
   const std::string folder = absl::StrCat(options.folder, "/", identity.name);

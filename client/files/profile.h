@@ -35,7 +35,7 @@ struct ProfilePart {
   double copied_bytes = 0;  // of a copy of its output, on another rank; in no file, as the run says it
 };
 
-// What adds up over the layers of a stage; the rest is its last layer's.
+// Figures that add up over the layers of a stage; the others are those of its last layer.
 inline constexpr std::array<double ProfilePart::*, 9> kSummedOfParts = {
     &ProfilePart::forward,          &ProfilePart::backward,     &ProfilePart::backward_input,
     &ProfilePart::backward_weight,  &ProfilePart::reduce,       &ProfilePart::update,

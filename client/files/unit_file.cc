@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the same file in two of them, the earlier one counts.
+// Folders of unit files. If two of them have the same file, the earlier one counts.
 const char* const kFolders[] = {"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system",
                                 "/usr/lib/systemd/system", "/lib/systemd/system"};
 

@@ -37,7 +37,7 @@ class WaitChains {
     std::optional<Job> wanted = {};
     friend auto operator<=>(const Place&, const Place&) = default;
   };
-  // What is known of a place: its root, and the place behind it.
+  // Facts known of a place: its root, and the place behind it.
   struct Link {
     Rank rank = 0;
     int32_t root = kUnderWay;    // index; kUnderWay for a place of the present chain

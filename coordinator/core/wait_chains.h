@@ -33,7 +33,7 @@ struct MemberSilence {
   std::string broken;  // why its session is broken; "" if it is not
 };
 
-// What the answer rests on: the state of one attempt. Refers to its parts.
+// Facts of one attempt, on which the answer rests. Refers to its parts.
 struct WaitFacts {
   int64_t now = 0;
   int64_t running_since_ns = 0;

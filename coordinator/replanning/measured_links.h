@@ -30,7 +30,7 @@ struct TimedTransfer {
   int64_t bytes = 0;
 };
 
-// What tells a transfer from the others between two ranks in one direction. Its times do not: told again,
+// Identifies a transfer among the others between two ranks in one direction. Its times do not: told again,
 // they differ by what has been learnt of the clocks.
 struct TransferKey {
   TensorKind tensor = TensorKind::kActivation;

@@ -27,7 +27,7 @@ class ServerLoop;
 // Returns the name of who makes the call; "" for a caller without one.
 using CallerName = std::function<std::string(const grpc::ServerContext& call)>;
 
-// What the calls of a service share.
+// Parts that the calls of a service share.
 template <typename Service>
 struct CallContext {
   ServerLoop* loop;

@@ -42,7 +42,7 @@ struct RankWait {
   friend bool operator==(const RankWait&, const RankWait&) = default;
 };
 
-// What a chain of waits ends at.
+// The end of a chain of waits.
 struct WaitRoot {
   // job (that runs), collective, silent, broken, link, transfer, limit (of activations), memory, checkpoint,
   // credit, or unknown.

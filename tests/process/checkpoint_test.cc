@@ -157,7 +157,7 @@ TEST_F(Checkpoints, WrongArguments_AreUsageErrorsAndWhatIsNotThereIsNamed) {
   EXPECT_EQ(Weft({"checkpoint", "ls", folder_.path()}).code, 0);
 }
 
-// Whether a run reads the checkpoint, and to which values.
+// Says whether a run reads the checkpoint, and to which values.
 class Flipped : public Checkpoints {
  protected:
   absl::StatusOr<std::vector<std::vector<float>>> Load(const std::string& folder) const {

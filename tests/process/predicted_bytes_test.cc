@@ -226,7 +226,8 @@ constexpr char kTwoStages[] =
     "train: {steps: 3, batch: 64, microbatches: 4, seed: 2, optimizer: {sgd: {lr: 0.1}}}\n"
     "stages: 2\nschedule: 1f1b\nrestarts: 2\n";
 
-// What a budget does not count ends the run, with the tensor, its rank, class and bytes, before it is held.
+// A copy that a budget does not count ends the run, with the tensor, its rank, class and bytes, before it is
+// held.
 TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndBytes) {
   const SeparateMemory separate;
   TestFolder folder;

@@ -477,7 +477,7 @@ TEST_F(CoreTest, SessionBreaksForGood_RunFailsAfterTheGrace) {
   EXPECT_EQ(closed.count(1), 1u);
 }
 
-// Whether its connection stands or is known to be dead, a silent worker has its lease, and no longer.
+// A silent worker has its lease and no longer, whether its connection stands or is known to be dead.
 TEST_F(CoreTest, SilentBreak_LeaseCountsFromTheLastMessage) {
   for (const int64_t noticed : {5, 9, 14}) {
     core = std::make_unique<CoordinatorCore>(options);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kRun = 7, kEpoch = 3;
 
-// What travels between two ranks is named by its key alone.
+// The key alone names what travels between two ranks.
 TEST(TensorKey, EdgesBetweenRanks_HaveOneKeyEach) {
   constexpr int kSteps = 3;
   size_t keys = 0;

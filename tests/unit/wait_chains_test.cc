@@ -289,7 +289,7 @@ TEST(WaitChains, ReadyJobThatDoesNotStart_NamesWhatItsRankWasIdleFor) {
   EXPECT_THAT(run.Ask().ranks[1].chain, ElementsAre(0));
 }
 
-// What a worker has begun just now is in no report yet.
+// A job that a worker has begun just now is in no report yet.
 TEST(WaitChains, JobThatBecameReadyJustNow_IsAboutToBegin) {
   StandingRun run("gpipe", 2, 1);
   run.Run(0, 0);

@@ -30,7 +30,7 @@ struct Edge;       // schedules/graph/edge.h
 struct StatePart;  // proto/session/messages.h
 
 struct TensorKey {
-  // What a copy of a state is for: a second one beside that of its ranks, or one with which the attempt
+  // The purpose of a copy of a state: a second one beside that of its ranks, or one with which the attempt
   // begins.
   enum class CopyUse : uint8_t { kSecond = 0, kBegin = 1 };
 

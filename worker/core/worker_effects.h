@@ -79,7 +79,7 @@ enum class OldVersion : uint8_t {
   kPutAside,  // before it is written over, for the save at the end of the run: steps behind the run's last
               // would read it
 };
-// What an update leaves besides the new version. Jobs of other kinds leave nothing.
+// Things that an update leaves besides the new version. Jobs of other kinds leave nothing.
 struct LeftByUpdate {
   OldVersion old = OldVersion::kWrittenOver;
   // Snapshots of the stage behind the update, of step job.step + 1: for a checkpoint, and for a copy in

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kCheckedAtStart = int64_t{32} << 20;  // tokens
 
-// What a model wants of the tokens, and the words for it in messages.
+// A model's demands on the tokens, and the words for them in messages.
 struct WantedTokens {
   int64_t length = 0;      // of a sample's inputs
   bool has_next = false;   // a sample has the token behind each of its own too

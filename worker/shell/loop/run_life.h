@@ -75,7 +75,7 @@ class RunLife {
   // Have the ranks begin with copies, or save their stages. Resume returns false if no rank has to.
   absl::StatusOr<bool> Resume(const ResumeEffect& effect);
   void Save(int step, const std::vector<Rank>& ranks);
-  // As those of RankRounds.
+  // See RankRounds, whose methods have the same names.
   WorkThreads::Doing TaskAt(int seat) const { return rounds_.TaskAt(seat); }
   std::optional<RankRounds::Over> Done(Seat& seat, const absl::Status& status) {
     return rounds_.Done(seat, status);
