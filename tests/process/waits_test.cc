@@ -44,7 +44,11 @@ class Waits : public DisturbedService {
 
 TEST_F(Waits, StoppedWorker_IsNamedOnceAsTheRootOfEachRankThatWaits) {
   StartWorkers(*coordinator_, 2);
-  Submit(WriteRun("{1f1b: {}}", 40));
+  // Without clipping, each rank waits for the next one in the pipeline, whenever its process is stopped.
+  // (With it, updates also wait for the first rank, which adds up the norms of all.)
+  Submit(WriteRun(
+      "{1f1b: {}}", 40,
+      {{"train", "{steps: 40, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}}));
   ASSERT_TRUE(AwaitSteps(3));
   workers_[1]->Signal(SIGSTOP);
   // Without --now, as soon as the run has not got on for a while.

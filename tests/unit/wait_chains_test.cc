@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
@@ -27,10 +28,12 @@ class StandingRun {
  public:
   StandingRun(const std::string& family, int stages, int microbatches,
               const std::map<std::string, std::string>& parameters = {},
+              ReductionMode reduction = ReductionMode::kOrdered)
+      : StandingRun(family, WithoutTerms(*MakeSchedule(family, parameters, stages, microbatches)),
+                    reduction) {}
+  StandingRun(const std::string& family, RunSchedule schedule,
               ReductionMode reduction = ReductionMode::kOrdered) {
-    auto made =
-        MakeRunPlan("run", family, WithoutTerms(*MakeSchedule(family, parameters, stages, microbatches)), 4,
-                    0, reduction);
+    auto made = MakeRunPlan("run", family, std::move(schedule), 4, 0, reduction);
     EXPECT_TRUE(made.ok()) << made.status();
     plan_ = reduction == ReductionMode::kFast ? (*made)->fast : *made;
     queue_ = std::make_unique<WorkQueue>(plan_);
@@ -141,6 +144,23 @@ TEST(WaitChains, SilentProcessInOneForwardOneBackward_IsTheOneRoot) {
                                         "1 waits B s1 m1 t0 for 20 <- input_gradient of B s2 m1 t0 of 2 => 0",
                                         "2 silent for 12 => 0",
                                         "3 waits F s3 m2 t0 for 20 <- activation of F s2 m2 t0 of 2 => 0"));
+}
+
+// The first stage adds up the norms of all, so the rank before the silent one in the pipeline waits for the
+// first rank, and that for the silent one.
+TEST(WaitChains, SilentProcessBeforeItsNorm_IsTheRootOfAllUpdates) {
+  RunSchedule schedule = WithoutTerms(*MakeSchedule("1f1b", {}, 4, 4));
+  schedule.terms.takes_norm = true;
+  StandingRun run("1f1b", std::move(schedule));
+  run.Run(2, 8);
+  run.silences[2] = {true, 12 * kSecond};
+  const RunWaits waits = run.Ask();
+  EXPECT_THAT(Roots(waits), ElementsAre("silent: p2 has said nothing for 12 s"));
+  EXPECT_THAT(waits.ranks[1].chain, ElementsAre(0, 2));
+  EXPECT_THAT(Lines(waits),
+              ElementsAre("0 waits R s0 t0 for 20 <- norm of R s2 t0 of 2 => 0",
+                          "1 waits U s1 t0 for 20 <- norm of R s0 t0 of 0 => 0", "2 silent for 12 => 0",
+                          "3 waits U s3 t0 for 20 <- norm of R s0 t0 of 0 => 0"));
 }
 
 TEST(WaitChains, RankThatComputesInOneForwardOneBackward_IsTheRootOfAllOthers) {
