@@ -1,10 +1,12 @@
 #include "coordinator/shell/health_calls.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "coordinator/shell/stream_call.h"
 #include "coordinator/shell/unary_call.h"
 #include "weft/v1/runs.grpc.pb.h"
 #include "weft/v1/session.grpc.pb.h"
@@ -19,72 +21,31 @@ using HealthContext = CallContext<HealthCalls::Service>;
 }  // namespace
 
 // Tells a client the state of a service, and each change of it, until the client is gone.
-class HealthWatchCall final : public Call {
+class HealthWatchCall final
+    : public StreamCall<HealthCalls::Service, HealthCheckRequest, HealthCheckResponse> {
  public:
-  static void Accept(HealthCalls* health, const std::shared_ptr<const HealthContext>& context) {
-    auto call = std::unique_ptr<HealthWatchCall>(new HealthWatchCall(health, context));
-    HealthWatchCall* c = call.get();
-    context->own(std::move(call));
-    c->grpc_.AsyncNotifyWhenDone(&c->operations_[kGone]);
-    context->service->RequestWatch(&c->grpc_, &c->request_, &c->writer_, context->queue, context->queue,
-                                   c->Begin(kAccepted));
-  }
-
-  bool OnDone(int kind, bool ok) override {
-    --in_flight_;
-    switch (kind) {
-      case kAccepted:
-        if (!ok) return false;  // kGone does not come for a call that never was
-        ++in_flight_;           // kGone
-        Accept(health_, context_);
-        health_->watchers_.insert(this);
-        Tell();
-        break;
-      case kWritten:
-        writing_ = false;
-        Tell();
-        break;
-      default:
-        gone_ = true;
-        health_->watchers_.erase(this);
-        break;
-    }
-    return in_flight_ > 0;
-  }
+  explicit HealthWatchCall(HealthCalls* health) : health_(health) {}
 
   // Writes the present state if the client does not have it.
   void Tell() {
-    const HealthCalls::Status now = health_->StatusOf(request_.service());
-    if (writing_ || gone_ || told_ == now) return;
+    const HealthCalls::Status now = health_->StatusOf(request().service());
+    if (writing() || gone() || told_ == now) return;
     told_ = now;
-    writing_ = true;
     HealthCheckResponse response;
     response.set_status(now);
-    writer_.Write(response, Begin(kWritten));
+    Write(response);
   }
-  bool settled() const { return !writing_; }
+  bool settled() const { return !writing(); }
 
  private:
-  enum Kind { kAccepted, kWritten, kGone, kKinds };
-
-  HealthWatchCall(HealthCalls* health, std::shared_ptr<const HealthContext> context)
-      : health_(health), context_(std::move(context)) {
-    for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
+  void Begun() override {
+    health_->watchers_.insert(this);
+    Tell();
   }
-
-  void* Begin(Kind kind) {
-    ++in_flight_;
-    return &operations_[kind];
-  }
+  void Written(bool /*ok*/) override { Tell(); }
+  void Gone() override { health_->watchers_.erase(this); }
 
   HealthCalls* const health_;
-  const std::shared_ptr<const HealthContext> context_;
-  grpc::ServerContext grpc_;
-  HealthCheckRequest request_;
-  grpc::ServerAsyncWriter<HealthCheckResponse> writer_{&grpc_};
-  Operation operations_[kKinds];
-  int in_flight_ = 0;
-  bool writing_ = false, gone_ = false;
   std::optional<HealthCalls::Status> told_;
 };
 
@@ -98,7 +59,8 @@ void HealthCalls::Accept(Service* service, grpc::ServerCompletionQueue* queue,
     const bool known = call->response.status() != HealthCheckResponse::SERVICE_UNKNOWN;
     call->Finish(known ? absl::OkStatus() : absl::NotFoundError("this server has no such service"));
   });
-  HealthWatchCall::Accept(this, context);
+  HealthWatchCall::Accept(context, &Service::RequestWatch,
+                          [this] { return std::make_unique<HealthWatchCall>(this); });
 }
 
 void HealthCalls::StopServing() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/release.h"
 #include "coordinator/core/present_work.h"
 #include "coordinator/shell/server_loop.h"
+#include "coordinator/shell/stream_call.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
 #include "proto/wire/limits.h"
@@ -123,40 +125,10 @@ void Drain(ServerLoop* loop, RunsCall<v1::DrainRequest, v1::Worker>* call) {
 
 // ---- Watch
 
-class WatchCall final : public Call, public ServerLoop::Watcher {
+class WatchCall final : public StreamCall<v1::Runs::AsyncService, v1::WatchRequest, v1::RunEvent>,
+                        public ServerLoop::Watcher {
  public:
-  static void Accept(const std::shared_ptr<const RunsContext>& context) {
-    auto call = std::unique_ptr<WatchCall>(new WatchCall(context));
-    WatchCall* c = call.get();
-    context->own(std::move(call));
-    c->grpc_.AsyncNotifyWhenDone(&c->operations_[kGone]);
-    context->service->RequestWatch(&c->grpc_, &c->request_, &c->writer_, context->queue, context->queue,
-                                   c->Begin(kAccepted));
-  }
-
-  bool OnDone(int kind, bool ok) override {
-    --in_flight_;
-    switch (kind) {
-      case kAccepted:
-        if (!ok) return false;  // kGone does not come for a call that never was
-        ++in_flight_;           // kGone
-        Accept(context_);
-        Begin();
-        break;
-      case kWritten:
-        writing_ = false;
-        if (!ok) last_seen_ = true, waiting_.clear();
-        WriteNext();
-        break;
-      case kGone:
-        gone_ = true;
-        Unsubscribe();
-        break;
-      default:
-        break;
-    }
-    return in_flight_ > 0;
-  }
+  explicit WatchCall(std::shared_ptr<const RunsContext> context) : context_(std::move(context)) {}
 
   // Hears an event. A watcher that does not keep up loses the oldest steps, never a change of state.
   void Hear(const RunEvent& event) override {
@@ -173,65 +145,51 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
   }
 
  private:
-  enum Kind { kAccepted, kWritten, kFinished, kGone, kKinds };
   static constexpr size_t kMaxWaiting = 4096;
 
-  explicit WatchCall(std::shared_ptr<const RunsContext> context) : context_(std::move(context)) {
-    for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
-  }
-
-  void* Begin(Kind kind) {
-    ++in_flight_;
-    return &operations_[kind];
-  }
-
-  void Begin() {
-    const absl::StatusOr<RunInfo> run = context_->loop->core().GetRun(request_.run());
+  void Begun() override {
+    const absl::StatusOr<RunInfo> run = context_->loop->core().GetRun(request().run());
     if (!run.ok()) {
       last_seen_ = true;
-      finished_ = true;
-      context_->hear("Watch", run.status(), std::nullopt);
-      writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
+      End(run.status());
       return;
     }
     // Events that follow are heard behind this one.
-    context_->loop->WhenDurable([this, run = *run, here = std::weak_ptr<int>(here_)] {
-      if (here.expired() || gone_) return;
-      context_->loop->AddWatcher(request_.run(), this);
+    context_->loop->WhenDurable([this, run = *run, here = here()] {
+      if (here.expired() || gone()) return;
+      context_->loop->AddWatcher(request().run(), this);
       subscribed_ = true;
       Hear(run);
     });
   }
+  void Written(bool ok) override {
+    if (!ok) last_seen_ = true, waiting_.clear();
+    WriteNext();
+  }
+  void Gone() override { Unsubscribe(); }
 
   void Unsubscribe() {
-    if (std::exchange(subscribed_, false)) context_->loop->RemoveWatcher(request_.run(), this);
+    if (std::exchange(subscribed_, false)) context_->loop->RemoveWatcher(request().run(), this);
   }
-
+  void End(const absl::Status& status) {
+    context_->hear("Watch", status, std::nullopt);
+    Finish(status);
+  }
   void WriteNext() {
-    if (writing_ || finished_) return;
+    if (writing() || finished()) return;
     if (!waiting_.empty()) {
-      writing_ = true;
-      writer_.Write(waiting_.front(), Begin(kWritten));
+      Write(waiting_.front());
       waiting_.pop_front();  // it was serialized
     } else if (last_seen_) {
-      finished_ = true;
       Unsubscribe();
-      context_->hear("Watch", absl::OkStatus(), std::nullopt);
-      writer_.Finish(grpc::Status::OK, Begin(kFinished));
+      End(absl::OkStatus());
     }
   }
 
   const std::shared_ptr<const RunsContext> context_;
-  grpc::ServerContext grpc_;
-  v1::WatchRequest request_;
-  grpc::ServerAsyncWriter<v1::RunEvent> writer_{&grpc_};
-  Operation operations_[kKinds];
-  int in_flight_ = 0;
   std::deque<v1::RunEvent> waiting_;
-  bool writing_ = false, finished_ = false, subscribed_ = false;
-  bool last_seen_ = false;                                     // true once nothing follows the waiting events
-  bool gone_ = false;                                          // true once the client is
-  const std::shared_ptr<int> here_ = std::make_shared<int>();  // as long as this call
+  bool subscribed_ = false;
+  bool last_seen_ = false;  // true once nothing follows the waiting events
 };
 
 }  // namespace
@@ -254,7 +212,8 @@ void AcceptRunsCalls(const std::shared_ptr<const RunsContext>& context) {
                                                       Logs);
   RunsCall<v1::WaitsRequest, v1::WaitsResponse>::Accept(context, "Waits",
                                                         &v1::Runs::AsyncService::RequestWaits, Waits);
-  WatchCall::Accept(context);
+  WatchCall::Accept(context, &v1::Runs::AsyncService::RequestWatch,
+                    [context] { return std::make_unique<WatchCall>(context); });
 }
 
 }  // namespace weft
