@@ -21,15 +21,24 @@ constexpr int kProfiledSteps = 6;
 }  // namespace
 
 absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& run, const AutoSchedule& asked,
-                                      int ranks, const DeviceFlags& device) {
+                                      const PlannedRanks& planned_for, const DeviceFlags& device) {
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return scratch.status();
   const RunSpec profiling = ProfilingRun(run, kProfiledSteps);
   StopSignals signals;
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();
+  nlohmann::ordered_json profile = ProfileOf(profiling, measured->trace);
+  const auto [ranks, processes] = planned_for;
+  if (ranks > 1) {
+    const RunSpec together = SpeedProfilingRun(run, kProfiledSteps, ranks);
+    const auto slowed = TrainAndMeasure(together, processes, device, **scratch / "together", &signals);
+    if (absl::IsCancelled(slowed.status())) return slowed.status();
+    // Processes of one machine have no lasting speeds of their own.
+    if (slowed.ok()) SlowToTogether(together, slowed->trace, &profile);
+  }
   AutoPlan planned;
-  planned.kept.profile = ProfileOf(profiling, measured->trace).dump(2) + "\n";
+  planned.kept.profile = profile.dump(2) + "\n";
   PlanSourceOptions options;
   options.file = file;
   options.profile = **scratch / "profile.json";

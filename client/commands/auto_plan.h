@@ -19,10 +19,15 @@ struct AutoPlan {
   KeptPlan kept;
 };
 
+// The ranks to plan for, and the processes that they train in; 0 where `weft train` chooses.
+struct PlannedRanks {
+  int ranks = 1, processes = 0;
+};
+
 // `run` is the file's under any schedule. Returns Cancelled for a stop signal, ResourceExhausted where
 // nothing fits the memory, else as TrainAndMeasure and MakePlan.
 absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& run, const AutoSchedule& asked,
-                                      int ranks, const DeviceFlags& device);
+                                      const PlannedRanks& planned_for, const DeviceFlags& device);
 
 // Reads the plan that a training left beside or above a checkpoint. InvalidArgument where there is none.
 absl::StatusOr<nlohmann::json> PlanOfCheckpoint(const std::string& folder);

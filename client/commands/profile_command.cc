@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <utility>
 #include <vector>
@@ -28,8 +29,11 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns the typical times by kind and layer.
-std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
+// Typical times by kind and layer.
+using LayerTimes = std::array<std::vector<double>, kJobKinds>;
+
+// Returns the times on a rank of speed 1. `speeds` are those of the trace's ranks; empty if all are equal.
+LayerTimes TypicalTimes(const Trace& trace, size_t layers, const std::vector<double>& speeds = {}) {
   std::array<std::vector<std::vector<double>>, kJobKinds> samples;
   for (auto& of_kind : samples) of_kind.resize(layers);
   const bool several =
@@ -37,14 +41,24 @@ std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size
   for (const DrawnJob& j : trace.jobs) {
     if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
     if (static_cast<size_t>(j.job.stage) < layers) {
-      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
+      const double speed = speeds.empty() ? 1 : speeds[j.rank];
+      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back((j.end - j.start) * speed);
     }
   }
-  std::array<std::vector<double>, kJobKinds> times;
+  LayerTimes times;
   for (int k = 0; k < kJobKinds; ++k) {
     for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
   }
   return times;
+}
+
+// Returns the speeds of ranks that have done the same jobs, without the first step.
+std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
+  MeasuredJobs jobs(run.train.microbatches, run.stages());
+  for (const DrawnJob& j : trace.jobs) {
+    if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
+  }
+  return CostsOfJobs(run, jobs).speeds;
 }
 
 ExitCode Print(const std::string& text, const std::string& path) {
@@ -149,6 +163,25 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
   return json;
 }
 
+std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
+  OrderedJson& layers = (*profile)["layers"];
+  const std::vector<double> speeds = SpeedsOf(together, trace);
+  const LayerTimes times = TypicalTimes(trace, layers.size(), speeds);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto slow = [&](JobKind kind, const char* key, std::initializer_list<const char*> like_it) {
+      const double alone = layers[i][key], time = times[static_cast<int>(kind)][i];
+      if (alone <= 0 || time <= 0) return;
+      layers[i][key] = time;
+      for (const char* const other : like_it) {
+        if (layers[i].contains(other)) layers[i][other] = layers[i][other].get<double>() * time / alone;
+      }
+    };
+    slow(JobKind::kForward, "forward", {});
+    slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
+  }
+  return speeds;
+}
+
 namespace {
 
 // The short trainings behind a profile.
@@ -157,15 +190,6 @@ struct ProfiledRuns {
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;
 };
-
-// Returns the speeds of ranks that have done the same jobs, without the first step.
-std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace, int ranks) {
-  MeasuredJobs jobs(ranks, run.stages());
-  for (const DrawnJob& j : trace.jobs) {
-    if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
-  }
-  return CostsOfJobs(run, jobs).speeds;
-}
 
 // Trains such that the links between processes are used: between each two workers of a fleet, else between
 // two processes of this machine. A machine may have a device for one process alone: then there is none.
@@ -233,9 +257,9 @@ MeasuredLink LinkOfRuns(const std::vector<MeasuredRun>& runs) {
   return LinkOf(transfers);
 }
 
-// Returns the network of the ranks whose speeds were measured. `client` is that of a fleet, else null.
-absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileOptions& options,
-                                              const ProfiledRuns& runs, RunsClient* client) {
+// Returns the network of the ranks that have these speeds. `client` is that of a fleet, else null.
+absl::StatusOr<MeasuredNetwork> NetworkOfRuns(std::vector<double> speeds, const ProfiledRuns& runs,
+                                              RunsClient* client) {
   MeasuredNetwork network;
   if (client == nullptr) {
     network.inside = LinkOfRuns(runs.linked);
@@ -244,8 +268,7 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileO
     if (!nodes.ok()) return nodes.status();
     network = NetworkOf(*std::move(nodes), TransfersAmong(runs.sped.workers, runs.linked));
   }
-  network.speeds =
-      SpeedsOf(SpeedProfilingRun(run, options.steps, options.ranks), runs.sped.trace, options.ranks);
+  network.speeds = std::move(speeds);
   return network;
 }
 
@@ -254,15 +277,16 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
                         RunsClient* client) {
   const auto runs = TrainForProfile(run, options, train);
   if (!runs.ok()) return EndMeasuring(runs.status());
+  OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
+                               LinkOfRuns(runs->linked));
+  json["name"] = run.name;
   if (options.ranks > 0) {
-    const auto network = NetworkOfRuns(run, options, *runs, client);
+    const RunSpec together = SpeedProfilingRun(run, options.steps, options.ranks);
+    const auto network = NetworkOfRuns(SlowToTogether(together, runs->sped.trace, &json), *runs, client);
     if (!network.ok()) return EndMeasuring(network.status());
     const ExitCode code = Print(NetworkText(options.file, *network), options.network);
     if (code != kExitOk) return code;
   }
-  OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
-                               LinkOfRuns(runs->linked));
-  json["name"] = run.name;
   return Print(json.dump(2) + "\n", options.output);
 }
 

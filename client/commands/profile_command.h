@@ -43,6 +43,13 @@ RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks);
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
                                  const MeasuredLink& link = {});
 
+// Gives the profile's layers the times that their jobs took while all ranks of the training computed at the
+// same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
+// updates, which that training has not or divides, become as much longer as whole backwards. `together` is
+// the run that SpeedProfilingRun makes, `trace` its trace. Returns the ranks' speeds; the fastest has 1.
+std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
+                                   nlohmann::ordered_json* profile);
+
 // Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);
 

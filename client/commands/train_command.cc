@@ -174,7 +174,7 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
   const int ranks = (*asked)->ranks > 0     ? (*asked)->ranks
                     : options.processes > 0 ? options.processes
                                             : CoresOfProcess();
-  auto planned = PlanTraining(options.file, *plain, **asked, ranks, options.device);
+  auto planned = PlanTraining(options.file, *plain, **asked, {ranks, options.processes}, options.device);
   if (!planned.ok()) return planned.status();
   PrintMessage(absl::StrCat("schedule: auto chose ", planned->line));
   auto run = ReadScheduledRun(options.file, data, &planned->keys);

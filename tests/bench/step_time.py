@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Step time of real runs: against the schedule's ideal, against the simulator's prediction, and against the plain loop.
 
-    step_time.py BIN_DIR [--only ratio|prediction|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
+    step_time.py BIN_DIR [--only ratio|prediction|profiled|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
 
 Makes its own data. Each line of output is one JSON object; every figure is from `summary.json` and `trace.json` of a run made here.
   ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the same run's typical job
               durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
+  profiled    step time of `gpt` under several schedules, predicted before the run from `weft profile --ranks 2`, and measured
   speedup     `ddp` on 2 processes against `weft train --reference`
   overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait: one rank alone, and two processes
               of which each job receives a tensor from the other or sends it one
@@ -137,6 +138,42 @@ def prediction(bins, folder, a):
                               "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
 
 
+# Schedule, stages, micro-batches.
+PROFILED = [("1f1b", 2, 8), ("gpipe", 2, 8), ("{lpp: {groups: 1, ranks: 2}}", 4, 8), ("{lpp: {groups: 2, ranks: 1}}", 4, 8), ("ddp", 4, 2),
+            ("fsdp", 4, 2), ("zb_h1", 2, 8)]
+
+
+def weft(bins, *arguments):
+    p = subprocess.run([os.path.join(bins, "weft"), *arguments], capture_output=True, text=True)
+    if p.returncode:
+        sys.exit(f"weft {' '.join(arguments)}: exit {p.returncode}: {p.stderr[-800:]}")
+    return p.stdout
+
+
+def profiled(bins, folder, a):
+    """One profile a round, as a user makes it; the runs of the round follow it."""
+    text = write_text(folder)
+    for _ in range(a.rounds):
+        run, profile, network = (os.path.join(folder, name) for name in ("profiled.yaml", "profile.json", "network.yaml"))
+        with open(run, "w") as f:
+            f.write("name: profiled\n" + gpt_run(text, "1f1b", 8, 30, 2, width=a.width))
+        weft(bins, "profile", run, "--ranks", "2", "--steps", "20", "-o", profile, "--network", network)
+        runs = [(schedule, stages, microbatches, []) for schedule, stages, microbatches in PROFILED]
+        plan = os.path.join(folder, "plan.yaml")
+        with open(plan, "w") as f:
+            f.write(weft(bins, "plan", run, "--profile", profile, "--network", network, "--workers", "2", "--schedule", "periodic", "-o", "yaml"))
+        runs.append(("1f1b", 2, 8, ["--plan", plan]))
+        for schedule, stages, microbatches, plan_flag in runs:
+            spec = gpt_run(text, schedule, microbatches, 30, stages, width=a.width, batch=2 * microbatches)
+            with open(run, "w") as f:
+                f.write("name: profiled\n" + spec)
+            simulated = json.loads(weft(bins, "simulate", run, *plan_flag, "--profile", profile, "--network", network, "-o", "json"))
+            _, _, seconds = train(bins, folder, "measured", spec, "--processes", "2", *plan_flag)
+            step, predicted = statistics.median(seconds[5:]), simulated["period"]
+            print(json.dumps({"what": "profiled", "schedule": "periodic plan" if plan_flag else schedule, "step_ms": round(step * 1e3, 2),
+                              "predicted_ms": round(predicted * 1e3, 2), "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
+
+
 def speedup(bins, folder, a):
     text = write_text(folder)
     for _ in range(a.rounds):
@@ -199,12 +236,13 @@ def overhead(bins, folder, a):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("bin_dir")
-    parser.add_argument("--only", choices=["ratio", "prediction", "speedup", "overhead"])
+    parser.add_argument("--only", choices=["ratio", "prediction", "profiled", "speedup", "overhead"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--width", type=int, default=128, help="of the model of `profiled`")
     parser.add_argument("--peer")
     parser.add_argument("--peer-python", default=sys.executable)
     args = parser.parse_args()
-    for part in (ratio, prediction, speedup, overhead):
+    for part in (ratio, prediction, profiled, speedup, overhead):
         if args.only in (None, part.__name__):
             with tempfile.TemporaryDirectory() as scratch:
                 part(args.bin_dir, scratch, args)
