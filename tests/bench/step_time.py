@@ -167,7 +167,7 @@ def profiled(bins, folder, a):
             spec = gpt_run(text, schedule, microbatches, 30, stages, width=a.width, batch=2 * microbatches)
             with open(run, "w") as f:
                 f.write("name: profiled\n" + spec)
-            simulated = json.loads(weft(bins, "simulate", run, *plan_flag, "--profile", profile, "--network", network, "-o", "json"))
+            simulated = json.loads(weft(bins, "simulate", plan if plan_flag else run, "--profile", profile, "--network", network, "-o", "json"))
             _, _, seconds = train(bins, folder, "measured", spec, "--processes", "2", *plan_flag)
             step, predicted = statistics.median(seconds[5:]), simulated["period"]
             print(json.dumps({"what": "profiled", "schedule": "periodic plan" if plan_flag else schedule, "step_ms": round(step * 1e3, 2),
