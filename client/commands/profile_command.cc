@@ -3,17 +3,16 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/measured_run.h"
-#include "client/files/profile.h"
+#include "client/files/measured_profile.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
 #include "client/training/scratch_folder.h"
@@ -27,25 +26,6 @@ namespace weft {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// Returns the typical times by kind and layer.
-std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
-  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
-  for (auto& of_kind : samples) of_kind.resize(layers);
-  const bool several =
-      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
-  for (const DrawnJob& j : trace.jobs) {
-    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
-    if (static_cast<size_t>(j.job.stage) < layers) {
-      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
-    }
-  }
-  std::array<std::vector<double>, kJobKinds> times;
-  for (int k = 0; k < kJobKinds; ++k) {
-    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
-  }
-  return times;
-}
 
 ExitCode Print(const std::string& text, const std::string& path) {
   if (path.empty()) return PrintData(text);
@@ -95,6 +75,12 @@ RunSpec SplitProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
+RunSpec OffloadProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = ProfilingRun(run, steps);
+  profiling.schedule.activations = "offload";
+  return profiling;
+}
+
 RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring) {
   const auto rank = [&](int further) {
     return absl::StrCat(further == 0 ? "s" : absl::StrCat("(s + ", further, ")"), " % W");
@@ -116,44 +102,12 @@ RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks) {
   return profiling;
 }
 
-OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split, const MeasuredLink& link) {
-  const std::vector<LayerCount> layers = CountLayers(run.model);
-  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
-  const Profile counted = CountedProfile(run, 1e9);
-  const auto times = TypicalTimes(whole, layers.size());
-  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
-  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
-  if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
-  json["layers"] = OrderedJson::array();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool reported = i < whole.activation_bytes.size();
-    const double activation_bytes = reported ? whole.activation_bytes[i] : counted.parts[i].activation_bytes;
-    json["layers"].push_back({{"name", layers[i].name},
-                              {"forward", time(JobKind::kForward, i)},
-                              {"backward", time(JobKind::kBackward, i)},
-                              {"update", time(JobKind::kUpdate, i)},
-                              {"activation_bytes", std::llround(activation_bytes)},
-                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
-                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
-                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
-  }
-  if (split != nullptr) {
-    const auto halves = TypicalTimes(*split, layers.size());
-    for (size_t i = 0; i < layers.size(); ++i) {
-      json["layers"][i]["backward_input"] = halves[static_cast<int>(JobKind::kBackwardInput)][i];
-      json["layers"][i]["backward_weight"] = halves[static_cast<int>(JobKind::kBackwardWeight)][i];
-    }
-  }
-  if (link.bandwidth > 0) json["bandwidth"] = link.bandwidth;
-  if (link.latency > 0) json["latency"] = link.latency;
-  return json;
-}
-
 namespace {
 
 // The short trainings behind a profile.
 struct ProfiledRuns {
   MeasuredRun whole, split;
+  std::optional<MeasuredRun> offloaded;
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;
 };
@@ -190,6 +144,18 @@ absl::StatusOr<std::vector<MeasuredRun>> TrainForLinks(const RunSpec& run, const
   return linked;
 }
 
+// Trains such that activations go to the host's memory and back, beside one in which all layers retain them.
+// The host may have no room: then there is none.
+absl::StatusOr<std::optional<MeasuredRun>> TrainForOffload(const RunSpec& run, const ProfileOptions& options,
+                                                           const TrainRun& train) {
+  if (ActivationsOfLayers(run) != "retain") return std::nullopt;
+  auto measured = train(OffloadProfilingRun(run, options.steps), 1, "offload");
+  if (measured.ok()) return *std::move(measured);
+  if (absl::IsCancelled(measured.status())) return measured.status();
+  PrintMessage(absl::StrCat("`host_bandwidth` is not in the profile: ", measured.status().message()));
+  return std::nullopt;
+}
+
 absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
                                              const TrainRun& train) {
   ProfiledRuns runs;
@@ -197,9 +163,11 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   if (!whole.ok()) return whole.status();
   auto split = train(SplitProfilingRun(run, options.steps), 1, "split");
   if (!split.ok()) return split.status();
+  auto offloaded = TrainForOffload(run, options, train);
+  if (!offloaded.ok()) return offloaded.status();
   auto linked = TrainForLinks(run, options, train);
   if (!linked.ok()) return linked.status();
-  runs = {*std::move(whole), *std::move(split), *std::move(linked), {}};
+  runs = {*std::move(whole), *std::move(split), *std::move(offloaded), *std::move(linked), {}};
   if (options.ranks == 0) return runs;
   auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
   if (!sped.ok()) return sped.status();
@@ -207,19 +175,17 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   return runs;
 }
 
-// Returns the transfers of the runs between the workers, with their places among these as ranks.
-std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& workers,
-                                          const std::vector<MeasuredRun>& runs) {
+// Returns what went between the workers in the runs, with their places among these as ranks.
+std::vector<RankBurst> BurstsAmong(const std::vector<std::string>& workers,
+                                   const std::vector<MeasuredRun>& runs) {
   std::map<std::string, Rank> place;
   for (size_t r = 0; r < workers.size(); ++r) place[workers[r]] = static_cast<Rank>(r);
-  std::vector<DrawnTransfer> among;
+  std::vector<RankBurst> among;
   for (const MeasuredRun& run : runs) {
-    for (DrawnTransfer t : run.trace.transfers) {
-      const auto from = place.find(run.workers.at(t.from)), to = place.find(run.workers.at(t.to));
+    for (const RankBurst& b : BurstsOf(run.trace.transfers)) {
+      const auto from = place.find(run.workers.at(b.from)), to = place.find(run.workers.at(b.to));
       if (from == place.end() || to == place.end() || from == to) continue;
-      t.from = from->second;
-      t.to = to->second;
-      among.push_back(t);
+      among.push_back({from->second, to->second, b.burst});
     }
   }
   return among;
@@ -227,10 +193,12 @@ std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& worker
 
 // Returns the link of the profile: that of any two processes.
 MeasuredLink LinkOfRuns(const std::vector<MeasuredRun>& runs) {
-  std::vector<DrawnTransfer> transfers;
-  for (const MeasuredRun& run : runs)
-    transfers.insert(transfers.end(), run.trace.transfers.begin(), run.trace.transfers.end());
-  return LinkOf(transfers);
+  std::vector<RankBurst> bursts;
+  for (const MeasuredRun& run : runs) {
+    const std::vector<RankBurst> more = BurstsOf(run.trace.transfers);
+    bursts.insert(bursts.end(), more.begin(), more.end());
+  }
+  return LinkOf(bursts);
 }
 
 // Returns the network of the ranks whose speeds were measured. `client` is that of a fleet, else null.
@@ -242,7 +210,7 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(const RunSpec& run, const ProfileO
   } else {
     absl::StatusOr<std::vector<std::string>> nodes = NodesOf(*client, runs.sped.workers);
     if (!nodes.ok()) return nodes.status();
-    network = NetworkOf(*std::move(nodes), TransfersAmong(runs.sped.workers, runs.linked));
+    network = NetworkOf(*std::move(nodes), BurstsAmong(runs.sped.workers, runs.linked));
   }
   network.speeds =
       SpeedsOf(SpeedProfilingRun(run, options.steps, options.ranks), runs.sped.trace, options.ranks);
@@ -260,8 +228,12 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
     const ExitCode code = Print(NetworkText(options.file, *network), options.network);
     if (code != kExitOk) return code;
   }
-  OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
-                               LinkOfRuns(runs->linked));
+  const RunSpec layers = ProfilingRun(run, options.steps);
+  OrderedJson json = ProfileOf(layers, runs->whole.trace, &runs->split.trace, LinkOfRuns(runs->linked));
+  if (runs->offloaded.has_value()) {
+    const double bandwidth = HostBandwidthOf(layers, runs->whole.trace, runs->offloaded->trace);
+    if (bandwidth > 0) json["host_bandwidth"] = bandwidth;
+  }
   json["name"] = run.name;
   return Print(json.dump(2) + "\n", options.output);
 }

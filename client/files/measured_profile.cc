@@ -1,0 +1,90 @@
+#include "client/files/measured_profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "base/median.h"
+#include "client/files/profile.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/schedule_spec.h"
+
+namespace weft {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Returns the typical times by kind and layer.
+std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
+  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
+  for (auto& of_kind : samples) of_kind.resize(layers);
+  const bool several =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
+  for (const DrawnJob& j : trace.jobs) {
+    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
+    if (static_cast<size_t>(j.job.stage) < layers) {
+      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
+    }
+  }
+  std::array<std::vector<double>, kJobKinds> times;
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
+  }
+  return times;
+}
+
+}  // namespace
+
+OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split, const MeasuredLink& link) {
+  const std::vector<LayerCount> layers = CountLayers(run.model);
+  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
+  const Profile counted = CountedProfile(run, 1e9);
+  const auto times = TypicalTimes(whole, layers.size());
+  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
+  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
+  if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
+  json["layers"] = OrderedJson::array();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool reported = i < whole.activation_bytes.size();
+    const double activation_bytes = reported ? whole.activation_bytes[i] : counted.parts[i].activation_bytes;
+    json["layers"].push_back({{"name", layers[i].name},
+                              {"forward", time(JobKind::kForward, i)},
+                              {"backward", time(JobKind::kBackward, i)},
+                              {"update", time(JobKind::kUpdate, i)},
+                              {"activation_bytes", std::llround(activation_bytes)},
+                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
+                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
+                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+  }
+  if (split != nullptr) {
+    const auto halves = TypicalTimes(*split, layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      json["layers"][i]["backward_input"] = halves[static_cast<int>(JobKind::kBackwardInput)][i];
+      json["layers"][i]["backward_weight"] = halves[static_cast<int>(JobKind::kBackwardWeight)][i];
+    }
+  }
+  if (link.bandwidth > 0) json["bandwidth"] = link.bandwidth;
+  if (link.latency > 0) json["latency"] = link.latency;
+  return json;
+}
+
+double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded) {
+  RunSpec offloading = run;
+  offloading.schedule.activations = "offload";
+  const std::vector<StageMemory> layers = CountStages(offloading);
+  const auto without = TypicalTimes(retained, layers.size()), with = TypicalTimes(offloaded, layers.size());
+  double bytes = 0, seconds = 0;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+      bytes += static_cast<double>(layers[l].offloaded);
+      seconds += with[static_cast<int>(kind)][l] - without[static_cast<int>(kind)][l];
+    }
+  }
+  return seconds > 0 ? bytes / seconds : 0;
+}
+
+}  // namespace weft

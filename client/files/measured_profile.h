@@ -1,0 +1,23 @@
+// Makes a profile of the traces of short trainings, in which each layer is a stage and one rank has them all
+// (client/commands/profile_command.h). Pure.
+#ifndef WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
+#define WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
+
+#include "client/files/trace_file.h"
+#include "nlohmann/json.hpp"
+#include "run/run_spec.h"
+#include "schedules/simulator/measured_link.h"
+
+namespace weft {
+
+// Returns the profile: medians without the first step. Without the split trace it has no halves of backwards.
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
+                                 const MeasuredLink& link = {});
+
+// Returns the bytes per second of copies to the host's memory and back: those of all layers under `offload`,
+// over what their forwards and backwards take longer than under `retain`. 0 where they do not take longer.
+double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
