@@ -18,8 +18,15 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns the typical times by kind and layer.
-std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
+using Times = std::array<std::vector<double>, kJobKinds>;  // by kind and layer
+
+double LeastOf(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
+}
+
+// Returns the time that `one_of` tells from those of each kind and layer.
+template <class OneOf>
+Times TimesOf(const Trace& trace, size_t layers, OneOf one_of) {
   std::array<std::vector<std::vector<double>>, kJobKinds> samples;
   for (auto& of_kind : samples) of_kind.resize(layers);
   const bool several =
@@ -30,12 +37,14 @@ std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size
       samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
     }
   }
-  std::array<std::vector<double>, kJobKinds> times;
+  Times times;
   for (int k = 0; k < kJobKinds; ++k) {
-    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(one_of(std::move(of_layer)));
   }
   return times;
 }
+
+Times TypicalTimes(const Trace& trace, size_t layers) { return TimesOf(trace, layers, MedianOf); }
 
 }  // namespace
 
@@ -72,11 +81,13 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
   return json;
 }
 
+// What other programs take of a core is more than copies are, and in the median too.
 double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded) {
   RunSpec offloading = run;
   offloading.schedule.activations = "offload";
   const std::vector<StageMemory> layers = CountStages(offloading);
-  const auto without = TypicalTimes(retained, layers.size()), with = TypicalTimes(offloaded, layers.size());
+  const Times without = TimesOf(retained, layers.size(), LeastOf);
+  const Times with = TimesOf(offloaded, layers.size(), LeastOf);
   double bytes = 0, seconds = 0;
   for (size_t l = 0; l < layers.size(); ++l) {
     for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {

@@ -15,7 +15,8 @@ nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const T
                                  const MeasuredLink& link = {});
 
 // Returns the bytes per second of copies to the host's memory and back: those of all layers under `offload`,
-// over what their forwards and backwards take longer than under `retain`. 0 where they do not take longer.
+// over what their forwards and backwards take longer than under `retain`, by the least time of each. 0 where
+// they do not take longer.
 double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded);
 
 }  // namespace weft

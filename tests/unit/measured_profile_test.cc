@@ -20,8 +20,8 @@ RunSpec LayersOfSmallRun() {
   return *spec;
 }
 
-// Forwards of 1 s and backwards of 2, and the time of copies at `bandwidth` in each; 0 for none. The first
-// step takes longer, and one of the others.
+// Forwards of 1 s and backwards of 2, and the time of copies at `bandwidth` in each; 0 for none. All steps
+// but one take longer.
 Trace TraceOf(const RunSpec& run, double bandwidth) {
   RunSpec offloading = run;
   offloading.schedule.activations = "offload";
@@ -34,7 +34,7 @@ Trace TraceOf(const RunSpec& run, double bandwidth) {
         job.job = Job::Compute(step, static_cast<int>(l), 0, kind);
         job.end = kind == JobKind::kForward ? 1 : 2;
         if (bandwidth > 0) job.end += static_cast<double>(layers[l].offloaded) / bandwidth;
-        if (step == 0 || step == 2) job.end += step == 0 ? 10 : 1e-9;
+        if (step != 2) job.end += 10 * (4 - step) * (bandwidth > 0 ? 1 : 2);
         trace.jobs.push_back(job);
       }
     }
