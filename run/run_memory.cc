@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "run/early_gradients.h"
 #include "run/file_section.h"
 #include "run/model_layers.h"
 #include "run/received_copies.h"
@@ -120,25 +120,13 @@ void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages,
   }
 }
 
-// Adds the gradients that come before their turn where a rank with a fixed order alone sums those of a stage:
-// each waits for those of the micro-batches before.
+// Adds the gradients that come before their turn.
 void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std::vector<RankMemory>* ranks) {
-  for (Rank rank = 0; rank < static_cast<Rank>(graph.schedule().order.size()); ++rank) {
-    std::map<int, int> next;               // by stage: micro-batch whose turn it is
-    std::map<int, std::set<int>> waiting;  // by stage: micro-batches
-    std::map<int, size_t> most;            // by stage
-    for (const Job& job : graph.schedule().order[rank]) {
-      const Protocol& protocol = graph.protocol(job.stage);
-      if (job.kind != graph.final_backward() || protocol.gradients_leave() || protocol.passes_sums())
-        continue;
-      std::set<int>& of_stage = waiting[job.stage];
-      of_stage.insert(job.microbatch);
-      int& turn = next[job.stage];
-      while (of_stage.erase(turn) > 0) ++turn;
-      most[job.stage] = std::max(most[job.stage], of_stage.size());
-    }
-    for (const auto& [stage, count] : most)
-      (*ranks)[rank].gradients += static_cast<int64_t>(count) * stages[stage].parameters;
+  const std::vector<int> early = CountEarlyGradients(graph);
+  for (int s = 0; s < graph.schedule().stages; ++s) {
+    if (early[s] == 0) continue;
+    const Rank rank = graph.schedule().compute(Job::Compute(0, s, 0, graph.final_backward()));
+    (*ranks)[rank].gradients += early[s] * stages[s].parameters;
   }
 }
 

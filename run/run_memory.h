@@ -6,7 +6,7 @@
 //   - for each held stage, every version of the weights that its readers may need (and one more where others
 //     read them while an update writes), the gradient's sum for each step under way (and one more where other
 //     holders take it), and the optimizer's state;
-//   - gradients that a fixed order makes before those of earlier micro-batches, which are summed first;
+//   - gradients that come before those of earlier micro-batches, which are summed first (early_gradients.h);
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
 //     together;
 //   - the temporary memory of the job that needs most, and the gradients of inputs that other ranks have not

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/measured_run.h"
 #include "client/commands/profile_command.h"
+#include "client/files/measured_profile.h"
 #include "client/files/schedule_file.h"
 #include "client/planning/make_plan.h"
 #include "client/training/scratch_folder.h"

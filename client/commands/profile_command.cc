@@ -3,23 +3,20 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <fstream>
-#include <initializer_list>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/measured_run.h"
-#include "client/files/profile.h"
+#include "client/files/measured_profile.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
-#include "coordinator/replanning/measured_jobs.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
@@ -28,38 +25,6 @@ namespace weft {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// Typical times by kind and layer.
-using LayerTimes = std::array<std::vector<double>, kJobKinds>;
-
-// Returns the times on a rank of speed 1. `speeds` are those of the trace's ranks; empty if all are equal.
-LayerTimes TypicalTimes(const Trace& trace, size_t layers, const std::vector<double>& speeds = {}) {
-  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
-  for (auto& of_kind : samples) of_kind.resize(layers);
-  const bool several =
-      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
-  for (const DrawnJob& j : trace.jobs) {
-    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
-    if (static_cast<size_t>(j.job.stage) < layers) {
-      const double speed = speeds.empty() ? 1 : speeds[j.rank];
-      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back((j.end - j.start) * speed);
-    }
-  }
-  LayerTimes times;
-  for (int k = 0; k < kJobKinds; ++k) {
-    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(MedianOf(std::move(of_layer)));
-  }
-  return times;
-}
-
-// Returns the speeds of ranks that have done the same jobs, without the first step.
-std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
-  MeasuredJobs jobs(run.train.microbatches, run.stages());
-  for (const DrawnJob& j : trace.jobs) {
-    if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
-  }
-  return CostsOfJobs(run, jobs).speeds;
-}
 
 ExitCode Print(const std::string& text, const std::string& path) {
   if (path.empty()) return PrintData(text);
@@ -109,6 +74,12 @@ RunSpec SplitProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
+RunSpec OffloadProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = ProfilingRun(run, steps);
+  profiling.schedule.activations = "offload";
+  return profiling;
+}
+
 RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring) {
   const auto rank = [&](int further) {
     return absl::StrCat(further == 0 ? "s" : absl::StrCat("(s + ", further, ")"), " % W");
@@ -130,63 +101,12 @@ RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks) {
   return profiling;
 }
 
-OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split, const MeasuredLink& link) {
-  const std::vector<LayerCount> layers = CountLayers(run.model);
-  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
-  const Profile counted = CountedProfile(run, 1e9);
-  const auto times = TypicalTimes(whole, layers.size());
-  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
-  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
-  if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
-  json["layers"] = OrderedJson::array();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const bool reported = i < whole.activation_bytes.size();
-    const double activation_bytes = reported ? whole.activation_bytes[i] : counted.parts[i].activation_bytes;
-    json["layers"].push_back({{"name", layers[i].name},
-                              {"forward", time(JobKind::kForward, i)},
-                              {"backward", time(JobKind::kBackward, i)},
-                              {"update", time(JobKind::kUpdate, i)},
-                              {"activation_bytes", std::llround(activation_bytes)},
-                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
-                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
-                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
-  }
-  if (split != nullptr) {
-    const auto halves = TypicalTimes(*split, layers.size());
-    for (size_t i = 0; i < layers.size(); ++i) {
-      json["layers"][i]["backward_input"] = halves[static_cast<int>(JobKind::kBackwardInput)][i];
-      json["layers"][i]["backward_weight"] = halves[static_cast<int>(JobKind::kBackwardWeight)][i];
-    }
-  }
-  if (link.bandwidth > 0) json["bandwidth"] = link.bandwidth;
-  if (link.latency > 0) json["latency"] = link.latency;
-  return json;
-}
-
-std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
-  OrderedJson& layers = (*profile)["layers"];
-  const std::vector<double> speeds = SpeedsOf(together, trace);
-  const LayerTimes times = TypicalTimes(trace, layers.size(), speeds);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const auto slow = [&](JobKind kind, const char* key, std::initializer_list<const char*> like_it) {
-      const double alone = layers[i][key], time = times[static_cast<int>(kind)][i];
-      if (alone <= 0 || time <= 0) return;
-      layers[i][key] = time;
-      for (const char* const other : like_it) {
-        if (layers[i].contains(other)) layers[i][other] = layers[i][other].get<double>() * time / alone;
-      }
-    };
-    slow(JobKind::kForward, "forward", {});
-    slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
-  }
-  return speeds;
-}
-
 namespace {
 
 // The short trainings behind a profile.
 struct ProfiledRuns {
   MeasuredRun whole, split;
+  std::optional<MeasuredRun> offloaded;
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;
 };
@@ -214,6 +134,18 @@ absl::StatusOr<std::vector<MeasuredRun>> TrainForLinks(const RunSpec& run, const
   return linked;
 }
 
+// Trains such that activations go to the host's memory and back, beside one in which all layers retain them.
+// The host may have no room: then there is none.
+absl::StatusOr<std::optional<MeasuredRun>> TrainForOffload(const RunSpec& run, const ProfileOptions& options,
+                                                           const TrainRun& train) {
+  if (ActivationsOfLayers(run) != "retain") return std::nullopt;
+  auto measured = train(OffloadProfilingRun(run, options.steps), 1, "offload");
+  if (measured.ok()) return *std::move(measured);
+  if (absl::IsCancelled(measured.status())) return measured.status();
+  PrintMessage(absl::StrCat("`host_bandwidth` is not in the profile: ", measured.status().message()));
+  return std::nullopt;
+}
+
 absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
                                              const TrainRun& train) {
   ProfiledRuns runs;
@@ -221,9 +153,11 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   if (!whole.ok()) return whole.status();
   auto split = train(SplitProfilingRun(run, options.steps), 1, "split");
   if (!split.ok()) return split.status();
+  auto offloaded = TrainForOffload(run, options, train);
+  if (!offloaded.ok()) return offloaded.status();
   auto linked = TrainForLinks(run, options, train);
   if (!linked.ok()) return linked.status();
-  runs = {*std::move(whole), *std::move(split), *std::move(linked), {}};
+  runs = {*std::move(whole), *std::move(split), *std::move(offloaded), *std::move(linked), {}};
   if (options.ranks == 0) return runs;
   auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
   if (!sped.ok()) return sped.status();
@@ -231,19 +165,17 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   return runs;
 }
 
-// Returns the transfers of the runs between the workers, with their places among these as ranks.
-std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& workers,
-                                          const std::vector<MeasuredRun>& runs) {
+// Returns what went between the workers in the runs, with their places among these as ranks.
+std::vector<RankBurst> BurstsAmong(const std::vector<std::string>& workers,
+                                   const std::vector<MeasuredRun>& runs) {
   std::map<std::string, Rank> place;
   for (size_t r = 0; r < workers.size(); ++r) place[workers[r]] = static_cast<Rank>(r);
-  std::vector<DrawnTransfer> among;
+  std::vector<RankBurst> among;
   for (const MeasuredRun& run : runs) {
-    for (DrawnTransfer t : run.trace.transfers) {
-      const auto from = place.find(run.workers.at(t.from)), to = place.find(run.workers.at(t.to));
+    for (const RankBurst& b : BurstsOf(run.trace.transfers)) {
+      const auto from = place.find(run.workers.at(b.from)), to = place.find(run.workers.at(b.to));
       if (from == place.end() || to == place.end() || from == to) continue;
-      t.from = from->second;
-      t.to = to->second;
-      among.push_back(t);
+      among.push_back({from->second, to->second, b.burst});
     }
   }
   return among;
@@ -251,10 +183,12 @@ std::vector<DrawnTransfer> TransfersAmong(const std::vector<std::string>& worker
 
 // Returns the link of the profile: that of any two processes.
 MeasuredLink LinkOfRuns(const std::vector<MeasuredRun>& runs) {
-  std::vector<DrawnTransfer> transfers;
-  for (const MeasuredRun& run : runs)
-    transfers.insert(transfers.end(), run.trace.transfers.begin(), run.trace.transfers.end());
-  return LinkOf(transfers);
+  std::vector<RankBurst> bursts;
+  for (const MeasuredRun& run : runs) {
+    const std::vector<RankBurst> more = BurstsOf(run.trace.transfers);
+    bursts.insert(bursts.end(), more.begin(), more.end());
+  }
+  return LinkOf(bursts);
 }
 
 // Returns the network of the ranks that have these speeds. `client` is that of a fleet, else null.
@@ -266,7 +200,7 @@ absl::StatusOr<MeasuredNetwork> NetworkOfRuns(std::vector<double> speeds, const 
   } else {
     absl::StatusOr<std::vector<std::string>> nodes = NodesOf(*client, runs.sped.workers);
     if (!nodes.ok()) return nodes.status();
-    network = NetworkOf(*std::move(nodes), TransfersAmong(runs.sped.workers, runs.linked));
+    network = NetworkOf(*std::move(nodes), BurstsAmong(runs.sped.workers, runs.linked));
   }
   network.speeds = std::move(speeds);
   return network;
@@ -277,9 +211,13 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
                         RunsClient* client) {
   const auto runs = TrainForProfile(run, options, train);
   if (!runs.ok()) return EndMeasuring(runs.status());
-  OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
-                               LinkOfRuns(runs->linked));
+  const RunSpec layers = ProfilingRun(run, options.steps);
+  OrderedJson json = ProfileOf(layers, runs->whole.trace, &runs->split.trace, LinkOfRuns(runs->linked));
   json["name"] = run.name;
+  if (runs->offloaded.has_value()) {
+    const double bandwidth = HostBandwidthOf(layers, runs->whole.trace, runs->offloaded->trace);
+    if (bandwidth > 0) json["host_bandwidth"] = bandwidth;
+  }
   if (options.ranks > 0) {
     const RunSpec together = SpeedProfilingRun(run, options.steps, options.ranks);
     const auto network = NetworkOfRuns(SlowToTogether(together, runs->sped.trace, &json), *runs, client);

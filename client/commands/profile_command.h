@@ -8,11 +8,8 @@
 
 #include "client/commands/fleet_run.h"
 #include "client/console/console.h"
-#include "client/files/measured_link.h"
 #include "client/files/measured_network.h"
-#include "client/files/trace_file.h"
 #include "client/training/device_flags.h"
-#include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -33,22 +30,12 @@ RunSpec ProfilingRun(const RunSpec& run, int steps);
 
 // Returns the same run with its backwards in halves.
 RunSpec SplitProfilingRun(const RunSpec& run, int steps);
+// Returns the same run with activations in the host's memory between forward and backward.
+RunSpec OffloadProfilingRun(const RunSpec& run, int steps);
 // Returns the same run such that every activation, gradient and weight goes from one process to another.
 RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring = {});
 // Returns the same run with all layers on each of so many ranks, which compute a micro-batch of a step each.
 RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks);
-
-// Returns the profile of such runs: medians without the first step. Without the split one it has no halves of
-// backwards.
-nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
-                                 const MeasuredLink& link = {});
-
-// Gives the profile's layers the times that their jobs took while all ranks of the training computed at the
-// same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
-// updates, which that training has not or divides, become as much longer as whole backwards. `together` is
-// the run that SpeedProfilingRun makes, `trace` its trace. Returns the ranks' speeds; the fastest has 1.
-std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
-                                   nlohmann::ordered_json* profile);
 
 // Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);

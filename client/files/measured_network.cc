@@ -49,6 +49,25 @@ std::string NodeText(const std::vector<Node>& nodes) {
 
 }  // namespace
 
+std::vector<RankBurst> BurstsOf(const std::vector<DrawnTransfer>& of_training) {
+  std::map<std::pair<Rank, Rank>, std::vector<TimedTransfer>> directions;
+  for (const DrawnTransfer& t : of_training)
+    directions[{t.from, t.to}].push_back({t.start, t.end, static_cast<int64_t>(t.bytes)});
+  std::vector<RankBurst> bursts;
+  for (auto& [ranks, of_direction] : directions) {
+    for (const Burst& burst : BurstsOf(std::move(of_direction)))
+      bursts.push_back({ranks.first, ranks.second, burst});
+  }
+  return bursts;
+}
+
+MeasuredLink LinkOf(const std::vector<RankBurst>& bursts) {
+  std::vector<Burst> all;
+  all.reserve(bursts.size());
+  for (const RankBurst& b : bursts) all.push_back(b.burst);
+  return LinkOf(all);
+}
+
 std::vector<RankRing> RingsOf(int ranks, int layers) {
   constexpr int kAllPairs = 16;  // ranks
   std::vector<RankRing> rings;
@@ -60,15 +79,14 @@ std::vector<RankRing> RingsOf(int ranks, int layers) {
   return rings;
 }
 
-MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank,
-                          const std::vector<DrawnTransfer>& transfers) {
+MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank, const std::vector<RankBurst>& bursts) {
   MeasuredNetwork network;
-  std::vector<DrawnTransfer> inside, between;
-  std::map<std::pair<Rank, Rank>, std::vector<DrawnTransfer>> of_pair;
-  for (const DrawnTransfer& t : transfers) {
-    const bool apart = !node_of_rank.empty() && node_of_rank[t.from] != node_of_rank[t.to];
-    (apart ? between : inside).push_back(t);
-    of_pair[std::minmax(t.from, t.to)].push_back(t);
+  std::vector<Burst> inside, between;
+  std::map<std::pair<Rank, Rank>, std::vector<Burst>> of_pair;
+  for (const RankBurst& b : bursts) {
+    const bool apart = !node_of_rank.empty() && node_of_rank[b.from] != node_of_rank[b.to];
+    (apart ? between : inside).push_back(b.burst);
+    of_pair[std::minmax(b.from, b.to)].push_back(b.burst);
   }
   network.inside = LinkOf(inside);
   network.between = LinkOf(between);

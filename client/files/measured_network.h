@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "client/files/measured_link.h"
 #include "client/files/trace_file.h"
 #include "schedules/job.h"
+#include "schedules/simulator/measured_link.h"
 
 namespace weft {
 
@@ -35,8 +35,19 @@ struct MeasuredNetwork {
   std::vector<Pair> pairs;                // pairs that were measured, in order
 };
 
-// Fits the links to transfers between these ranks. `node_of_rank` may be empty.
-MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank, const std::vector<DrawnTransfer>& transfers);
+// What went from rank to rank without a pause.
+struct RankBurst {
+  Rank from = 0, to = 0;
+  Burst burst;
+};
+// Joins the transfers of one training that overlap.
+std::vector<RankBurst> BurstsOf(const std::vector<DrawnTransfer>& of_training);
+
+// Fits one link to all bursts, between whatever ranks.
+MeasuredLink LinkOf(const std::vector<RankBurst>& bursts);
+
+// Fits the links of these ranks. `node_of_rank` may be empty.
+MeasuredNetwork NetworkOf(std::vector<std::string> node_of_rank, const std::vector<RankBurst>& bursts);
 
 // Returns the network as a file; `source` is the run file that was measured.
 std::string NetworkText(const std::string& source, const MeasuredNetwork& network);

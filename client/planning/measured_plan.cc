@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/monotonic_clock.h"
-#include "client/files/measured_link.h"
+#include "client/files/measured_network.h"
 #include "client/files/profile.h"
 #include "client/files/run_folder.h"
 #include "client/files/trace_file.h"
@@ -116,9 +116,9 @@ absl::StatusOr<std::optional<MeasuredJobs>> JobsBefore(const MeasuredPlanOptions
 void SetLink(const MeasuredPlanOptions& options, const Trace& trace, ReplanQuestion* question) {
   const bool given = options.bandwidth > 0 || options.latency > 0;
   if (trace.transfers.empty() && !given) return;
-  const MeasuredLink measured = LinkOf(trace.transfers);
-  question->link = ReplanQuestion::Link{options.bandwidth > 0 ? options.bandwidth : measured.bandwidth,
-                                        options.latency > 0 ? options.latency : measured.latency};
+  question->link = LinkOf(BurstsOf(trace.transfers));
+  if (options.bandwidth > 0) question->link->bandwidth = options.bandwidth;
+  if (options.latency > 0) question->link->latency = options.latency;
 }
 
 PlanReport ReportOf(const MeasuredPlan& plan) {

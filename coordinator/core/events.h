@@ -69,6 +69,7 @@ struct ReplanRun {
   std::string spec;      // as SubmitRun has it, with the schedule
   std::string schedule;  // JSON of the schedule, as AttemptRecord has it
   std::string reason;
+  std::string left_links = {};  // for which it moves, as AttemptRecord has them
 };
 // Has a worker leave, as if it had asked to. Answered by a Reply: NotFound for an unknown worker.
 struct DrainWorker {

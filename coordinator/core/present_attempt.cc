@@ -45,6 +45,7 @@ AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const 
   record.schedule = submission_.schedule();
   for (const Worker* w : workers) record.members.push_back({w->process, w->hello.worker, w->Label()});
   record.former = attempts_.Former();
+  record.left_links = submission_.left_links();
   return record;
 }
 

@@ -55,6 +55,8 @@ struct AttemptRecord {
   std::string schedule;      // JSON of its schedule, where that is not the submitted one; "" otherwise
   std::vector<Member> members;
   std::vector<RankReport> former;  // totals of the attempts before
+  // Slow links that the run has left, as its ranks are placed; text of coordinator/replanning/left_links.h.
+  std::string left_links;
 };
 
 // Progress of a run. Each one replaces the one before.
@@ -95,6 +97,9 @@ struct StoredRun {
   std::vector<StepDone> steps;  // in order; empty once they are in the output folder for good
   std::vector<Validation> validations;
   bool written = false;
+
+  // Returns true if its attempt was under way when it was stored.
+  bool under_way() const { return figures.epoch != 0 && figures.epoch == attempt.epoch; }
 };
 
 // Holds all that is in a store.

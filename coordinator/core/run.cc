@@ -358,8 +358,8 @@ void Run::EndAttempt(const std::string& reason, RestartCause cause) {
 // before, which suits the other schedule as well.
 void Run::TakeReplan(StepEffects& out) {
   std::optional<ReplanRun> replan = relocation_.TakeReplan();
-  if (!replan.has_value()) return;
-  submission_.Replan(std::move(replan->plan), std::move(replan->spec), std::move(replan->schedule));
+  if (!replan.has_value()) return submission_.ForgetLinks();
+  submission_.Replan(*std::move(replan));
   const std::string former = std::exchange(info_.schedule, plan().schedule);
   const int32_t step = present_.beginnings().WithCheckpoint(plan()).step;
   out.effects.replanned.push_back({info_.id, step, submission_.shared_plan(), former, ending_->reason});

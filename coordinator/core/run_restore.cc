@@ -36,7 +36,7 @@ RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission
                          restored.stored.figures.epoch != 0;
   const bool finishes = info->state == RunState::kFinishing;
   const RunFigures& figures = restored.stored.figures;
-  const bool under_way = figures.epoch != 0 && figures.epoch == restored.stored.attempt.epoch;
+  const bool under_way = restored.stored.under_way();
   info->state = RunState::kWaiting;
   if (!submission.has_plan()) return {has_begun, RunEnding{RunState::kFailed, restored.failure}};
   if (info->stop_step >= 0) {

@@ -24,6 +24,7 @@ RunSubmission::RunSubmission(RestoreRun& restored)
       plan_(std::move(restored.plan)),
       spec_(restored.spec.empty() ? std::move(restored.stored.submission.spec) : std::move(restored.spec)),
       schedule_(restored.stored.attempt.schedule),
+      left_links_(restored.stored.under_way() ? restored.stored.attempt.left_links : ""),
       output_(std::move(restored.stored.submission.folder.live)),
       run_id_(std::move(restored.stored.submission.run_id)) {
   DropOutputOfNone();
@@ -43,10 +44,11 @@ std::string RunSubmission::SpecFrom(int32_t step, bool with_copies) const {
   return plan_->resumed_spec(with_copies ? "" : absl::StrCat(output_, "/checkpoint-", step), step);
 }
 
-void RunSubmission::Replan(std::shared_ptr<const RunPlan> plan, std::string spec, std::string schedule) {
-  plan_ = std::move(plan);
-  spec_ = std::move(spec);
-  schedule_ = std::move(schedule);
+void RunSubmission::Replan(ReplanRun&& replan) {
+  plan_ = std::move(replan.plan);
+  spec_ = std::move(replan.spec);
+  schedule_ = std::move(replan.schedule);
+  left_links_ = std::move(replan.left_links);
 }
 
 void RunSubmission::End() {

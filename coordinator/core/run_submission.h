@@ -40,9 +40,13 @@ class RunSubmission {
   std::string SpecFrom(int32_t step, bool with_copies) const;
 
   // Takes another schedule in the place of the run's.
-  void Replan(std::shared_ptr<const RunPlan> plan, std::string spec, std::string schedule);
+  void Replan(ReplanRun&& replan);
+  // Forgets the links that the run has left: its ranks will be elsewhere.
+  void ForgetLinks() { left_links_.clear(); }
   // Returns the JSON of the schedule that took the place of the submitted one; "" for none.
   const std::string& schedule() const { return schedule_; }
+  // Returns the slow links that the run has left, as AttemptRecord has them.
+  const std::string& left_links() const { return left_links_; }
 
   // Drops what only a run needs that has not ended.
   void End();
@@ -54,7 +58,8 @@ class RunSubmission {
   uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
   std::shared_ptr<const RunPlan> plan_;
   std::string spec_;
-  std::string schedule_;  // JSON, where it is not the submitted one
+  std::string schedule_;    // JSON, where it is not the submitted one
+  std::string left_links_;  // of that schedule
   std::string output_;
   std::string run_id_;
 };

@@ -322,7 +322,7 @@ class ScheduleSearch {
 
   const RunSpec& run_;
   const RankCosts& measured_;
-  std::optional<ReplanQuestion::Link> link_;
+  std::optional<MeasuredLink> link_;
   const std::vector<PairLink>& slow_pairs_;
   const bool has_left_;
   const std::function<bool()>& stop_;

@@ -26,6 +26,7 @@
 #include "coordinator/replanning/measured_jobs.h"
 #include "coordinator/replanning/measured_links.h"
 #include "run/run_spec.h"
+#include "schedules/simulator/measured_link.h"
 #include "schedules/simulator/network.h"
 
 namespace weft {
@@ -33,11 +34,7 @@ namespace weft {
 struct ReplanQuestion {
   RunSpec run;  // under its present schedule
   RankCosts measured;
-  struct Link {
-    double bandwidth = 0;  // bytes per second; 0 for infinite
-    double latency = 0;    // seconds
-  };
-  std::optional<Link> link;  // of each rank to each other; absent: not known
+  std::optional<MeasuredLink> link;  // of each rank to each other; absent: not known
   // Links that are slower than that, for a run that moves by itself. They count if they make its step longer
   // by more than the gain that it looks for; else links count as not known.
   std::vector<PairLink> slow_pairs = {};

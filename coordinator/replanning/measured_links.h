@@ -2,12 +2,11 @@
 //
 // A link is that of two ranks, in both directions. It is slow if its tensors take long beside those of
 // their size that went over it before, or over most other links. A process that is often stopped sends and
-// receives late, so the links of a rank that is slow are not compared: what is wrong is the rank. Between two
-// ranks alone, a link that was slow from the start does not show.
+// receives late, so the links of a rank that is slow are not compared: what is wrong is the rank. Where there
+// are no others, a link that was slow from the start shows only beside the link that is expected there.
 //
-// Tensors that wait for each other on a link take longer than their bytes do. So the bandwidth of a link is
-// all bytes over the time in which at least one was on its way. Its latency is folded into that, a known
-// limit: for tensors of other sizes than those that were measured, this bandwidth tells a wrong time.
+// Latency and bandwidth of a link are fitted to its transfers (schedules/simulator/measured_link.h), of its
+// two directions to those of the slower one.
 //
 // Pure; a value of bounded size.
 #ifndef WEFT_COORDINATOR_REPLANNING_MEASURED_LINKS_H_
@@ -15,20 +14,17 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "schedules/job.h"
+#include "schedules/simulator/measured_link.h"
 #include "schedules/simulator/network.h"
 
 namespace weft {
-
-// A tensor on its way, by the clock of the rank that received it.
-struct TimedTransfer {
-  double start = 0, end = 0;  // seconds
-  int64_t bytes = 0;
-};
 
 // Identifies a transfer among the others between two ranks in one direction. Its times do not: told again,
 // they differ by what has been learnt of the clocks.
@@ -60,16 +56,20 @@ struct SlowLink : PairLink {
 };
 
 struct RankLinks {
-  double bandwidth = 0;        // bytes a second, of links that are not slow; 0 if it is not known
+  MeasuredLink usual;          // a link that is not slow; takes no time if none was measured
   std::vector<SlowLink> slow;  // in order of their ranks
   std::vector<std::pair<Rank, Rank>>
       normal;  // links that were compared and are not slow, the lower rank first
 };
 
+// Returns the link of two ranks as it should be, none if that is not known.
+using ExpectedLink = std::function<std::optional<MeasuredLink>(Rank a, Rank b)>;
+
 // Tells the links from the transfers of a window. `before`: earlier ones of the same ranks on the same
-// machines; `speeds`: of the ranks, as CostsOfJobs tells them.
+// machines; `speeds`: of the ranks, as CostsOfJobs tells them; `expected` counts where fewer than two other
+// links tell what is usual.
 RankLinks LinksOf(const MeasuredTransfers& transfers, const MeasuredTransfers& before,
-                  const std::vector<double>& speeds);
+                  const std::vector<double>& speeds, const ExpectedLink& expected = nullptr);
 
 }  // namespace weft
 

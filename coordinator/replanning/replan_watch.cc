@@ -37,13 +37,13 @@ RankLinks Without(const std::vector<std::pair<Rank, Rank>>& normal, RankLinks li
   return links;
 }
 
-// Adds the links that the run has left, unless they were measured again. With the bandwidth of the others at
-// that time, the question is the one for which the run has moved. So the answer is that it stays. Returns
-// false if there are none, or all are as fast as usual again.
+// Adds the links that the run has left, unless they were measured again. With the usual link of that time,
+// the question is the one for which the run has moved. So the answer is that it stays. Returns false if there
+// are none, or all are as fast as usual again.
 bool AddLeft(const RankLinks& run_left, RankLinks* links) {
   const RankLinks left = Without(links->normal, run_left);
   if (left.slow.empty()) return false;
-  links->bandwidth = left.bandwidth;
+  links->usual = left.usual;
   const auto ranks = [](const SlowLink& link) { return std::pair(link.a, link.b); };
   for (const SlowLink& link : left.slow) {
     const auto place =
@@ -54,6 +54,22 @@ bool AddLeft(const RankLinks& run_left, RankLinks* links) {
   return true;
 }
 
+// Returns the link of two ranks that is expected: that of the run file's network, as far as it says it.
+std::optional<MeasuredLink> LinkOfNetwork(const std::optional<NetworkSpec>& stated, Rank a, Rank b) {
+  if (!stated.has_value()) return std::nullopt;
+  const Network& network = stated->network;
+  const auto node_of = [&](Rank rank) {
+    size_t node = 0;
+    for (int end = 0; node < network.nodes.size() && (end += network.nodes[node]) <= rank;) ++node;
+    return node;
+  };
+  const bool inside = node_of(a) == node_of(b);
+  const MeasuredLink link = inside ? MeasuredLink{stated->latency, stated->bandwidth}
+                                   : MeasuredLink{network.latency_between, network.bandwidth_between};
+  if (link.bandwidth <= 0) return std::nullopt;
+  return link;
+}
+
 }  // namespace
 
 absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std::function<bool()>& stop) {
@@ -62,7 +78,11 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
   answer.measured =
       CostsOfJobs(*question.run, question.jobs, question.before.has_value() ? &*question.before : nullptr);
   answer.better.schedule = question.run->schedule;
-  answer.links = LinksOf(question.transfers, *question.transfers_before, answer.measured.speeds);
+  const auto expected = [&](Rank a, Rank b) -> std::optional<MeasuredLink> {
+    if (!question.left.slow.empty()) return question.left.usual;
+    return LinkOfNetwork(question.run->network, a, b);
+  };
+  answer.links = LinksOf(question.transfers, *question.transfers_before, answer.measured.speeds, expected);
   answer.timed = !question.transfers.empty();
   const bool has_left = AddLeft(question.left, &answer.links);
   if (AreAlike(answer.measured.speeds, question.settled) &&
@@ -70,7 +90,7 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
     return answer;
   const std::vector<SlowLink>& slow = answer.links.slow;
   ReplanQuestion asked{*question.run, answer.measured, std::nullopt, {slow.begin(), slow.end()}, has_left};
-  if (!slow.empty()) asked.link = ReplanQuestion::Link{answer.links.bandwidth, 0};
+  if (!slow.empty()) asked.link = answer.links.usual;
   auto better = FindBetterSchedule(asked, stop);
   if (!better.ok()) return better.status();
   answer.better = *std::move(better);
@@ -79,6 +99,11 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
 
 ReplanWatch::ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks)
     : run_(std::move(run)), jobs_(ranks, run_->stages()), seconds_(ranks) {}
+
+void ReplanWatch::Restore(int32_t restarts, RankLinks left) {
+  restarts_ = restarts;
+  left_ = std::move(left);
+}
 
 void ReplanWatch::Began(int32_t restarts) {
   if (restarts == restarts_) return;

@@ -72,6 +72,9 @@ class ReplanWatch {
  public:
   ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks);
 
+  // Goes on, before all else, with the slow links that the attempt has left that is under way: the run has
+  // begun again so often.
+  void Restore(int32_t restarts, RankLinks left);
   // Notes that an attempt has begun, or goes on: the run has begun again so often.
   void Began(int32_t restarts);
   // Notes that the run goes on under another schedule, with its ranks where they are.

@@ -6,6 +6,7 @@
 
 #include "base/monotonic_clock.h"
 #include "base/threads.h"
+#include "coordinator/replanning/left_links.h"
 #include "coordinator/shell/spec_planner.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
@@ -32,6 +33,17 @@ void Replanner::Add(uint64_t run, const RunPlan& plan) {
   if (plan.spec == nullptr || !plan.spec->replan.any() || plan.resumed_spec == nullptr) return;
   watches_.try_emplace(run, Watched{ReplanWatch(plan.spec, plan.ranks())});
   if (!thread_.joinable()) thread_ = StartThread([this] { Search(); });
+}
+
+// Links that cannot be read count as none: the run finds out again.
+void Replanner::Add(const RestoreRun& restored) {
+  if (restored.plan == nullptr) return;
+  const StoredRun& stored = restored.stored;
+  Add(stored.submission.run, *restored.plan);
+  const auto watch = watches_.find(stored.submission.run);
+  if (watch == watches_.end() || !stored.under_way()) return;
+  absl::StatusOr<RankLinks> left = ReadLeftLinks(stored.attempt.left_links);
+  if (left.ok()) watch->second.watch.Restore(stored.figures.info.restarts, *std::move(left));
 }
 
 void Replanner::Hear(const JobsEnded& jobs) {
@@ -123,7 +135,8 @@ Replanner::Found Replanner::Answer(const Request& request) const {
                   *std::move(plan),
                   ToJson(spec).dump(),
                   ToJson(spec.schedule).dump(),
-                  Sentence(found.answer->better, found.answer->measured, found.answer->links.slow)};
+                  Sentence(found.answer->better, found.answer->measured, found.answer->links.slow),
+                  found.answer->better.slow_links ? LeftLinksText(found.answer->links) : ""};
   return found;
 }
 

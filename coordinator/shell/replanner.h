@@ -41,6 +41,8 @@ class Replanner {
 
   // Watches the run from now on, if it wants that.
   void Add(uint64_t run, const RunPlan& plan);
+  // Likewise a run that was stored.
+  void Add(const RestoreRun& restored);
   void Hear(const JobsEnded& jobs);
   void Hear(const StepDone& step);
   void Hear(const Spans& spans);

@@ -62,7 +62,7 @@ ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::S
   if (options_.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options_.metrics);
   std::vector<RestoreRun> restored = std::exchange(options_.restored, {});
   for (RestoreRun& run : restored) {
-    if (run.plan != nullptr) replanner_.Add(run.stored.submission.run, *run.plan);
+    replanner_.Add(run);
     Add(std::move(run));
   }
   MutexLock lock(gate_->mu);

@@ -66,6 +66,7 @@ std::string EncodeStored(const AttemptRecord& attempt) {
   out.set_fast(attempt.reduction == ReductionMode::kFast);
   out.set_from_copies(attempt.from_copies);
   out.set_schedule(attempt.schedule);
+  out.set_left_links(attempt.left_links);
   for (const AttemptRecord::Member& member : attempt.members) {
     v1::StoredMember* o = out.add_members();
     o->set_process(member.process);
@@ -126,6 +127,7 @@ absl::StatusOr<AttemptRecord> DecodeAttempt(absl::string_view bytes) {
   attempt.reduction = in.fast() ? ReductionMode::kFast : ReductionMode::kOrdered;
   attempt.from_copies = in.from_copies();
   attempt.schedule = in.schedule();
+  attempt.left_links = in.left_links();
   for (const v1::StoredMember& member : in.members())
     attempt.members.push_back({static_cast<int32_t>(member.process()), member.worker(), member.label()});
   for (const v1::RankReport& report : in.former()) {

@@ -41,23 +41,26 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
 
 }  // namespace
 
-bool NeedsClaimOrder(const Graph& graph) {
+bool NeedsClaimOrder(const Graph& graph, const std::optional<ActivationMemory>& memory) {
   const Schedule& s = graph.schedule();
   if (!s.limit || graph.replays()) return false;
-  return !graph.is_chain() || s.precedes || graph.terms().memory.has_value() ||
-         !WaitsForVersionsAtTheStartOnly(s);
+  const bool budget = memory.has_value() || graph.terms().memory.has_value();
+  return !graph.is_chain() || s.precedes || budget || !WaitsForVersionsAtTheStartOnly(s);
 }
 
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
-    const Graph& graph, std::shared_ptr<const StepTables> tables) {
+    const Graph& graph, std::shared_ptr<const StepTables> tables,
+    const std::optional<ActivationMemory>& memory) {
   if (graph.route() != nullptr) return std::vector<std::vector<std::vector<Job>>>{OrderOfRoute(graph)};
   SimulationOptions nominal;
   nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
   nominal.steps = graph.schedule().period;
   nominal.record_jobs = true;
   // Forwards are admitted as they come: the order in which they are admitted otherwise is this run's.
+  SimulatedAdmission admission;
+  admission.memory = memory;
   const absl::StatusOr<SimulationResult> run =
-      Simulation(graph, nominal, SimulatedAdmission(), std::move(tables)).Run();
+      Simulation(graph, nominal, std::move(admission), std::move(tables)).Run();
   if (!run.ok()) return run.status();
   std::vector<std::vector<std::vector<Job>>> order(graph.schedule().period);
   for (auto& of_step : order) of_step.resize(graph.schedule().ranks);

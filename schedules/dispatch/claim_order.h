@@ -10,6 +10,7 @@
 #define WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,13 +23,15 @@ namespace weft {
 // admitted otherwise could wait for each other without end: where stages are no chain, where `precedes` says
 // so, where a micro-batch that has begun waits for a newer version of a later stage, and where it waits for
 // room in a budget of bytes, which an older one has to give back.
-bool NeedsClaimOrder(const Graph& graph);
+// `memory`: the budget; absent: the run's own, if it has one.
+bool NeedsClaimOrder(const Graph& graph, const std::optional<ActivationMemory>& memory = std::nullopt);
 
 // Returns, by [step of the period][rank], the rank's jobs of that step. A job's predecessors are in its step
 // or before, so the steps follow one another.
-// `tables` are the graph's; null to make them.
+// `tables` are the graph's; null to make them. `memory`: as above.
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
-    const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr);
+    const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr,
+    const std::optional<ActivationMemory>& memory = std::nullopt);
 
 }  // namespace weft
 

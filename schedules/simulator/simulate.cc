@@ -78,8 +78,8 @@ absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const Simulat
     if (!memory.ok()) return memory.status();
     admission.memory = *std::move(memory);
   }
-  if (!NeedsClaimOrder(graph)) return admission;
-  const auto order = ClaimOrder(graph, tables);
+  if (!NeedsClaimOrder(graph, admission.memory)) return admission;
+  const auto order = ClaimOrder(graph, tables, admission.memory);
   if (!order.ok()) return order.status();
   for (const auto& of_step : *order) {
     std::vector<int32_t>& forwards = admission.order.emplace_back();

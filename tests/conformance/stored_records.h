@@ -66,6 +66,7 @@ inline AttemptRecord AttemptOf(uint64_t run, uint64_t epoch) {
   attempt.members = {{3, "w0", "process 3 (w0)"}, {4, "w1", "process 4 (w1)"}};
   attempt.former.emplace_back().wall_seconds = 1.5;
   attempt.schedule = R"({"ddp": {"ranks": "2"}})";
+  attempt.left_links = R"({"slow": []})";
   return attempt;
 }
 

@@ -71,7 +71,7 @@ TEST(BetterSchedule, StagesOfASlowRank_GoToTheFastOne) {
 // Returns what is better on equally fast ranks with this link between the first two.
 BetterSchedule BetterWithLink(const RunSpec& run, const PairLink& link, int ranks) {
   const RankCosts measured = CostsOfJobs(run, JobsAt(run, std::vector<double>(ranks, 1)));
-  ReplanQuestion question{run, measured, ReplanQuestion::Link{}, {link}};
+  ReplanQuestion question{run, measured, MeasuredLink{}, {link}};
   auto better = FindBetterSchedule(question);
   EXPECT_TRUE(better.ok()) << better.status();
   return *better;
@@ -109,6 +109,36 @@ TEST(BetterSchedule, SlowLinkUnderDataParallelism_LeadsToAPipelineWithinTheMemor
             1.1 * *std::max_element(now.peak_bytes.begin(), now.peak_bytes.end()));
 }
 
+// Returns true if some stage reads what another rank has computed.
+bool SendsActivations(RunSpec run, const ScheduleSpec& schedule) {
+  run.schedule = schedule;
+  const Schedule scheme = ScheduleOf(run)->scheme;
+  for (int s = 1; s < scheme.stages; ++s) {
+    for (int b = 0; b < scheme.microbatches; ++b) {
+      const auto rank_of = [&](int stage) {
+        return scheme.compute(Job::Compute(0, stage, b, JobKind::kForward));
+      };
+      if (rank_of(s) != rank_of(s - 1)) return true;
+    }
+  }
+  return false;
+}
+
+// Two links on which an activation takes equally long. Over that of the latency, larger tensors take no
+// longer: a step of data parallelism then waits for it only with its sums.
+TEST(BetterSchedule, LatencyOfASlowLink_IsNotTakenForItsBandwidth) {
+  RunSpec run = RunUnder("custom,ranks=2,compute=s%2,order=1f1b", 12);
+  run.replan.gain = 0.05;
+  run.memory = 1'000'000'000;
+  const double seconds = 5, bytes = 4 * 32 * 16;
+  const BetterSchedule late = BetterWithLink(run, {0, 1, 0, seconds}, 2);
+  const BetterSchedule narrow = BetterWithLink(run, {0, 1, bytes / seconds, 0}, 2);
+  EXPECT_NE(ToText(late.schedule), ToText(narrow.schedule));
+  EXPECT_TRUE(SendsActivations(run, narrow.schedule)) << ToText(narrow.schedule);
+  EXPECT_FALSE(SendsActivations(run, late.schedule)) << ToText(late.schedule);
+  EXPECT_GT(late.gain(), 0.05);
+}
+
 TEST(BetterSchedule, EqualRanks_KeepTheirSchedule) {
   for (const char* schedule : {"ddp,ranks=2", "lpp,groups=2,ranks=2"}) {
     const RunSpec run = RunUnder(schedule, 12);
@@ -135,7 +165,7 @@ TEST(BetterSchedule, UnknownLinks_AllowOnlyWhatSendsHardlyMore) {
   const RunSpec run = RunUnder("custom,ranks=2,compute=s < 3 ? 0 : 1,order=1f1b", 12);
   const std::vector<int> unknown = ForwardsOf(run, BetterAt(run, {1, 0.5}).schedule);
   EXPECT_EQ(unknown[0] % 12, 0);  // whole stages
-  const BetterSchedule known = BetterAt(run, {1, 0.5}, ReplanQuestion::Link{});
+  const BetterSchedule known = BetterAt(run, {1, 0.5}, MeasuredLink{});
   EXPECT_NEAR(known.step, known.bound, 1e-6);
 }
 

@@ -1474,7 +1474,8 @@ class ReplanTest : public MoveTest {
     plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
       return absl::StrCat("other: ", checkpoint, " from step ", step);
     };
-    Effects e = core->Step(now, ReplanRun{run, restarts, std::move(plan), "other", "{}", "rank 3 is slow"});
+    Effects e =
+        core->Step(now, ReplanRun{run, restarts, std::move(plan), "other", "{}", "rank 3 is slow", "links"});
     Take(std::move(e));
   }
   // Seals the checkpoint of the steps that are made, and lets both processes forget the attempt.
@@ -1482,17 +1483,24 @@ class ReplanTest : public MoveTest {
     for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, made, ""});
     Effects e = core->Step(now, SessionMessage{1, CheckpointSealed{run, made, ""}});
     for (const Replanned& r : e.replanned) replanned.push_back(r);
-    for (const AttemptRecord& a : e.records.attempts) schedules.push_back(a.schedule);
+    Note(e);
     Take(std::move(e));
-    for (const SessionId s : {1, 2}) {
-      Effects forgotten = core->Step(now, SessionMessage{s, Forgotten{run}});
-      for (const AttemptRecord& a : forgotten.records.attempts) schedules.push_back(a.schedule);
-      Take(std::move(forgotten));
+    for (const SessionId s : {1, 2}) Forget(s, run);
+  }
+  void Forget(SessionId session, uint64_t run) {
+    Effects e = core->Step(now, SessionMessage{session, Forgotten{run}});
+    Note(e);
+    Take(std::move(e));
+  }
+  void Note(const Effects& e) {
+    for (const AttemptRecord& a : e.records.attempts) {
+      schedules.push_back(a.schedule);
+      left_links.push_back(a.left_links);
     }
   }
 
   std::vector<Replanned> replanned;
-  std::vector<std::string> schedules;  // of the attempts that were stored
+  std::vector<std::string> schedules, left_links;  // of the attempts that were stored
 };
 
 TEST_F(ReplanTest, RunIsReplanned_GoesOnUnderTheOtherScheduleBehindACheckpoint) {
@@ -1511,6 +1519,7 @@ TEST_F(ReplanTest, RunIsReplanned_GoesOnUnderTheOtherScheduleBehindACheckpoint) 
   EXPECT_EQ(replanned[0].former, "gpipe");
   EXPECT_EQ(replanned[0].plan->schedule, "other");
   EXPECT_EQ(schedules, std::vector<std::string>{"{}"}) << "a coordinator that is started again finds it";
+  EXPECT_EQ(left_links, std::vector<std::string>{"links"}) << "so it does those that the run has left";
   const RunInfo info = *core->GetRun(run);
   EXPECT_EQ(info.schedule, "other");
   EXPECT_EQ(info.restart_reason,
@@ -1518,6 +1527,20 @@ TEST_F(ReplanTest, RunIsReplanned_GoesOnUnderTheOtherScheduleBehindACheckpoint) 
   EXPECT_EQ(info.member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
   EXPECT_EQ(Heard<Assign>(1)->spec, absl::StrCat("other: out/checkpoint-", made, " from step ", made));
   EXPECT_FALSE(Heard<Assign>(3).has_value()) << "ranks stay where their speeds were measured";
+}
+
+TEST_F(ReplanTest, RunThatLosesAProcessLater_KeepsTheScheduleAndForgetsTheLinks) {
+  const uint64_t run = RunningOfFour("out", 0);
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  Replan(run);
+  EndSteps(run, 6);
+  Stop(run, core->GetRun(run)->steps_done);
+  Do(WorkerExited{102, "killed by signal 9"});
+  Forget(1, run);
+  EXPECT_EQ(core->GetRun(run)->schedule, "other");
+  EXPECT_EQ(schedules, (std::vector<std::string>{"{}", "{}"}));
+  EXPECT_EQ(left_links, (std::vector<std::string>{"links", ""})) << "its ranks have other links";
 }
 
 // A run that loses a process on the way keeps its schedule: the speeds are no longer those of its ranks.

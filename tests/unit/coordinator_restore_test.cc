@@ -341,6 +341,22 @@ TEST_F(RestoredCore, AllProcessesComeBack_TheAttemptGoesOnUnderItsTokens) {
   for (const uint64_t restarts : core->probe().restarts) EXPECT_EQ(restarts, 0u);
 }
 
+// The links that the run has left are those of its processes, as long as these stay.
+TEST_F(RestoredCore, ProcessesThatDoNotAllComeBack_TakeTheLeftLinksWithThem) {
+  const uint64_t run = RunUntil(3);
+  disk.runs.at(run).attempt.left_links = "links";
+  Restart();
+  Return(1, run);
+  Return(2, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EXPECT_EQ(disk.runs.at(run).attempt.left_links, "links");
+  now += kSecond;
+  Do(WorkerExited{102, "killed by signal 9"});
+  Say(1, Forgotten{run});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(disk.runs.at(run).attempt.left_links, "");
+}
+
 TEST_F(RestoredCore, RestartedWhileItsProcessesComeBack_TheAttemptGoesOnAllTheSame) {
   const uint64_t run = RunUntil(2);
   Restart();

@@ -1,55 +1,77 @@
-#include "client/files/measured_link.h"
+#include "schedules/simulator/measured_link.h"
+
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace weft {
 namespace {
 
-DrawnTransfer Transfer(double start, double end, double bytes) {
-  DrawnTransfer transfer;
-  transfer.start = start;
-  transfer.end = end;
-  transfer.bytes = bytes;
-  return transfer;
-}
-
-std::vector<DrawnTransfer> Transfers(double latency, double bandwidth, const std::vector<double>& sizes) {
-  std::vector<DrawnTransfer> transfers;
-  transfers.reserve(sizes.size());
-  for (const double bytes : sizes) transfers.push_back(Transfer(7, 7 + latency + bytes / bandwidth, bytes));
-  return transfers;
+std::vector<Burst> Bursts(double latency, double bandwidth, const std::vector<double>& sizes) {
+  std::vector<Burst> bursts;
+  bursts.reserve(sizes.size());
+  for (const double bytes : sizes) bursts.push_back({bytes, latency + bytes / bandwidth});
+  return bursts;
 }
 
 TEST(MeasuredLink, TransfersOfALink_GiveItsLatencyAndBandwidth) {
-  std::vector<DrawnTransfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6, 5e6});
-  transfers.push_back(Transfer(7, 9, 1e6));  // one of four that waited for a core
-  transfers.push_back(Transfer(7, 9, 0));    // its bytes are not known
-  const MeasuredLink link = LinkOf(transfers);
+  std::vector<Burst> bursts = Bursts(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6, 5e6});
+  bursts.push_back({1e6, 2});  // one of four that waited for a core
+  const MeasuredLink link = LinkOf(bursts);
   EXPECT_NEAR(link.latency, 1e-4, 1e-8);
   EXPECT_NEAR(link.bandwidth, 1e9, 1e4);
+  EXPECT_NEAR(link.SecondsOf(1e8), 0.1001, 1e-6) << "of a size that was not measured";
 }
 
 TEST(MeasuredLink, SizeDoesNotMatter_IsLatencyAlone) {
-  const MeasuredLink link = LinkOf({Transfer(0, 3e-4, 1e3), Transfer(0, 1e-4, 1e6)});
+  const MeasuredLink link = LinkOf({{1e3, 3e-4}, {1e6, 1e-4}});
   EXPECT_EQ(link.bandwidth, 0);
   EXPECT_DOUBLE_EQ(link.latency, 1.2e-4) << "the least sum of squared relative errors";
   EXPECT_EQ(LinkOf({}).latency, 0);
-  EXPECT_DOUBLE_EQ(LinkOf({Transfer(0, 2e-4, 1e3)}).latency, 2e-4) << "one size tells no bandwidth";
+}
+
+// A line through points of nearly one size says nothing of larger tensors.
+TEST(MeasuredLink, OneSize_IsBandwidthAlone) {
+  for (const std::vector<Burst>& bursts :
+       {std::vector<Burst>{{1e3, 2e-4}}, {{1e3, 2e-4}, {1.01e3, 2.02e-4}}, {{1e3, 2e-4}, {1e3, 2e-4}}}) {
+    const MeasuredLink link = LinkOf(bursts);
+    EXPECT_EQ(link.latency, 0);
+    EXPECT_DOUBLE_EQ(link.bandwidth, 5e6);
+  }
 }
 
 // A fit in seconds gives this link a latency below zero.
 TEST(MeasuredLink, LargeTensorTakesTwiceItsTime_LatencyStays) {
-  std::vector<DrawnTransfer> transfers = Transfers(1e-4, 1e9, {1e3, 1e4, 1e6});
-  transfers.push_back(Transfer(7, 7 + 2 * (1e-4 + 5e-3), 5e6));
-  const MeasuredLink link = LinkOf(transfers);
+  std::vector<Burst> bursts = Bursts(1e-4, 1e9, {1e3, 1e4, 1e6});
+  bursts.push_back({5e6, 2 * (1e-4 + 5e-3)});
+  const MeasuredLink link = LinkOf(bursts);
   EXPECT_NEAR(link.latency, 1e-4, 3e-5);
   EXPECT_NEAR(link.bandwidth, 1e9, 5e8);
 }
 
+// What happens once or twice is a hiccup, where other sizes were seen more often.
+TEST(MeasuredLink, SizeThatWasSeenOnce_DoesNotCountBesideTheOthers) {
+  std::vector<Burst> bursts = Bursts(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6});
+  bursts.push_back({2e6, 1e-5});
+  EXPECT_NEAR(LinkOf(bursts).latency, 1e-4, 1e-8);
+  EXPECT_NEAR(LinkOf(bursts).bandwidth, 1e9, 1e4);
+}
+
 TEST(MeasuredLink, SmallTensorsAreFasterThanTheirShare_IsBandwidthAlone) {
-  const MeasuredLink link = LinkOf({Transfer(0, 1e-4, 1e5), Transfer(0, 4e-4, 2e5)});
+  const MeasuredLink link = LinkOf({{1e5, 1e-4}, {2e5, 4e-4}});
   EXPECT_EQ(link.latency, 0);
   EXPECT_DOUBLE_EQ(1 / link.bandwidth, 1.2e-9) << "the least sum of squared relative errors";
+}
+
+TEST(BurstsOf_OneDirection, TransfersThatOverlap_AreOneOfAllTheirBytes) {
+  const std::vector<Burst> bursts =
+      BurstsOf({{8, 9, 100}, {1, 3, 10}, {2, 5, 20}, {2, 4, 5}, {5, 6, 40}, {7, 7, 1}, {7, 8, 0}});
+  ASSERT_EQ(bursts.size(), 3u);
+  EXPECT_EQ(bursts[0].bytes, 35);
+  EXPECT_EQ(bursts[0].seconds, 4);
+  EXPECT_EQ(bursts[1].bytes, 40) << "it left when the others had arrived";
+  EXPECT_EQ(bursts[1].seconds, 1);
+  EXPECT_EQ(bursts[2].bytes, 100);
 }
 
 }  // namespace

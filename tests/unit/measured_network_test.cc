@@ -16,14 +16,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Transfers of two sizes over a link with this latency and bandwidth.
+// Transfers of two sizes, one after the other, over a link with this latency and bandwidth.
 void Send(Rank from, Rank to, double latency, double bandwidth, std::vector<DrawnTransfer>* transfers) {
   for (const double bytes : {1e4, 1e6}) {
     DrawnTransfer t;
     t.from = from;
     t.to = to;
     t.bytes = bytes;
-    t.end = latency + bytes / bandwidth;
+    t.start = transfers->empty() ? 0 : transfers->back().end;
+    t.end = t.start + latency + bytes / bandwidth;
     transfers->push_back(t);
   }
 }
@@ -35,7 +36,7 @@ TEST(NetworkOf_TwoNodes, LinksInsideAndBetweenAreToldApart) {
   Send(1, 2, 2e-4, 1e9, &transfers);
   Send(3, 0, 2e-4, 1e9, &transfers);
   Send(2, 1, 2e-4, 1e9, &transfers);
-  MeasuredNetwork network = NetworkOf({"a", "a", "b", "b"}, transfers);
+  MeasuredNetwork network = NetworkOf({"a", "a", "b", "b"}, BurstsOf(transfers));
   EXPECT_NEAR(network.inside.bandwidth, 1e10, 1e7);
   EXPECT_NEAR(network.between.bandwidth, 1e9, 1e6);
   EXPECT_NEAR(network.between.latency, 2e-4, 1e-6);
@@ -62,7 +63,7 @@ TEST(NetworkOf_TwoNodes, LinksInsideAndBetweenAreToldApart) {
 TEST(NetworkOf_OneMachine, HasOneLinkAndNoNodes) {
   std::vector<DrawnTransfer> transfers;
   Send(0, 1, 1e-5, 1e10, &transfers);
-  MeasuredNetwork network = NetworkOf({}, transfers);
+  MeasuredNetwork network = NetworkOf({}, BurstsOf(transfers));
   network.speeds = {1, 1};
   EXPECT_THAT(NetworkText("run.yaml", network), Not(HasSubstr("nodes")));
   network.node_of_rank = {"a", "a"};

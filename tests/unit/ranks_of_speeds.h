@@ -49,7 +49,7 @@ inline MeasuredJobs JobsAt(const RunSpec& run, const std::vector<double>& speeds
 }
 
 inline BetterSchedule BetterAt(const RunSpec& run, const std::vector<double>& speeds,
-                               std::optional<ReplanQuestion::Link> link = std::nullopt) {
+                               std::optional<MeasuredLink> link = std::nullopt) {
   const MeasuredJobs before = JobsAt(run, std::vector<double>(speeds.size(), 1));
   const RankCosts measured = CostsOfJobs(run, JobsAt(run, speeds), &before);
   auto better = FindBetterSchedule({run, measured, link});

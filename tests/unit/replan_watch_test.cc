@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/replanning/left_links.h"
 #include "coordinator/replanning/measured_links.h"
+#include "run/network_spec.h"
 #include "run/run_schedule.h"
 #include "run/schedule_spec.h"
 #include "tests/unit/ranks_of_speeds.h"
@@ -212,15 +214,83 @@ TEST(MeasuredTransfers, TransferToldTwice_CountsOnce) {
     twice.Add(0, 1, key, {b + 0.01, b + 0.51, 1000});
   }
   EXPECT_EQ(twice.directions().at({0, 1}).size(), 3u);
-  EXPECT_EQ(LinksOf(twice, {}, {1, 1}).bandwidth, LinksOf(once, {}, {1, 1}).bandwidth);
-  EXPECT_DOUBLE_EQ(LinksOf(once, {}, {1, 1}).bandwidth, 2000);
+  EXPECT_EQ(LinksOf(twice, {}, {1, 1}).usual.bandwidth, LinksOf(once, {}, {1, 1}).usual.bandwidth);
+  EXPECT_DOUBLE_EQ(LinksOf(once, {}, {1, 1}).usual.bandwidth, 2000);
   // Two of a size, each told twice, tell no time.
   MeasuredTransfers few;
   for (const double start : {0, 1, 0, 1}) {
     const Job consumer = Job::Compute(0, 1, static_cast<int32_t>(start), JobKind::kForward);
     few.Add(0, 1, {TensorKind::kActivation, consumer}, {start, start + 0.5, 1000});
   }
-  EXPECT_EQ(LinksOf(few, {}, {1, 1}).bandwidth, 0);
+  EXPECT_EQ(LinksOf(few, {}, {1, 1}).usual.bandwidth, 0);
+}
+
+// Returns small tensors and large ones, each way, one after the other.
+MeasuredTransfers TransfersOver(const MeasuredLink& link) {
+  MeasuredTransfers transfers;
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+    double end = 0;
+    for (int b = 0; b < 8; ++b) {
+      const int64_t bytes = b % 2 == 0 ? 1000 : 100'000;
+      const double start = end + 1;
+      end = start + link.SecondsOf(static_cast<double>(bytes));
+      transfers.Add(from, to, {TensorKind::kActivation, Job::Compute(0, to, b, JobKind::kForward)},
+                    {start, end, bytes});
+    }
+  }
+  return transfers;
+}
+
+// Its small tensors take 80 times as long as before, its large ones 3.5 times.
+TEST(LinksOf_SeveralSizes, SlowLink_HasItsLatencyAndBandwidth) {
+  const MeasuredLink before{1e-3, 1e7}, now{0.1, 2e7};
+  const RankLinks links = LinksOf(TransfersOver(now), TransfersOver(before), {1, 1});
+  ASSERT_EQ(links.slow.size(), 1u);
+  EXPECT_NEAR(links.slow[0].latency, now.latency, 1e-9);
+  EXPECT_NEAR(links.slow[0].bandwidth, now.bandwidth, 1);
+  EXPECT_NEAR(links.usual.latency, before.latency, 1e-9);
+  EXPECT_NEAR(links.usual.bandwidth, before.bandwidth, 1);
+}
+
+// Two ranks on one link, which is as it was from the start.
+TEST(LinksOf_TwoRanks, LinkSlowFromTheStart_ShowsBesideTheOneThatIsExpected) {
+  const MeasuredLink slow{0.01, 1e5}, stated{1e-3, 1e7};
+  const MeasuredTransfers transfers = TransfersOver(slow);
+  EXPECT_TRUE(LinksOf(transfers, transfers, {1, 1}).slow.empty()) << "nothing to compare it with";
+  const auto expected = [&](Rank, Rank) { return std::optional(stated); };
+  const RankLinks links = LinksOf(transfers, transfers, {1, 1}, expected);
+  ASSERT_EQ(links.slow.size(), 1u);
+  EXPECT_GT(links.slow[0].times, 10);
+  EXPECT_NEAR(links.slow[0].latency, slow.latency, 1e-9);
+  EXPECT_EQ(links.usual.bandwidth, stated.bandwidth);
+  EXPECT_EQ(links.usual.latency, stated.latency);
+  EXPECT_TRUE(LinksOf(transfers, transfers, {1, 0.5}, expected).slow.empty()) << "the rank is slow";
+  EXPECT_TRUE(LinksOf(TransfersOver(stated), {}, {1, 1}, expected).slow.empty());
+}
+
+// The link of the first two is as slow as in the network of the run file, or slower.
+TEST(AnswerOf_RunWithANetwork, LinkBetweenTwoRanks_IsComparedWithIt) {
+  RunSpec run = RunUnder("ddp,ranks=2", 12);
+  run.replan = {0.05, 4};
+  const auto slow_with = [&](const Json& network) {
+    absl::Status status;
+    run.network = ReadNetworkSpec(network, "network", status);
+    EXPECT_TRUE(status.ok()) << status;
+    WindowQuestion question;
+    question.run = std::make_shared<const RunSpec>(run);
+    question.jobs = JobsAt(run, {1, 1});
+    question.transfers = TransfersOver({0.01, 2000});
+    question.transfers_before = std::make_shared<const MeasuredTransfers>(question.transfers);
+    const auto answer = AnswerOf(question);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer->better.slow_links && answer->better.gain() > 0.05;
+  };
+  EXPECT_TRUE(slow_with({{"bandwidth", 1e9}, {"latency", 1e-3}}));
+  EXPECT_FALSE(slow_with({{"bandwidth", 2000}, {"latency", 0.01}}));
+  EXPECT_FALSE(slow_with({{"latency", 1e-3}})) << "its bandwidth is not known";
+  const Json between = {{"bandwidth", 2000}, {"latency", 0.01}};
+  EXPECT_FALSE(slow_with({{"bandwidth", 1e9}, {"nodes", {1, 1}}, {"between", between}}));
+  EXPECT_TRUE(slow_with({{"bandwidth", 1e9}, {"nodes", {2}}, {"between", between}}));
 }
 
 // The third rank has become half as fast, and does the stage of half the work. Without the link of the others
@@ -256,6 +326,51 @@ TEST_F(LeavingALink, NothingPassesOverItAnyMore_TheRunStays) {
   EXPECT_TRUE(last_->better.slow_links);
   passes_ = false;
   EXPECT_EQ(Play(1, step, 100, speeds_), -1) << ToText(last_->better.schedule);
+}
+
+// A coordinator that was started again has only what was stored.
+TEST_F(LeavingALink, CoordinatorIsStartedAgain_TheRunStays) {
+  const int step = Leave();
+  ASSERT_GE(step, 0);
+  const auto left = ReadLeftLinks(LeftLinksText(last_->links));
+  ASSERT_TRUE(left.ok()) << left.status();
+  passes_ = false;
+  watch_ = ReplanWatch(std::make_shared<const RunSpec>(run_), 3);
+  watch_.Restore(restarts_, *left);
+  watch_.Began(restarts_);
+  EXPECT_EQ(Play(1, step, 100, speeds_), -1) << ToText(last_->better.schedule);
+  ASSERT_EQ(last_->links.slow.size(), 1u) << "it counts as slow";
+  EXPECT_EQ(last_->links.slow[0].times, left->slow[0].times);
+  // With other processes it does not.
+  watch_.Began(++restarts_);
+  Play(1, step + 100, 10, speeds_);
+  EXPECT_TRUE(last_->links.slow.empty());
+}
+
+TEST(LeftLinks, Text_IsReadAsItWasWritten) {
+  RankLinks left;
+  left.usual = {1e-3, 1e9};
+  left.slow = {{{0, 1, 1.5e6, 0.25}, 7.5}, {{1, 2, 0, 0.125}, 3}};
+  const auto read = ReadLeftLinks(LeftLinksText(left));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(LeftLinksText(*read), LeftLinksText(left));
+  ASSERT_EQ(read->slow.size(), 2u);
+  EXPECT_EQ(read->slow[0].bandwidth, 1.5e6);
+  EXPECT_EQ(read->slow[0].latency, 0.25);
+  EXPECT_EQ(read->slow[1].b, 2);
+  EXPECT_EQ(read->usual.bandwidth, 1e9);
+  EXPECT_EQ(LeftLinksText({}), "");
+  ASSERT_TRUE(ReadLeftLinks("").ok());
+  EXPECT_TRUE(ReadLeftLinks("")->slow.empty());
+}
+
+TEST(LeftLinks, OtherText_IsRefused) {
+  for (const char* text :
+       {"{", "[]", "{}", R"({"slow": 1, "usual": {}})", R"({"slow": [], "usual": {"latency": 0}})",
+        R"({"slow": [1], "usual": {"latency": 0, "bandwidth": 0}})",
+        R"({"slow": [{"a": 1, "b": 0, "latency": 0, "bandwidth": 1, "times": 4}],
+            "usual": {"latency": 0, "bandwidth": 0}})"})
+    EXPECT_FALSE(ReadLeftLinks(text).ok()) << text;
 }
 
 TEST_F(LeavingALink, ItIsAsFastAsUsualAgain_TheRunMovesBack) {

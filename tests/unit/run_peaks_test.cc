@@ -3,10 +3,14 @@
 #include <algorithm>
 
 #include "gtest/gtest.h"
+#include "run/early_gradients.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/small_run_spec.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -45,6 +49,58 @@ TEST(CountPeaks, OneForwardOneBackward_IsExactButForBuffersAndOutputs) {
     EXPECT_EQ(most.activations, (4 - rank) * stage.activation_bytes);
     EXPECT_GT(most.buffers, 0);
   }
+}
+
+// Ranks 1 and 2 deal the micro-batches of the second stage; rank 0 alone sums the gradients of the first.
+TEST(CountPeaks, GradientsOutOfOrderUnderTheGreedyRule_AreInTheBudgetsCount) {
+  Json text = With("/schedule", {{"custom", {{"ranks", "3"}, {"compute", "s == 0 ? 0 : 1 + b % 2"}}}});
+  text["stages"] = 2;
+  text["train"]["microbatches"] = 8;
+  const RunSpec run = *ParseRunSpec(text);
+  const RunSchedule schedule = *ScheduleOf(run);
+  SimulationOptions options;
+  options.record_jobs = true;
+  options.network.speeds = {4, 0.25, 1};
+  const auto simulated = Simulate(Graph(schedule), options);
+  const ClassBytes most = CountPeaks(run, schedule, simulated->jobs)[0].most;
+  const int64_t gradient = CountStage(run, 0).parameters;
+  EXPECT_GT(most.gradients, 2 * gradient) << "the slow rank's come late";
+  EXPECT_EQ(CountRun(run, schedule).ranks[0].gradients, 8 * gradient) << "all of the others may wait";
+  EXPECT_LE(most.gradients, CountRun(run, schedule).ranks[0].gradients);
+}
+
+// A priority of its own may turn the order round.
+TEST(CountEarlyGradients, YoungerMicrobatchesFirst_AllButOneWait) {
+  const auto early_of = [](const Json& custom) {
+    Json text = With("/schedule", {{"custom", custom}});
+    text["stages"] = 2;
+    const auto run = ParseRunSpec(text);
+    EXPECT_TRUE(run.ok()) << run.status();
+    return CountEarlyGradients(Graph(*ScheduleOf(*run)));
+  };
+  EXPECT_EQ(early_of({{"ranks", "2"}, {"compute", "s"}}), (std::vector<int>{0, 0}));
+  EXPECT_EQ(early_of({{"ranks", "2"}, {"compute", "s"}, {"priority", "(k != forward)*B + b"}}),
+            (std::vector<int>{0, 0}));
+  EXPECT_EQ(
+      early_of(
+          {{"ranks", "2"}, {"compute", "s"}, {"priority", "(k != forward)*B + (s == 0 ? b : B - 1 - b)"}}),
+      (std::vector<int>{3, 3}));
+  EXPECT_EQ(early_of({{"ranks", "2"}, {"compute", "s"}, {"split_backward", "true"}}),
+            (std::vector<int>{0, 0}));
+}
+
+// What families make comes in order, so they need no room for what waits.
+TEST(CountEarlyGradients, FamiliesUnderTheGreedyRule_MakeNone) {
+  int greedy = 0;
+  for (const Candidate& candidate : Candidates(4, 8)) {
+    const auto schedule = MakeSchedule(candidate.name, candidate.parameters, 4, 8);
+    if (!schedule.ok()) continue;
+    const Graph graph(WithoutTerms(*schedule));
+    if (graph.replays()) continue;
+    ++greedy;
+    EXPECT_EQ(CountEarlyGradients(graph), std::vector<int>(graph.schedule().stages, 0)) << candidate.name;
+  }
+  EXPECT_GT(greedy, 5);
 }
 
 // Each stage but the last reads weights that are old, and keeps so many versions.

@@ -1,5 +1,6 @@
 // Closed forms, constraints and refusals of the schedules.
 #include <algorithm>
+#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -416,6 +417,36 @@ TEST(ActivationMemory, TightBudget_EndsAndIsKept) {
       if (budget == 1000) {
         EXPECT_EQ(run->makespan, before) << family;
       }
+    }
+  }
+}
+
+// Whether the budget is one of the options or the run's own, limited forwards are admitted in claim order.
+TEST(ActivationMemory, BudgetOfTheOptions_GivesTheTimelineOfTheRunsOwn) {
+  std::mt19937 random(1);
+  const auto some = [&](int most) { return 1.0 + static_cast<double>(random() % most); };
+  for (int run = 0; run < 200; ++run) {
+    const Parameters parameters = {{"ranks", "2"},
+                                   {"compute", run % 2 == 0 ? "s % W" : "(s + b) % W"},
+                                   {"limit", absl::StrCat(2 + run % 3)}};
+    RunSchedule s = WithoutTerms(*MakeSchedule("custom", parameters, 4, 8));
+    SimulationOptions options;
+    options.activation = {10, 20, 30, 40};
+    options.steps = 2;
+    options.record_jobs = true;
+    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward})
+      options.duration[static_cast<int>(kind)] = {some(9), some(9), some(9), some(9)};
+    const int64_t budget = 100 + 10 * static_cast<int64_t>(random() % 12);
+    options.memory = static_cast<double>(budget);
+    const auto of_options = Simulate(Graph(s), options);
+    options.memory = 0;
+    s.terms.memory = ActivationMemory{{budget, budget}, {10, 20, 30, 40}};
+    const auto own = Simulate(Graph(s), options);
+    ASSERT_TRUE(of_options.ok() && own.ok()) << of_options.status() << own.status();
+    ASSERT_EQ(of_options->jobs.size(), own->jobs.size());
+    for (size_t i = 0; i < own->jobs.size(); ++i) {
+      ASSERT_EQ(of_options->jobs[i].job, own->jobs[i].job) << run;
+      ASSERT_EQ(of_options->jobs[i].start, own->jobs[i].start) << run << Describe(own->jobs[i].job);
     }
   }
 }

@@ -1,0 +1,135 @@
+#include "client/files/measured_profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "base/median.h"
+#include "client/files/profile.h"
+#include "coordinator/replanning/measured_jobs.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/schedule_spec.h"
+
+namespace weft {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+using Times = std::array<std::vector<double>, kJobKinds>;  // by kind and layer
+
+double LeastOf(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
+}
+
+// Returns the time that `one_of` tells from those of each kind and layer, on a rank of speed 1. `speeds` are
+// those of the trace's ranks; empty if all are equal.
+template <class OneOf>
+Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector<double>& speeds = {}) {
+  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
+  for (auto& of_kind : samples) of_kind.resize(layers);
+  const bool several =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
+  for (const DrawnJob& j : trace.jobs) {
+    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
+    if (static_cast<size_t>(j.job.stage) < layers) {
+      const double speed = speeds.empty() ? 1 : speeds[j.rank];
+      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back((j.end - j.start) * speed);
+    }
+  }
+  Times times;
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(one_of(std::move(of_layer)));
+  }
+  return times;
+}
+
+Times TypicalTimes(const Trace& trace, size_t layers, const std::vector<double>& speeds = {}) {
+  return TimesOf(trace, layers, MedianOf, speeds);
+}
+
+// Returns the speeds of ranks that have done the same jobs, without the first step.
+std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
+  MeasuredJobs jobs(run.train.microbatches, run.stages());
+  for (const DrawnJob& j : trace.jobs) {
+    if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
+  }
+  return CostsOfJobs(run, jobs).speeds;
+}
+
+}  // namespace
+
+OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split, const MeasuredLink& link) {
+  const std::vector<LayerCount> layers = CountLayers(run.model);
+  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
+  const Profile counted = CountedProfile(run, 1e9);
+  const auto times = TypicalTimes(whole, layers.size());
+  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
+  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"samples", run.microbatch_samples()}};
+  if (SplitActivations(run.schedule).size() == 1) json["activations"] = run.schedule.activations;
+  json["layers"] = OrderedJson::array();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool reported = i < whole.activation_bytes.size();
+    const double activation_bytes = reported ? whole.activation_bytes[i] : counted.parts[i].activation_bytes;
+    json["layers"].push_back({{"name", layers[i].name},
+                              {"forward", time(JobKind::kForward, i)},
+                              {"backward", time(JobKind::kBackward, i)},
+                              {"update", time(JobKind::kUpdate, i)},
+                              {"activation_bytes", std::llround(activation_bytes)},
+                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
+                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
+                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+  }
+  if (split != nullptr) {
+    const auto halves = TypicalTimes(*split, layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      json["layers"][i]["backward_input"] = halves[static_cast<int>(JobKind::kBackwardInput)][i];
+      json["layers"][i]["backward_weight"] = halves[static_cast<int>(JobKind::kBackwardWeight)][i];
+    }
+  }
+  if (link.bandwidth > 0) json["bandwidth"] = link.bandwidth;
+  if (link.latency > 0) json["latency"] = link.latency;
+  return json;
+}
+
+std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
+  OrderedJson& layers = (*profile)["layers"];
+  const std::vector<double> speeds = SpeedsOf(together, trace);
+  const Times times = TypicalTimes(trace, layers.size(), speeds);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto slow = [&](JobKind kind, const char* key, std::initializer_list<const char*> like_it) {
+      const double alone = layers[i][key], time = times[static_cast<int>(kind)][i];
+      if (alone <= 0 || time <= 0) return;
+      layers[i][key] = time;
+      for (const char* const other : like_it) {
+        if (layers[i].contains(other)) layers[i][other] = layers[i][other].get<double>() * time / alone;
+      }
+    };
+    slow(JobKind::kForward, "forward", {});
+    slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
+  }
+  return speeds;
+}
+
+// What other programs take of a core is more than copies are, and in the median too.
+double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded) {
+  RunSpec offloading = run;
+  offloading.schedule.activations = "offload";
+  const std::vector<StageMemory> layers = CountStages(offloading);
+  const Times without = TimesOf(retained, layers.size(), LeastOf);
+  const Times with = TimesOf(offloaded, layers.size(), LeastOf);
+  double bytes = 0, seconds = 0;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+      bytes += static_cast<double>(layers[l].offloaded);
+      seconds += with[static_cast<int>(kind)][l] - without[static_cast<int>(kind)][l];
+    }
+  }
+  return seconds > 0 ? bytes / seconds : 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,34 @@
+// Makes a profile of the traces of short trainings, in which each layer is a stage and one rank has them all
+// (client/commands/profile_command.h). Pure.
+#ifndef WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
+#define WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
+
+#include <vector>
+
+#include "client/files/trace_file.h"
+#include "nlohmann/json.hpp"
+#include "run/run_spec.h"
+#include "schedules/simulator/measured_link.h"
+
+namespace weft {
+
+// Returns the profile: medians without the first step. Without the split trace it has no halves of backwards.
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
+                                 const MeasuredLink& link = {});
+
+// Gives the profile's layers the times that their jobs took while all ranks of a training computed at the
+// same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
+// updates, which that training has not or divides, become as much longer as whole backwards. `together` is
+// the run, in which each rank has all layers and one micro-batch of a step, and `trace` its trace. Returns
+// the ranks' speeds; the fastest has 1.
+std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
+                                   nlohmann::ordered_json* profile);
+
+// Returns the bytes per second of copies to the host's memory and back: those of all layers under `offload`,
+// over what their forwards and backwards take longer than under `retain`, by the least time of each. 0 where
+// they do not take longer.
+double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_FILES_MEASURED_PROFILE_H_
