@@ -22,6 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
+#include "run/stage_cut.h"
 
 namespace weft {
 namespace {
@@ -136,6 +137,12 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
                               {"output_bytes", std::llround(counted.parts[i].output_bytes)},
                               {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
                               {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+    if (static_cast<int>(i) >= TiedLayers(layers)) continue;
+    for (size_t reader = i + 1; reader < layers.size(); ++reader) {
+      const std::vector<int>& read = layers[reader].inputs;
+      if (std::count(read.begin(), read.end(), static_cast<int>(i)) > 0)
+        json["layers"][i]["readers"].push_back(reader);
+    }
   }
   if (split != nullptr) {
     const auto halves = TypicalTimes(*split, layers.size());
