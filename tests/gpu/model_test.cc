@@ -52,7 +52,7 @@ RunSpec ExportedRun(const std::string&, int stages) {
   return SmallExportedRun(kModel, stages);
 }
 constexpr char kDropout[] = "gpt_dropout", kTied[] = "gpt_tied", kCounted[] = "gpt_counted",
-               kTyped[] = "typed", kLlama[] = "known_llama";
+               kTyped[] = "typed", kLlama[] = "known_llama", kMlp[] = "mlp", kT5[] = "known_t5";
 
 class CudaModelTest : public ::testing::TestWithParam<Case> {
  protected:
@@ -273,7 +273,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"exported_tied", &ExportedRun<kTied>},
                       Case{"exported_counted", &ExportedRun<kCounted>},
                       Case{"exported_typed", &ExportedRun<kTyped>},
-                      Case{"exported_llama", &ExportedRun<kLlama>}),
+                      Case{"exported_llama", &ExportedRun<kLlama>}, Case{"exported_mlp", &ExportedRun<kMlp>},
+                      Case{"exported_t5", &ExportedRun<kT5>}),
     [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace
