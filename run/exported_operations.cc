@@ -14,6 +14,13 @@ constexpr absl::string_view kOperations[] = {
 #include "run/exported_operations.inc"  // made from python/weft/operations.txt, sorted
 };
 
+// Those that look at what they have made, to say that a matrix has no inverse, or at their values, to choose
+// their way by them. Sorted.
+constexpr absl::string_view kReadingOperations[] = {
+    "aten::linalg_cholesky",   "aten::linalg_eigh",         "aten::linalg_inv",
+    "aten::linalg_matrix_exp", "aten::linalg_matrix_power", "aten::linalg_solve",
+};
+
 bool IsWord(absl::string_view text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
@@ -23,6 +30,10 @@ bool IsWord(absl::string_view text) {
 
 bool IsExportedOperation(absl::string_view name) {
   return std::binary_search(std::begin(kOperations), std::end(kOperations), name);
+}
+
+bool ReadsValuesOnHost(absl::string_view name) {
+  return std::binary_search(std::begin(kReadingOperations), std::end(kReadingOperations), name);
 }
 
 bool IsForeignOperation(absl::string_view name) {

@@ -13,6 +13,10 @@ namespace weft {
 // `name` without an overload: "aten::add".
 bool IsExportedOperation(absl::string_view name);
 
+// Returns true for one of them that, on a device with memory of its own, waits for values and reads them on
+// the host, as to see whether a matrix has an inverse.
+bool ReadsValuesOnHost(absl::string_view name);
+
 // Returns true for the name of an operation outside of ATen, as "mynet::rope". Whether a library that the run
 // names registers it is the worker's to check (worker/shell/torch/plugins.h).
 bool IsForeignOperation(absl::string_view name);

@@ -65,8 +65,7 @@ absl::StatusOr<RunSchedule> MakeSchedule(const ScheduleSpec& spec, int stages, i
 absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run) {
   absl::StatusOr<Schedule> scheme = RuledSchedule(run.schedule, run.placed_stages(), run.train.microbatches);
   if (!scheme.ok()) return scheme.status();
-  if (const absl::Status added = AddLeadingStages(run.tied_stages, &*scheme); !added.ok())
-    return ErrorAt("schedule", absl::StrCat(run.schedule.name, ": ", added.message()));
+  AddLeadingStages(run.tied_stages, &*scheme);
   // It is known when the run has its processes whether its devices sum together.
   RunTerms terms;
   terms.inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);

@@ -306,7 +306,7 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
     std::vector<int> layers = LayersOfPlan(options.schedule);
     if (layers.size() != static_cast<size_t>(stages))
       layers.clear();  // another cut than the plan's is asked for
-    const absl::Status applied = ApplyProfile(*profile, stages, layers, &costs);
+    const absl::Status applied = ApplyToSchedule(*profile, layers, &prepared.run.schedule, &costs);
     if (!applied.ok()) return absl::DataLossError(absl::StrCat(options.profile, ": ", applied.message()));
     prepared.times = absl::StrCat("from ", options.profile);
     prepared.unit = profile->unit;

@@ -14,6 +14,7 @@
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/schedule_spec.h"
+#include "run/stage_cut.h"
 
 namespace weft {
 namespace {
@@ -52,6 +53,16 @@ Times TypicalTimes(const Trace& trace, size_t layers, const std::vector<double>&
   return TimesOf(trace, layers, MedianOf, speeds);
 }
 
+// Returns the layers that read the output of this one.
+std::vector<size_t> ReadersOf(const std::vector<LayerCount>& layers, size_t layer) {
+  std::vector<size_t> readers;
+  for (size_t reader = layer + 1; reader < layers.size(); ++reader) {
+    const std::vector<int>& read = layers[reader].inputs;
+    if (std::count(read.begin(), read.end(), static_cast<int>(layer)) > 0) readers.push_back(reader);
+  }
+  return readers;
+}
+
 // Returns the speeds of ranks that have done the same jobs, without the first step.
 std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
   MeasuredJobs jobs(run.train.microbatches, run.stages());
@@ -83,6 +94,7 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
                               {"output_bytes", std::llround(counted.parts[i].output_bytes)},
                               {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
                               {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+    if (static_cast<int>(i) < TiedLayers(layers)) json["layers"][i]["readers"] = ReadersOf(layers, i);
   }
   if (split != nullptr) {
     const auto halves = TypicalTimes(*split, layers.size());

@@ -16,6 +16,7 @@
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/stage_cut.h"
+#include "schedules/families/leading_stages.h"
 
 namespace weft {
 namespace {
@@ -25,11 +26,43 @@ using Json = nlohmann::json;
 constexpr double kMax = 1e30;
 constexpr int kMaxSamples = 1 << 30;
 
+// Reads the layers that read a tied parameter, which is part `number`.
+std::vector<int> ReadReaders(const Json& list, const std::string& path, int number, int parts,
+                             absl::Status& status) {
+  std::vector<int> readers;
+  const auto refuse = [&] {
+    if (status.ok())
+      status = ErrorAt(path, "must be the numbers of one or two layers behind it, the smaller first");
+    return std::vector<int>();
+  };
+  if (!list.is_array() || list.empty() || list.size() > 2) return refuse();
+  for (const Json& reader : list) {
+    const int64_t at = reader.is_number_integer() ? reader.get<int64_t>() : 0;
+    if (at <= (readers.empty() ? number : readers.back()) || at >= parts) return refuse();
+    readers.push_back(static_cast<int>(at));
+  }
+  return readers;
+}
+
+// Returns an error for tied parameters that are not layers at the front, or read each other.
+absl::Status CheckTied(const Profile& profile) {
+  const int tied = profile.tied_layers();
+  for (int p = 0; p < static_cast<int>(profile.parts.size()); ++p) {
+    const std::vector<int>& readers = profile.parts[p].readers;
+    if (readers.empty()) continue;
+    const std::string path = absl::StrCat(profile.of_stages ? "stages[" : "layers[", p, "].readers");
+    if (profile.of_stages) return ErrorAt(path, "is of layers; stages do not say which part is tied");
+    if (p >= tied) return ErrorAt(path, "is of tied parameters, which are the first layers");
+    if (readers[0] < tied) return ErrorAt(path, "names a tied parameter, which reads nothing");
+  }
+  return absl::OkStatus();
+}
+
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
   FileSection section(value, path,
                       {"name", "forward", "backward", "backward_input", "backward_weight", "reduce", "update",
-                       "activation_bytes", "output_bytes", "weight_bytes", "state_bytes"},
+                       "activation_bytes", "output_bytes", "weight_bytes", "state_bytes", "readers"},
                       status);
   section.Require("forward", "forward: 0.01");
   section.Read("forward", part.forward, 0, kMax);
@@ -67,8 +100,13 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   const Json& parts = file.At(list);
   if (!parts.is_array() || parts.empty()) return ErrorAt(list, "must be a list of at least one part");
   for (size_t i = 0; i < parts.size(); ++i) {
-    profile.parts.push_back(ReadPart(parts[i], absl::StrCat(list, "[", i, "]"), status));
+    const std::string path = absl::StrCat(list, "[", i, "]");
+    profile.parts.push_back(ReadPart(parts[i], path, status));
+    if (!status.ok() || !parts[i].contains("readers")) continue;
+    profile.parts.back().readers = ReadReaders(parts[i]["readers"], path + ".readers", static_cast<int>(i),
+                                               static_cast<int>(parts.size()), status);
   }
+  if (status.ok()) status = CheckTied(profile);
   file.Read("overlapped", profile.overlapped, 0, kMax);
   file.Read("bandwidth", profile.bandwidth, 0, kMax);
   file.Read("latency", profile.latency, 0, kMax);
@@ -78,6 +116,21 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   if (!status.ok()) return status;
   return profile;
+}
+
+// Returns the layers as far as a cut asks for them: their times in place of FLOPs, and who reads what.
+std::vector<LayerCount> LayersOf(const Profile& profile) {
+  const int tied = profile.tied_layers();
+  std::vector<LayerCount> layers(profile.parts.size());
+  for (int l = 0; l < static_cast<int>(layers.size()); ++l) {
+    const ProfilePart& part = profile.parts[l];
+    layers[l].forward_flops = part.forward + part.backward;
+    layers[l].output.by_sample = l >= tied;
+    if (l < tied) layers[l].output.sizes = {1};
+    for (const int reader : part.readers) layers[reader].inputs.push_back(l);
+  }
+  for (int l = tied + 1; l < static_cast<int>(layers.size()); ++l) layers[l].inputs.push_back(l - 1);
+  return layers;
 }
 
 std::vector<int> CutByTime(const Profile& profile, int stages) {
@@ -164,6 +217,34 @@ absl::StatusOr<Profile> ProfileFor(const Profile& profile, const RunSpec& run) {
     of_run.parts.insert(of_run.parts.begin(), run.stages() - parts, ProfilePart());
   }
   return of_run.samples > 0 ? WithSamples(of_run, run.microbatch_samples(), tied) : of_run;
+}
+
+int Profile::tied_layers() const {
+  const auto chain =
+      std::find_if(parts.begin(), parts.end(), [](const ProfilePart& part) { return part.readers.empty(); });
+  return static_cast<int>(chain - parts.begin());
+}
+
+absl::Status ApplyToSchedule(const Profile& profile, const std::vector<int>& layers_of_stage,
+                             RunSchedule* schedule, SimulationOptions* options) {
+  const int stages = schedule->scheme.stages;
+  if (profile.tied_layers() == 0 || !schedule->terms.inputs.empty())
+    return ApplyProfile(profile, stages, layers_of_stage, options);
+  const std::vector<LayerCount> layers = LayersOf(profile);
+  StageCut cut;
+  if (!layers_of_stage.empty()) {
+    cut = WithTiedStages(layers, layers_of_stage);
+  } else if (stages <= MostStages(layers)) {
+    cut = CutBesideTied(layers, stages);
+  }
+  if (cut.layers_of_stage.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the profile's %d layers cannot be cut into %d stages beside its tied parameters",
+                        layers.size(), stages));
+  }
+  AddLeadingStages(cut.tied_stages, &schedule->scheme);
+  schedule->terms.inputs = StageInputs(layers, cut.layers_of_stage);
+  return ApplyProfile(profile, schedule->scheme.stages, cut.layers_of_stage, options);
 }
 
 absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,

@@ -9,7 +9,9 @@
 // forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and
 // `activations`, the policy under which they were measured. A backward that is not given is its halves
 // together, or twice the forward; halves that are not given are each half of it. Times of layers add up to
-// those of a stage, and the output of a stage is that of its last layer.
+// those of a stage, and the output of a stage is that of its last layer. A layer at the front may have
+// `readers`, the numbers of one or two layers behind it: it is a tied parameter, which these read. Beside a
+// run file, the run says which layers are tied.
 //
 // Failure: InvalidArgument with file, place and what is allowed.
 #ifndef WEFT_CLIENT_FILES_PROFILE_H_
@@ -25,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "run/network_spec.h"
 #include "run/run_spec.h"
+#include "schedules/run_terms.h"
 #include "schedules/simulator/simulate.h"
 
 namespace weft {
@@ -32,7 +35,8 @@ namespace weft {
 struct ProfilePart {
   double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
   double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
-  double copied_bytes = 0;  // of a copy of its output, on another rank; in no file, as the run says it
+  double copied_bytes = 0;   // of a copy of its output, on another rank; in no file, as the run says it
+  std::vector<int> readers;  // layers that read the part, if it is a tied parameter; else none
 };
 
 // Figures that add up over the layers of a stage; the others are those of its last layer.
@@ -51,6 +55,8 @@ struct Profile {
   std::optional<NetworkSpec> network;
   double host_bandwidth = 0;  // bytes per unit of time between a rank's memory and the host's; 0 if not known
 
+  // Returns the number of layers at the front that are tied parameters, as the file says.
+  int tied_layers() const;
   // Returns true if stages under other policies for activations take these times and what those cost.
   bool is_of_retaining() const { return activations == "retain"; }
 };
@@ -75,6 +81,13 @@ Profile WithSamples(const Profile& profile, int samples, int tied);
 // leave out those that are made of tied parameters; they then take no time. InvalidArgument if it has another
 // number of stages.
 absl::StatusOr<Profile> ProfileFor(const Profile& profile, const RunSpec& run);
+
+// Applies a profile to a schedule that was made without a run, for stages of these layers, or of the best cut
+// where the list is empty: `options` as ApplyProfile sets them. Where the schedule has no inputs of stages
+// yet, it gets a leading stage (schedules/families/leading_stages.h) for each tied parameter that stages
+// behind the first read, and who reads what.
+absl::Status ApplyToSchedule(const Profile& profile, const std::vector<int>& layers_of_stage,
+                             RunSchedule* schedule, SimulationOptions* options);
 
 // Applies the parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into
 // `stages` parts so that the largest takes least time. Sets times, bytes and links of `options`.

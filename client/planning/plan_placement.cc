@@ -9,6 +9,7 @@
 #include "run/run_schedule.h"
 #include "run/schedule_spec.h"
 #include "schedules/dispatch/memory.h"
+#include "schedules/families/leading_stages.h"
 #include "schedules/graph/graph.h"
 #include "schedules/simulator/simulate.h"
 
@@ -73,21 +74,26 @@ absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoic
 absl::StatusOr<PlanPlacement> PlacementOfProfile(const Profile& profile, const PlanChoice& choice, bool alone,
                                                  const std::vector<double>& held_bytes,
                                                  const std::vector<double>& peak_bytes) {
-  const auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
+  auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
   if (!schedule.ok()) return schedule.status();
-  const Graph graph(*schedule);
   SimulationOptions costs;
   const std::vector<int> layers = profile.of_stages ? std::vector<int>() : choice.layers_of_stage;
-  if (absl::Status applied = ApplyProfile(profile, choice.stages(), layers, &costs); !applied.ok())
+  if (absl::Status applied = ApplyToSchedule(profile, layers, &*schedule, &costs); !applied.ok())
     return applied;
+  const Graph graph(*schedule);
+  if (alone) {
+    const int all = schedule->scheme.stages;
+    costs = JoinLeadingStages(all - choice.stages(), all, costs);
+  }
   PlanPlacement placement;
   placement.stages = StagesOf(choice, graph);
   const std::vector<double> none = {0};
-  std::vector<double> weights = HeldBytes(graph, {none, costs.weight, none});
-  std::vector<double> state, activations, copies;
+  std::vector<double> weights, state, activations, copies;
   if (alone) {
-    weights = OfRanks(costs.weight, placement.stages, weights.size());
-    state = OfRanks(costs.state, placement.stages, weights.size());
+    weights = OfRanks(costs.weight, placement.stages, held_bytes.size());
+    state = OfRanks(costs.state, placement.stages, held_bytes.size());
+  } else {
+    weights = HeldBytes(graph, {none, costs.weight, none});
   }
   for (size_t r = 0; r < weights.size(); ++r) {
     if (!alone) state.push_back(held_bytes[r] - weights[r]);

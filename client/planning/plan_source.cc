@@ -106,25 +106,26 @@ absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanCh
   return Simulated(prepared->schedule, prepared->costs, prepared->held);
 }
 
-absl::StatusOr<SimulationOptions> CostsOfProfile(const PlanSource& source, const PlanChoice& choice) {
-  SimulationOptions costs;
-  const absl::Status applied =
-      ApplyProfile(source.profile, choice.stages(),
-                   source.profile.of_stages ? std::vector<int>() : choice.layers_of_stage, &costs);
-  if (!applied.ok()) return applied;
-  costs.hidden = 0;
-  costs.memory = source.memory;
-  if (source.network.has_value()) costs.network = source.network->network;
-  return costs;
+// Returns the schedule of a choice under a profile alone, and sets its costs.
+absl::StatusOr<RunSchedule> ScheduleOfProfile(const PlanSource& source, const PlanChoice& choice,
+                                              SimulationOptions* costs) {
+  auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
+  if (!schedule.ok()) return schedule.status();
+  const std::vector<int> layers =
+      source.profile.of_stages ? std::vector<int>() : source.CutOfLayers(choice.layers_of_stage);
+  if (absl::Status s = ApplyToSchedule(source.profile, layers, &*schedule, costs); !s.ok()) return s;
+  costs->hidden = 0;
+  costs->memory = source.memory;
+  if (source.network.has_value()) costs->network = source.network->network;
+  return schedule;
 }
 
 absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice) {
-  const auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
+  SimulationOptions costs;
+  const auto schedule = ScheduleOfProfile(source, choice, &costs);
   if (!schedule.ok()) return schedule.status();
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
-  const auto costs = CostsOfProfile(source, choice);
-  if (!costs.ok()) return costs.status();
-  auto prediction = Simulated(*schedule, *costs, {});
+  auto prediction = Simulated(*schedule, costs, {});
   if (!prediction.ok() || source.memory == 0) return prediction;
   const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
   if (most <= source.memory) return prediction;
@@ -270,6 +271,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
   auto profile = ReadHashedProfile(options.file, &source.profile_hash);
   if (!profile.ok()) return profile.status();
   source.profile = *std::move(profile);
+  source.tied_layers = source.profile.tied_layers();
   source.microbatches = options.microbatches;
   if (absl::Status read = ReadMachine(options, std::nullopt, &source); !read.ok()) return read;
   if (absl::Status useful = CheckHostBandwidth(source); !useful.ok()) return useful;
@@ -284,7 +286,13 @@ PredictPlan PredictorOf(const PlanSource& source) {
 }
 
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice) {
-  if (!source.run.has_value()) return CostsOfProfile(source, choice);
+  if (!source.run.has_value()) {
+    SimulationOptions costs;
+    const auto schedule = ScheduleOfProfile(source, choice, &costs);
+    if (!schedule.ok()) return schedule.status();
+    const int all = schedule->scheme.stages;
+    return JoinLeadingStages(all - choice.stages(), all, costs);
+  }
   auto prepared = Prepare(source, choice);
   if (!prepared.ok()) return prepared.status();
   const int stages = prepared->schedule.scheme.stages;

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -26,6 +24,13 @@ struct Shift {
   Job Outer(Job job) const {
     job.stage += count;
     return job;
+  }
+  // Returns the place of a job in an order in which the scheme puts its job at `inner`: beside the first
+  // stage's job come, before a forward and behind a backward, those of the leading stages.
+  int64_t PlaceOf(const Job& job, int64_t inner) const {
+    const int64_t at = inner * (2 * count + 1);
+    if (!IsLeading(job)) return at + count;
+    return at + (job.kind == JobKind::kForward ? job.stage : 2 * count - job.stage);
   }
 };
 
@@ -59,15 +64,8 @@ void AddToOrder(const Shift& shift, std::vector<Job>* order, std::vector<uint8_t
 
 }  // namespace
 
-absl::Status AddLeadingStages(int count, Schedule* schedule) {
-  if (count == 0) return absl::OkStatus();
-  if (IsMigrating(*schedule->sync)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the states of its stages go from rank to rank, and that of a tied parameter has no route; give tied "
-        "parameters stages of their own by a list, as in stages: [",
-        absl::StrJoin(std::vector<int>(static_cast<size_t>(count), 1), ", "),
-        ", 3, 4], or leave residency: migrating out"));
-  }
+void AddLeadingStages(int count, Schedule* schedule) {
+  if (count == 0) return;
   const Shift shift{count};
   const Schedule inner = *schedule;
   schedule->stages += count;
@@ -75,12 +73,13 @@ absl::Status AddLeadingStages(int count, Schedule* schedule) {
   if (inner.weights)
     schedule->weights = [shift, of = inner.weights](const Job& job) { return of(shift.Inner(job)); };
   if (inner.priority) {
-    // Beside the first stage's job come, before a forward and behind a backward, those of the leading stages.
     schedule->priority = [shift, of = inner.priority](const Job& job) {
-      const int64_t at = of(shift.Inner(job)) * (2 * shift.count + 1);
-      if (!shift.IsLeading(job)) return at + shift.count;
-      return at + (job.kind == JobKind::kForward ? job.stage : 2 * shift.count - job.stage);
+      return shift.PlaceOf(job, of(shift.Inner(job)));
     };
+  }
+  if (const auto tick = TicksOf(*inner.sync)) {
+    schedule->sync =
+        Migrating([shift, tick](const Job& job) { return shift.PlaceOf(job, tick(shift.Inner(job))); });
   }
   if (inner.staleness) {
     schedule->staleness = [shift, of = inner.staleness](int stage, int microbatch) {
@@ -105,7 +104,6 @@ absl::Status AddLeadingStages(int count, Schedule* schedule) {
     AddToOrder(shift, &schedule->order[rank],
                schedule->order_marks.empty() ? &none : &schedule->order_marks[rank]);
   }
-  return absl::OkStatus();
 }
 
 SimulationOptions JoinLeadingStages(int count, int stages, const SimulationOptions& costs) {

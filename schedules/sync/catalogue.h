@@ -34,6 +34,8 @@ std::shared_ptr<const Sync> WithCollectives(std::shared_ptr<const Sync> sync);
 
 // Returns true if the state of stages migrates; its ticks may be missing yet.
 bool IsMigrating(const Sync& sync);
+// Returns the ticks of states that migrate; null for others, and where they are missing.
+std::function<int64_t(const Job&)> TicksOf(const Sync& sync);
 
 // The same protocols for a run whose updates wait for the global norm of the gradients. (clipping.cc)
 Protocols WithGlobalNorm(Protocols protocols);

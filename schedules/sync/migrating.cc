@@ -56,6 +56,7 @@ class MigratingSync : public Sync {
  public:
   explicit MigratingSync(Ticks tick) : tick_(std::move(tick)) {}
   std::string name() const override { return "migrating"; }
+  const Ticks& tick() const { return tick_; }
 
   Protocols Make(const Schedule& schedule, Steps steps) const override {
     if (!tick_) return SlicedSums()->Make(schedule, steps);
@@ -78,6 +79,11 @@ class MigratingSync : public Sync {
 }  // namespace
 
 std::shared_ptr<const Sync> Migrating(Ticks tick) { return std::make_shared<MigratingSync>(std::move(tick)); }
+
+Ticks TicksOf(const Sync& sync) {
+  const auto* const migrating = dynamic_cast<const MigratingSync*>(&sync);
+  return migrating == nullptr ? nullptr : migrating->tick();
+}
 
 bool IsMigrating(const Sync& sync) { return dynamic_cast<const MigratingSync*>(&sync) != nullptr; }
 

@@ -1,5 +1,6 @@
 // Passes that are captured and replayed, over a device that does captured work again when it is replayed: the
 // numbers are those of passes that are not captured, whatever is alive at once.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/torch/cpu_rank_device.h"
@@ -15,6 +17,7 @@
 namespace weft::testing {
 namespace {
 
+using ::testing::HasSubstr;
 using Kind = Arrangement::Kind;
 
 struct Counts {
@@ -221,6 +224,36 @@ TEST_F(CapturedPasses, DropoutBesideForwardsRunAgain_GivesTheSame) {
   run.schedule.activations = "recompute/retain";
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 2 * run.train.microbatches);
+}
+
+// Dropout, tied parameters, running averages, frozen parameters, fields of many types, and a sum of losses
+// over a count that differs from step to step.
+TEST_F(CapturedPasses, ExportedModels_GiveTheSame) {
+  for (const char* const model : {"mlp", "cnn", "cnn_norms", "gpt_dropout", "gpt_tied", "gpt_counted",
+                                  "typed", "lstm", "functions", "known_llama", "known_t5", "known_vit"}) {
+    for (const bool split : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(model, split ? ", split" : ", fused"));
+      RunSpec run = SmallExportedRun(model, 3);
+      run.train.clip_norm = 0.5;
+      if (split) run.schedule = Require(ParseScheduleText("zb_h1"));
+      counts_ = {};
+      ExpectSame(run, {Kind::kPipeline, {2, 0, 3, 1}, split});
+      EXPECT_GT(counts_.captured, run.train.microbatches * run.stages());
+      EXPECT_EQ(counts_.replayed, counts_.captured * (run.train.steps - 1));
+    }
+  }
+}
+
+TEST_F(CapturedPasses, StagesOfExportedModelsThatDrawNumbers_RunWithout) {
+  RunSpec run = SmallExportedRun("drawing", 4);
+  ::testing::internal::CaptureStderr();
+  ExpectSame(run, {Kind::kPipeline, {}});
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(counts_.captured, 2 * run.train.microbatches);  // one of the four stages draws nothing
+  for (const int stage : {0, 1, 3})
+    EXPECT_THAT(err, HasSubstr(absl::StrCat("from here on stage ", stage, " runs without graphs")));
+  EXPECT_THAT(err, HasSubstr("layer layers.0: aten::randn_like (modules.py:"));
+  EXPECT_THAT(err, HasSubstr("draws numbers by LibTorch's generator"));
 }
 
 TEST_F(CapturedPasses, FetchedWeights_AreNotCaptured) {

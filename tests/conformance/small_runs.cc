@@ -7,10 +7,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/exported_model_json.h"
 #include "run/model_layers.h"
 #include "run/stage_cut.h"
 
@@ -116,6 +119,30 @@ RunSpec SmallGptRun(const std::string& folder, int stages) {
   return run;
 }
 
+RunSpec SmallExportedRun(const std::string& model, int stages) {
+  const char* const source = std::getenv("WEFT_SOURCE");
+  const std::string path = absl::StrCat(source == nullptr ? "." : source, "/tests/exported/models/", model);
+  ExportedSpec exported;
+  exported.folder = absl::StrCat(path, ".weft");
+  exported.source = std::make_shared<const nlohmann::json>(
+      nlohmann::json::parse(ReadFile(exported.folder + "/model.json")));
+  auto parsed = ParseExportedModel(*exported.source);
+  if (!parsed.ok()) std::abort();
+  exported.model = *std::move(parsed);
+  ArraysData arrays;
+  for (const ExportedField& field : exported.model->fields)
+    arrays.paths[field.name] = {absl::StrCat(path, ".", field.name, ".npy")};
+  RunSpec run;
+  run.name = model;
+  run.model = std::move(exported);
+  run.data.source = std::move(arrays);
+  run.train = {3, 12, 4, 3, AdamW()};
+  const StageCut cut = CutBesideTied(CountLayers(run.model), stages);
+  run.layers_of_stage = cut.layers_of_stage;
+  run.tied_stages = cut.tied_stages;
+  return run;
+}
+
 RunSpec SmallMlpRun(const std::string& folder, int stages) {
   MlpSpec model;
   model.layers = 5;
@@ -176,8 +203,8 @@ void Widen(ModelSpec* model) {
   } else if (auto* vit = std::get_if<VitSpec>(model)) {
     vit->width = 192;
     vit->patch = 2;
-  } else {
-    std::get<MlpSpec>(*model).width = 512;
+  } else if (auto* mlp = std::get_if<MlpSpec>(model)) {
+    mlp->width = 512;
   }
 }
 

@@ -1,4 +1,5 @@
-// Makes small runs with their data, for tests of compute: every model, at sizes that are odd in places.
+// Makes small runs with their data, for tests of compute: every built-in model, at sizes that are odd in
+// places, and exported models.
 #ifndef WEFT_TESTS_CONFORMANCE_SMALL_RUNS_H_
 #define WEFT_TESTS_CONFORMANCE_SMALL_RUNS_H_
 
@@ -38,10 +39,14 @@ RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem);
 RunSpec SmallResNetRun(const std::string& folder, int stages, int depth);
 // Makes a run with the same images under a vision transformer.
 RunSpec SmallVitRun(const std::string& folder, int stages);
+// Makes a run of an exported model of tests/exported/models, in float32, with its data, in so many stages
+// beside those of tied parameters.
+RunSpec SmallExportedRun(const std::string& model, int stages);
 OptimizerSpec Sgd();
 OptimizerSpec AdamW();
 
-// Makes a small model, of any kind but two_tower, so large that the alignment of tensors hardly counts.
+// Makes a small built-in model, of any kind but two_tower, so large that the alignment of tensors hardly
+// counts.
 void Widen(ModelSpec* model);
 
 }  // namespace weft::testing

@@ -181,6 +181,24 @@ def compare_tied(weft, folder):
     return failures
 
 
+def compare_old_weights(weft, folder):
+    """A tied parameter is read as old as the stage behind it is, also where its state goes from rank to rank with that stage's."""
+    failures = []
+    schedules = ("{fsdp: {residency: migrating}, rule: cdp_v1}", "{fsdp: {residency: migrating}, rule: cdp_v2}", "{ddp: , rule: cdp_v2}",
+                 "pipedream")
+    for number, schedule in enumerate(schedules):
+        run = run_file(folder, "gpt_tied", schedule=schedule, stages=4)
+        if schedule == "pipedream":  # a step of it is a micro-batch
+            run.write_text(run.read_text().replace("batch: 12, microbatches: 4", "batch: 3, microbatches: 1").replace("steps: 3", "steps: 9"))
+        wanted = train(weft, run, folder / f"old.{number}.reference", "--reference")
+        made = train(weft, run, folder / f"old.{number}", "--processes", "2")
+        ranks = json.loads((folder / f"old.{number}" / "summary.json").read_text())["ranks"]
+        same = made == wanted and len(made[0]) > 0 and ranks == 4
+        print(f"gpt_tied, {schedule}, 2 processes: {'equal' if same else 'DIFFERENT'}")
+        failures += [] if same else [f"gpt_tied, {schedule}, {ranks} ranks"]
+    return failures
+
+
 # ---- data
 
 def write_array(path, type_, samples):
@@ -604,7 +622,7 @@ def main():
                       lambda _, folder: check_exporter(folder))
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_tokens, compare_evaluations, check_evaluation_refusals,
+            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_old_weights, compare_tokens, compare_evaluations, check_evaluation_refusals,
                       check_refusals, check_empty_count)
         failures = [failure for check in checks for failure in check(weft, folder)]
     for failure in failures:

@@ -279,6 +279,32 @@ TEST_F(CudaCaptureTest, NoMemoryWhileAnotherRankCaptures_IsGivenBackBehindTheCap
   EXPECT_GE(later, free + kMany * sizeof(float));
 }
 
+// LibTorch's generator throws where it is asked for numbers beside a capture.
+TEST_F(CudaCaptureTest, NumbersDrawnWhileAnotherRankCaptures_WaitForTheCapture) {
+  const Tensor a = Flat(*device_);
+  std::atomic<bool> captures{false};
+  std::thread captor([&] {
+    device_->BeginJob(Forward(0, 0), false);
+    const auto work = Capture([&] {
+      device_->math().Zero(a.data, a.bytes);
+      captures = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(work.ok()) << work.status();
+    (void)device_->EndJob();
+  });
+  while (!captures) std::this_thread::yield();
+  other_->BeginJob(Forward(0, 0), false);
+  {
+    MutexLock lock(other_->generator_lock());
+    const auto scope = other_->Charge(MemoryClass::kActivations, Tallied::kNo);
+    EXPECT_NO_THROW(at::randn({4}, at::TensorOptions().device(other_->torch_device())));
+  }
+  (void)other_->EndJob();
+  captor.join();
+}
+
 TEST_F(CudaCaptureTest, NoMemoryForAFlatTensor_TakesWhatAnotherStreamIsDoneWith) {
   constexpr int64_t kMany = int64_t{8} << 20;  // floats
   c10::cuda::CUDACachingAllocator::emptyCache();

@@ -30,6 +30,7 @@
 #include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/dropout.h"
 #include "worker/shell/torch/max_pool.h"
+#include "worker/shell/torch/pass_numbers.h"
 
 namespace weft {
 namespace {
@@ -315,7 +316,7 @@ TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {
     const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
     x = at::randn({1000}, Options()).requires_grad_();
   }
-  MaskSeeds seeds(device_->math(), device_->torch_device(), 0, 1);
+  PassNumbers numbers(device_->math(), device_->torch_device(), /*sites=*/1);
   at::Tensor y, gradient;
   const auto run = [&](const MaskKey& key) {
     y = Dropout(x, 0.3, key, 0, 1);
@@ -326,7 +327,7 @@ TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {
   run(keys[0]);
   ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
   MaskKey captured = keys[0];
-  captured.seeds = &seeds;
+  captured.numbers = &numbers;
   device_->BeginJob(Forward(1), false);
   absl::StatusOr<std::unique_ptr<CapturedWork>> work = device_->Capture(
       [&] {
@@ -338,7 +339,7 @@ TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {
   ASSERT_NE(*work, nullptr);
   const at::Tensor replayed = y, replayed_gradient = gradient;
   for (const MaskKey& key : keys) {
-    seeds.Write(key);
+    numbers.Write(key);
     (*work)->Replay();
     run(key);
     EXPECT_TRUE(replayed.equal(y));

@@ -1,6 +1,7 @@
-// Whole steps of the built-in models over a GPU of the tests: the host's side of LibTorch's CUDA operations,
-// its autograd, allocator and graphs are real, kernels and products do nothing. So it shows what a step asks
-// of the device, not what comes of it. cuDNN cannot be had without a driver: residual networks are not here.
+// Whole steps of the built-in models, and of exported ones, over a GPU of the tests: the host's side of
+// LibTorch's CUDA operations, its autograd, allocator and graphs are real, kernels and products do nothing.
+// So it shows what a step asks of the device, not what comes of it. cuDNN cannot be had without a driver:
+// residual networks are not here.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,6 +46,13 @@ Device& Gpu(bool graphs) {
   static Device* const without = make(false);
   return graphs ? *with : *without;
 }
+
+template <const char* kModel>
+RunSpec ExportedRun(const std::string&, int stages) {
+  return SmallExportedRun(kModel, stages);
+}
+constexpr char kDropout[] = "gpt_dropout", kTied[] = "gpt_tied", kCounted[] = "gpt_counted",
+               kTyped[] = "typed", kLlama[] = "known_llama", kMlp[] = "mlp", kT5[] = "known_t5";
 
 class CudaModelTest : public ::testing::TestWithParam<Case> {
  protected:
@@ -260,7 +268,13 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"gpt_recompute", &SmallGptRun, Precision::kFloat32, "recompute"},
                       Case{"gpt_without_graphs", &SmallGptRun, Precision::kFloat32, "retain", false},
                       Case{"mlp", &SmallMlpRun}, Case{"vit", &SmallVitRun},
-                      Case{"vit_bf16", &SmallVitRun, Precision::kBFloat16}),
+                      Case{"vit_bf16", &SmallVitRun, Precision::kBFloat16},
+                      Case{"exported_dropout", &ExportedRun<kDropout>},
+                      Case{"exported_tied", &ExportedRun<kTied>},
+                      Case{"exported_counted", &ExportedRun<kCounted>},
+                      Case{"exported_typed", &ExportedRun<kTyped>},
+                      Case{"exported_llama", &ExportedRun<kLlama>}, Case{"exported_mlp", &ExportedRun<kMlp>},
+                      Case{"exported_t5", &ExportedRun<kT5>}),
     [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 }  // namespace

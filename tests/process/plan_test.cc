@@ -55,6 +55,41 @@ TEST_F(PlanCommand, ProfileWithLittleMemory_GivesThePublishedPeriods) {
   EXPECT_THAT(any.out, HasSubstr("period       6 a micro-batch, 2 in a window"));
 }
 
+// A run file and the profile alone say the same of a tied parameter.
+TEST_F(PlanCommand, ProfileOfATiedModelAlone_IsPlannedAndSimulatedAsWithItsRun) {
+  const std::string run =
+      folder_.Write("tied.yaml",
+                    "model: {gpt: {layers: 4, width: 16, heads: 2, context: 8, tied: true}}\n"
+                    "data: {text: {path: text.txt}}\ntrain: {steps: 1, batch: 8, microbatches: 4}\nstages: "
+                    "3\nschedule: 1f1b\n");
+  std::ofstream(folder_ / "text.txt") << std::string(200, 'a');
+  const std::string profile = folder_ / "tied.json";
+  const CommandResult measured = Command::Run({"weft", "profile", run, "--steps", "2", "-o", profile});
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  std::ifstream file(profile);
+  const Json layers = Json::parse(file)["layers"];
+  EXPECT_EQ(layers[0]["readers"], Json({1, 6}));
+  EXPECT_FALSE(layers[1].contains("readers"));
+
+  const std::vector<std::string> asked = {"--workers", "3", "--schedule", "1f1b", "-o"};
+  const auto planned = [&](std::vector<std::string> words, const char* form) {
+    words.insert(words.end(), asked.begin(), asked.end());
+    words.emplace_back(form);
+    const CommandResult result = Plan(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const Json with = Json::parse(planned({run, "--profile", profile}, "json"));
+  const Json alone = Json::parse(planned({profile, "--microbatches", "4"}, "json"));
+  EXPECT_EQ(alone["stages"], with["stages"]);
+  EXPECT_EQ(alone["step"], with["step"]);
+  const std::string plan = folder_.Write("tied-plan.yaml", planned({profile, "--microbatches", "4"}, "yaml"));
+  const CommandResult simulated =
+      Command::Run({"weft", "simulate", plan, "--microbatches", "4", "--profile", profile, "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  EXPECT_EQ(Json::parse(simulated.out)["stages"], 4);
+}
+
 TEST_F(PlanCommand, PlanOfAProfile_IsSimulatedWithItsPeriod) {
   const std::string plan = folder_ / "plan.yaml";
   std::ofstream(plan) << Plan({profile_, "--workers", "4", "--memory", "4", "-o", "yaml"}).out;

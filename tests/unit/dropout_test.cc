@@ -15,6 +15,7 @@
 
 #include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/torch/pass_numbers.h"
 
 namespace weft {
 namespace {
@@ -37,6 +38,7 @@ at::Tensor MaskByOperations(at::IntArrayRef sizes, double p, uint64_t seed) {
 }
 
 const uint64_t kSeeds[] = {0, 1, 0x8000000000000000, ~uint64_t{0}, 77742306446836058};
+const c10::Device kCpu(c10::DeviceType::CPU);
 const c10::ScalarType kTypes[] = {c10::kFloat, c10::kBFloat16};
 
 // Expects equality to the bit, also of the sign of zeros.
@@ -133,17 +135,16 @@ TEST(Dropout, WithoutGraph_LeavesNone) {
 }
 
 // A captured pass works like this: its graph is made once, and its seeds change.
-TEST(MaskSeeds, GraphMadeOnce_DropsByTheSeedsOfEachMicrobatch) {
-  const c10::Device cpu(c10::DeviceType::CPU);
-  MaskSeeds seeds(HostMath(), cpu, /*first_layer=*/2, /*end_layer=*/5);
+TEST(PassNumbers, GraphMadeOnce_DropsByTheSeedsOfEachMicrobatch) {
+  PassNumbers numbers(HostMath(), kCpu, /*sites=*/2);
   MaskKey captured;
   captured.math = &HostMath();
-  captured.seeds = &seeds;
+  captured.numbers = &numbers;
   const at::Tensor x = at::randn({999}, c10::kFloat).requires_grad_();
   const at::Tensor first = Dropout(x, 0.2, captured, 3, 1), second = Dropout(x, 0.2, captured, 4, 0);
   for (const MaskKey& key : {MaskKey{7, 1, 0, true, &HostMath()}, MaskKey{7, 1, 3, true, &HostMath()},
                              MaskKey{7, 2, 0, true, &HostMath()}}) {
-    seeds.Write(key);
+    numbers.Write(key);
     ExpectSameBits(Dropout(x, 0.2, captured, 3, 1), Dropout(x, 0.2, key, 3, 1));
     ExpectSameBits(Dropout(x, 0.2, captured, 4, 0), Dropout(x, 0.2, key, 4, 0));
     const auto made = torch::autograd::grad({(first + second * 3).sum()}, {x}, {}, /*retain_graph=*/true);
@@ -153,10 +154,23 @@ TEST(MaskSeeds, GraphMadeOnce_DropsByTheSeedsOfEachMicrobatch) {
   }
 }
 
-TEST(MaskSeeds, PlaceOutsideOfItsStage_IsRefused) {
-  MaskSeeds seeds(HostMath(), c10::Device(c10::DeviceType::CPU), 2, 5);
-  for (const auto& [layer, site] : {std::pair{1, 1}, {5, 0}, {2, MaskSeeds::kSitesOfLayer}})
-    EXPECT_THROW(seeds.Of(layer, site), c10::Error) << layer << " " << site;
+TEST(PassNumbers, Site_HasOnePlaceAndOneTooManyIsRefused) {
+  PassNumbers numbers(HostMath(), kCpu, /*sites=*/2);
+  const uint64_t* const first = numbers.SeedOf(4, 7);
+  EXPECT_NE(numbers.SeedOf(4, 8), first);
+  EXPECT_EQ(numbers.SeedOf(4, 7), first);
+  EXPECT_THROW(numbers.SeedOf(5, 7), c10::Error);
+}
+
+TEST(PassNumbers, LossDivisor_IsThatOfTheLastWrite) {
+  PassNumbers numbers(HostMath(), kCpu, /*sites=*/0);
+  const at::Tensor divisor = numbers.LossDivisor();
+  for (const float number : {2.5f, 12.0f}) {
+    MaskKey key;
+    key.loss_divisor = number;
+    numbers.Write(key);
+    EXPECT_EQ(divisor.item<float>(), number);
+  }
 }
 
 }  // namespace

@@ -407,6 +407,15 @@ TEST(ExportedOperations, Foreign_AreThoseOfAnotherNamespace) {
     EXPECT_FALSE(IsForeignOperation(refused)) << refused;
 }
 
+TEST(ExportedOperations, ThoseThatReadValuesOnTheHost_AreAllowedOnes) {
+  for (const char* reads : {"aten::linalg_cholesky", "aten::linalg_eigh", "aten::linalg_inv",
+                            "aten::linalg_matrix_exp", "aten::linalg_matrix_power", "aten::linalg_solve"}) {
+    EXPECT_TRUE(ReadsValuesOnHost(reads)) << reads;
+    EXPECT_TRUE(IsExportedOperation(reads)) << reads;
+  }
+  EXPECT_FALSE(ReadsValuesOnHost("aten::linear"));
+}
+
 TEST(ExportedOperations, List_HasFunctionalOperationsOnly) {
   EXPECT_TRUE(IsExportedOperation("aten::linear"));
   for (const char* refused :

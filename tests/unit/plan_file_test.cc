@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using Json = nlohmann::json;
 
 struct Part {
@@ -271,6 +273,81 @@ TEST(ProfileFor, StagesOfATiedRun_MayLeaveOutTheTiedOne) {
   EXPECT_THAT(ForwardsFor(of_stages, run), ElementsAre(1, 2, 2, 2));
   of_stages.parts.resize(2);
   EXPECT_EQ(ProfileFor(of_stages, run).status().message(), "the profile is of 2 stages, not of 3");
+}
+
+RunSchedule Pipeline(int stages) {
+  ScheduleSpec spec;
+  spec.name = "1f1b";
+  auto schedule = MakeSchedule(spec, stages, 4);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  return *std::move(schedule);
+}
+
+std::vector<double> ForwardsOf(const SimulationOptions& costs) {
+  return costs.duration[static_cast<int>(JobKind::kForward)];
+}
+
+TEST(ApplyToSchedule, TiedParameter_IsAStageBesideTheFirst) {
+  Profile profile = OfOneSample(7);
+  profile.parts[0].readers = {1, 6};
+  for (const std::vector<int>& cut : {std::vector<int>{3, 2, 2}, std::vector<int>()}) {
+    RunSchedule schedule = Pipeline(3);
+    SimulationOptions costs;
+    ASSERT_TRUE(ApplyToSchedule(profile, cut, &schedule, &costs).ok());
+    EXPECT_EQ(schedule.scheme.stages, 4);
+    EXPECT_EQ(schedule.scheme.ranks, 3);
+    EXPECT_THAT(schedule.terms.inputs,
+                ElementsAre(IsEmpty(), ElementsAre(0), ElementsAre(1), ElementsAre(0, 2)));
+    const std::vector<double> forwards = ForwardsOf(costs);
+    EXPECT_EQ(forwards[0], 1) << "the tied parameter alone";
+    EXPECT_EQ(std::accumulate(forwards.begin(), forwards.end(), 0.0), 7);
+    EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  }
+}
+
+TEST(ApplyToSchedule, TiedParameterOfOneStageAlone_IsNoStage) {
+  Profile profile = OfOneSample(7);
+  profile.parts[0].readers = {1, 2};
+  RunSchedule schedule = Pipeline(3);
+  SimulationOptions costs;
+  ASSERT_TRUE(ApplyToSchedule(profile, {4, 2, 1}, &schedule, &costs).ok());
+  EXPECT_EQ(schedule.scheme.stages, 3);
+  EXPECT_THAT(ForwardsOf(costs), ElementsAre(4, 2, 1));
+}
+
+TEST(ApplyToSchedule, MoreStagesThanLayersBesideTiedOnes_IsAnError) {
+  Profile profile = OfOneSample(3);
+  profile.parts[0].readers = {1, 2};
+  RunSchedule schedule = Pipeline(3);
+  SimulationOptions costs;
+  EXPECT_EQ(ApplyToSchedule(profile, {}, &schedule, &costs).message(),
+            "the profile's 3 layers cannot be cut into 3 stages beside its tied parameters");
+}
+
+std::string ErrorOfProfile(const std::string& text) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/profile.json");
+  std::ofstream(path) << text;
+  const auto profile = ReadProfile(path);
+  return profile.ok() ? "" : std::string(profile.status().message());
+}
+
+TEST(ReadProfile, ReadersOfTiedLayers_AreOneOrTwoBehindThem) {
+  const auto with = [](absl::string_view first, absl::string_view second) {
+    return absl::StrCat(R"({"layers": [{"forward": 0)", first, R"(}, {"forward": 1)", second,
+                        R"(}, {"forward": 1}]})");
+  };
+  EXPECT_EQ(ErrorOfProfile(with(R"(, "readers": [1, 2])", "")), "");
+  EXPECT_EQ(ErrorOfProfile(with(R"(, "readers": [2])", R"(, "readers": [2])")), "");
+  for (const char* wrong : {"[]", "[0]", "[3]", "[1, 1]", "[2, 1]", "[1, 2, 3]", "1", "[\"head\"]"}) {
+    EXPECT_THAT(ErrorOfProfile(with(absl::StrCat(R"(, "readers": )", wrong), "")),
+                HasSubstr("layers[0].readers: must be the numbers of one or two layers behind it"))
+        << wrong;
+  }
+  EXPECT_THAT(ErrorOfProfile(with("", R"(, "readers": [2])")), HasSubstr("which are the first layers"));
+  EXPECT_THAT(ErrorOfProfile(with(R"(, "readers": [1, 2])", R"(, "readers": [2])")),
+              HasSubstr("layers[0].readers: names a tied parameter, which reads nothing"));
+  EXPECT_THAT(ErrorOfProfile(R"({"stages": [{"forward": 0, "readers": [1]}, {"forward": 1}]})"),
+              HasSubstr("stages[0].readers: is of layers"));
 }
 
 }  // namespace

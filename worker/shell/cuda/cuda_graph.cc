@@ -45,12 +45,12 @@ void Attempt(const std::function<void()>& undo) {
   }
 }
 
-Mutex& OneAtATime() {
+}  // namespace
+
+Mutex& CudaGraph::OneAtATime() {
   static Mutex* const mutex = new Mutex;
   return *mutex;
 }
-
-}  // namespace
 
 CudaGraph::~CudaGraph() {
   MutexLock lock(OneAtATime());
@@ -129,12 +129,12 @@ absl::Status CudaGraph::End() {
 void ReleaseUnusedMemory(const std::function<void()>& let_go) {
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) return;
   {
-    MutexLock lock(OneAtATime());
+    MutexLock lock(CudaGraph::OneAtATime());
     // The device has failed: the next call reports it.
     if (cudaDeviceSynchronize() != cudaSuccess) return;
   }
   let_go();
-  MutexLock lock(OneAtATime());
+  MutexLock lock(CudaGraph::OneAtATime());
   try {
     caching::emptyCache();
   } catch (const c10::Error&) {

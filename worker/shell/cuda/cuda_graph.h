@@ -3,7 +3,7 @@
 // The capture is the calling thread's alone (thread-local mode), so that other ranks of the process, the
 // transport and the threads that ask fences go on meanwhile. The process makes one capture, or ends one
 // graph, at a time: LibTorch's generator, with which all graphs are registered, and its allocator keep state
-// for captures that is not made for two.
+// for captures that is not made for two. Numbers that are drawn meanwhile wait for it, too.
 //
 // Captured work must not wait, read back, copy between host and device with RankDevice, call Await, report
 // figures, or depend on values. It must not use random numbers of LibTorch's generator (they would go on, but
@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "worker/shell/torch/rank_device.h"
 
 namespace weft {
@@ -35,6 +36,8 @@ class CudaGraph final : public CapturedWork {
   static absl::StatusOr<std::unique_ptr<CudaGraph>> Capture(const std::function<absl::Status()>& work,
                                                             CapturedWork* with);
   ~CudaGraph() override;
+  // Returns the lock under which captures are made, and numbers drawn (RankDevice::generator_lock).
+  static Mutex& OneAtATime();
   // Launches the graph on the calling thread's current stream. c10::Error where that fails.
   void Replay() override { graph_->replay(); }
 

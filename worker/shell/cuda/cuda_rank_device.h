@@ -35,6 +35,7 @@
 #include "base/mutex.h"
 #include "schedules/job.h"
 #include "worker/shell/cuda/cuda_flat_math.h"
+#include "worker/shell/cuda/cuda_graph.h"
 #include "worker/shell/cuda/cuda_holds.h"
 #include "worker/shell/cuda/cuda_job.h"
 #include "worker/shell/cuda/cuda_memory.h"
@@ -88,6 +89,7 @@ class CudaRankDevice final : public RankDevice {
   int lane() const override;
   void ReleaseUnused() override;
   bool captures() const override { return options_.graphs; }
+  Mutex& generator_lock() const override { return CudaGraph::OneAtATime(); }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork* with) override;
 

@@ -53,9 +53,10 @@ namespace {
 // they are, where there have been that many. Stages and micro-batches count from 0.
 using Staleness = std::function<int(int stage, int microbatch)>;
 
-Staleness StalenessOf(const ScheduledRun& scheduled) {
+// Returns that of the run's stages without those of tied parameters.
+Staleness StalenessOfPlaced(const ScheduledRun& scheduled) {
   const RunSpec& run = scheduled.spec;
-  const int stages = run.stages(), microbatches = run.train.microbatches;
+  const int stages = run.placed_stages(), microbatches = run.train.microbatches;
   const ScheduleSpec& schedule = run.schedule;
   // Under cdp_v1, all of theta_hat is theta_{t-1}.
   if (schedule.rule == "cdp_v1") return [](int, int) { return 1; };
@@ -76,9 +77,18 @@ Staleness StalenessOf(const ScheduledRun& scheduled) {
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
   if (schedule.name == "custom" || schedule.name == "pipedream") {
     // The user's own formula is its definition.
-    return [made = scheduled.schedule](int stage, int b) { return made->scheme.StalenessOf(stage, b); };
+    return [made = scheduled.schedule, tied = run.tied_stages](int stage, int b) {
+      return made->scheme.StalenessOf(tied + stage, b);
+    };
   }
   return [](int, int) { return 0; };
+}
+
+// A tied parameter is read as old as the stage behind it, whose rank it shares.
+Staleness StalenessOf(const ScheduledRun& scheduled) {
+  return [placed = StalenessOfPlaced(scheduled), tied = scheduled.spec.tied_stages](int stage, int b) {
+    return placed(std::max(0, stage - tied), b);
+  };
 }
 
 // Copies the tensor of that name into `values` of its size.

@@ -6,12 +6,11 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/torch/pass_numbers.h"
 
 namespace weft {
 namespace {
@@ -70,35 +69,8 @@ at::Tensor Drop(const FlatMath& math, const at::Tensor& x, double p, DropoutSeed
 at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site) {
   if (p == 0 || !key.training) return x;
   TORCH_CHECK(key.math != nullptr, "dropout in a pass that was not to drop anything");
-  if (key.seeds != nullptr) return Drop(*key.math, x, p, {0, key.seeds->Of(layer, site)});
+  if (key.numbers != nullptr) return Drop(*key.math, x, p, {0, key.numbers->SeedOf(layer, site)});
   return Drop(*key.math, x, p, {MaskSeed(key.seed, key.step, key.microbatch, layer, site), nullptr});
-}
-
-// The seeds begin as zero, since captured work may be done once before there is a seed.
-MaskSeeds::MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, int end_layer)
-    : math_(math),
-      first_layer_(first_layer),
-      room_(at::empty({(end_layer - first_layer) * kSitesOfLayer},
-                      c10::TensorOptions().dtype(c10::kLong).device(device))) {
-  math_.Zero(room_.mutable_data_ptr(), room_.nbytes());
-}
-
-const uint64_t* MaskSeeds::Of(int layer, int site) {
-  const int number = (layer - first_layer_) * kSitesOfLayer + site;
-  TORCH_CHECK(site < kSitesOfLayer && number >= 0 && number < room_.numel(), "layer ", layer,
-              " has no room for the seed of its site ", site, " of dropout");
-  used_ = std::max(used_, number + 1);
-  return static_cast<const uint64_t*>(room_.const_data_ptr()) + number;
-}
-
-void MaskSeeds::Write(const MaskKey& key) const {
-  if (used_ == 0) return;
-  std::vector<uint64_t> seeds(used_);
-  for (int i = 0; i < used_; ++i) {
-    seeds[i] =
-        MaskSeed(key.seed, key.step, key.microbatch, first_layer_ + i / kSitesOfLayer, i % kSitesOfLayer);
-  }
-  math_.WriteNumbers(static_cast<uint64_t*>(room_.mutable_data_ptr()), seeds.data(), used_);
 }
 
 }  // namespace weft

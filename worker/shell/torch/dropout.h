@@ -5,11 +5,10 @@
 // on the seed of its site and on its number only, on every device, and the backward makes the mask again. The
 // arithmetic is the device's (FlatMath::Drop), one pass over memory each way; bits are those of x * mask.
 //
-// A pass that is captured and replayed for other micro-batches cannot have its seeds in the captured work:
-// they lie in the device's memory (MaskSeeds) and are written there before each replay.
+// Captured work reads its seeds from the device's memory (pass_numbers.h).
 //
 // Private to the adapter of LibTorch. Threads: as of the pass. A graph holds the addresses of `math` and
-// `seeds`, which outlive it.
+// `numbers`, which outlive it.
 #ifndef WEFT_WORKER_SHELL_TORCH_DROPOUT_H_
 #define WEFT_WORKER_SHELL_TORCH_DROPOUT_H_
 
@@ -21,7 +20,8 @@
 
 namespace weft {
 
-class MaskSeeds;
+class Mutex;
+class PassNumbers;
 
 // One pass of one micro-batch, with the arithmetic that drops in it and the memory of the seeds on the
 // device.
@@ -33,36 +33,15 @@ struct MaskKey {
   bool training = true;
   // The arithmetic of the pass's device. May be null where nothing is dropped.
   const FlatMath* math = nullptr;
-  // Seeds of a pass that is captured, in place of seed, step and microbatch; else null.
-  MaskSeeds* seeds = nullptr;
+  // Numbers of a pass that is captured, in place of seed, step, microbatch and loss_divisor; else null.
+  PassNumbers* numbers = nullptr;
   // Number by which the model's loss is divided, where that is a sum (loss_counts.h).
   float loss_divisor = 1;
+  // Lock of LibTorch's generator of the device (rank_device.h); null where no rank captures.
+  Mutex* generator = nullptr;
 };
 
-// The seeds in the device's memory, one for each site of dropout of a stage.
-class MaskSeeds {
- public:
-  // The most sites of dropout of a layer.
-  static constexpr int kSitesOfLayer = 2;
-
-  // Makes seeds for layers [first_layer, end_layer). Throws c10::OutOfMemoryError.
-  MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, int end_layer);
-
-  // Returns the place of the seed of a site.
-  const uint64_t* Of(int layer, int site);
-  // Writes the seeds of a pass, behind the work that the calling thread enqueued before. Does nothing if no
-  // site was asked for.
-  void Write(const MaskKey& key) const;
-
- private:
-  const FlatMath& math_;
-  const int first_layer_;
-  const at::Tensor room_;
-  int used_ = 0;  // used part of the room, from its begin
-};
-
-// Drops at `site`, below MaskSeeds::kSitesOfLayer, of the layer: returns x itself where p is 0 or nothing is
-// trained. Requires 0 <= p < 1.
+// Drops at `site` of the layer: returns x itself where p is 0 or nothing is trained. Requires 0 <= p < 1.
 at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site);
 
 // Multiplies x, float32 or bfloat16, by the mask of this seed. The seed is read at `at`, of the device's

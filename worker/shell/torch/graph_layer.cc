@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
 #include "worker/shell/torch/graph_program.h"
+#include "worker/shell/torch/pass_numbers.h"
 #include "worker/shell/torch/plugins.h"
 #include "worker/shell/torch/torch_guard.h"
 
@@ -51,6 +53,15 @@ class GraphLayer final : public Layer {
     return ProgramFor({has_samples() ? samples : 0, device}).status();
   }
 
+  absl::Status CheckCapturable() const override {
+    MutexLock lock(mutex_);
+    return program_->CheckCapturable();
+  }
+  int dropout_sites() const override {
+    MutexLock lock(mutex_);
+    return program_->dropout_sites();
+  }
+
  private:
   // `given`: the outputs of the layers that it reads.
   at::Tensor Run(std::vector<at::Tensor> given, const at::Tensor& data, const at::Tensor* parameters,
@@ -64,7 +75,14 @@ class GraphLayer final : public Layer {
     const auto program = ProgramFor(place);
     ThrowUnlessOk(program.status());
     const at::Tensor output = (*program)->Run(given, key, index_);
-    return is_sum_of_losses() ? output / key.loss_divisor : output;
+    return is_sum_of_losses() ? output / DivisorOf(key, output) : output;
+  }
+
+  // Returns the number by which the sum is divided, in the device's memory: a GPU divides otherwise, with
+  // other bits, by a number of the host.
+  static at::Tensor DivisorOf(const MaskKey& key, const at::Tensor& sum) {
+    if (key.numbers != nullptr) return key.numbers->LossDivisor();
+    return at::full({}, key.loss_divisor, sum.options().requires_grad(false));
   }
 
   bool is_sum_of_losses() const {

@@ -293,12 +293,31 @@ at::Tensor GraphProgram::RunBatchNorm(const Step& step, const MaskKey& key,
 void GraphProgram::Call(const Step& step, const MaskKey& key, int index, torch::jit::Stack* stack) const {
   if (place_.device.is_meta()) return CallWithoutBytes(step.handle, stack);
   if (step.kind != Step::Kind::kDrawingCall) return step.handle.callBoxed(*stack);
+  TORCH_CHECK(key.numbers == nullptr, "the operation draws numbers, which captured work cannot");
   // LibTorch has one generator for all threads, and no operation that takes a seed.
   static auto* const one_at_a_time = new Mutex;
-  MutexLock lock(*one_at_a_time);
+  MutexLock lock(key.generator != nullptr ? *key.generator : *one_at_a_time);
   at::Generator generator = at::globalContext().defaultGenerator(place_.device);
   generator.set_current_seed(MaskSeed(key.seed, key.step, key.microbatch, index, step.site));
   step.handle.callBoxed(*stack);
+}
+
+absl::Status GraphProgram::CheckCapturable() const {
+  for (const Step& step : steps_) {
+    const std::string why = step.kind == Step::Kind::kDrawingCall ? "draws numbers by LibTorch's generator"
+                            : ReadsValuesOnHost(step.operation->name)  ? "reads values on the host"
+                            : IsForeignOperation(step.operation->name) ? "is an operation of a plug-in"
+                                                                       : "";
+    if (why.empty()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("layer ", layer_.name, ": ", FullNameOf(*step.operation), " ", why));
+  }
+  return absl::OkStatus();
+}
+
+int GraphProgram::dropout_sites() const {
+  return static_cast<int>(std::count_if(steps_.begin(), steps_.end(),
+                                        [](const Step& step) { return step.kind == Step::Kind::kDropout; }));
 }
 
 at::Tensor GraphProgram::Run(const std::vector<at::Tensor>& given, const MaskKey& key, int index) const {

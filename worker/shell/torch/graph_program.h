@@ -36,6 +36,12 @@ class GraphProgram {
 
   const GraphPlace& place() const { return place_; }
 
+  // Returns why runs must not be captured, with the operation: one that draws by LibTorch's generator, that
+  // reads values on the host, or that a plug-in registers, of which nothing is known. OK if they may be.
+  absl::Status CheckCapturable() const;
+  // Returns how many operations are Dropout's.
+  int dropout_sites() const;
+
  private:
   // An operation that was found in LibTorch, with arguments that are ready.
   struct Step {

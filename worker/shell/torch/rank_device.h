@@ -32,6 +32,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/flat_memory.h"
 #include "worker/shell/compute/segment_allocator.h"
@@ -113,6 +114,12 @@ class RankDevice : public FlatMemory {
 
   // Returns false where nothing ever can be captured, or is to be: Capture is not worth trying.
   virtual bool captures() const { return false; }
+  // Returns the lock of LibTorch's generator of the device, which the whole process has in common. Numbers
+  // are drawn under it, and so is work captured: the generator gives none to others during a capture.
+  virtual Mutex& generator_lock() const {
+    static auto* const lock = new Mutex;
+    return *lock;
+  }
   // Runs `work` while the device records the enqueued work instead of doing it; memory that it allocates
   // stays its own as long as the result lives. Returns null where the device cannot capture beside its
   // present work; then `work` has not run. After a failure, of memory or of something that cannot be

@@ -81,6 +81,7 @@ absl::StatusOr<at::Tensor> StagePasses::Targets(const Job& job) {
 
 absl::StatusOr<MaskKey> StagePasses::KeyOf(const Job& job) const {
   MaskKey key{model_.run.train.seed, job.step, job.microbatch, /*training=*/true, &device_.math()};
+  key.generator = &device_.generator_lock();
   if (!is_last()) return key;
   const Charged charged(device_, MemoryClass::kBuffers);
   const absl::StatusOr<float> divisor = model_.counts->DivisorOf(job.step);

@@ -36,6 +36,21 @@ std::vector<PassHalf> HalvesOf(const PassShape& shape) {
   return {PassHalf::kBoth};
 }
 
+// Returns why passes of the stage must not be captured, by what its layers do; OK if they may.
+absl::Status CheckCapturable(const PassShape& shape) {
+  for (int layer = shape.layout.first_layer; layer < shape.layout.end_layer; ++layer) {
+    if (absl::Status s = shape.layers[layer]->CheckCapturable(); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+int DropoutSitesOf(const PassShape& shape) {
+  int sites = 0;
+  for (int layer = shape.layout.first_layer; layer < shape.layout.end_layer; ++layer)
+    sites += shape.layers[layer]->dropout_sites();
+  return sites;
+}
+
 // Returns a number that no other thread of the process has or had.
 uint64_t ThisThread() {
   static std::atomic<uint64_t> threads{0};
@@ -45,13 +60,16 @@ uint64_t ThisThread() {
 
 }  // namespace
 
+CapturedPass::CapturedPass(RankDevice& device, const PassShape& shape)
+    : device_(device), numbers_(device.math(), device.torch_device(), DropoutSitesOf(shape)) {}
+
 absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& device,
                                                                     const PassShape& shape,
                                                                     std::shared_ptr<StageWeights> weights,
                                                                     const std::vector<at::Tensor>& inputs,
                                                                     const at::Tensor& targets, bool warm) {
   const Charged charged(device, MemoryClass::kActivations);
-  std::shared_ptr<CapturedPass> pass(new CapturedPass(device, shape.layout));
+  std::shared_ptr<CapturedPass> pass(new CapturedPass(device, shape));
   for (const at::Tensor& input : inputs) pass->inputs_.push_back(RoomFor(input));
   pass->targets_ = RoomFor(targets);
   // Captured work reads these buffers, also on a device that does it at once.
@@ -66,11 +84,11 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   return pass;
 }
 
-// Returns a key that reads its seeds from the device's memory.
+// Returns a key that reads its numbers from the device's memory.
 MaskKey CapturedPass::CapturedKey() {
   MaskKey key;
   key.math = &device_.math();
-  key.seeds = &seeds_;
+  key.numbers = &numbers_;
   return key;
 }
 
@@ -86,7 +104,7 @@ void CapturedPass::WarmUp(const PassShape& shape) {
 
 void CapturedPass::MakeOutputGradient(const PassShape& shape, const PassOutput& output) {
   if (output_gradient_.defined()) return;
-  if (targets_.defined()) {
+  if (output.loss.defined()) {
     output_gradient_ = shape.loss_gradient;
     return;
   }
@@ -128,7 +146,7 @@ PassOutput CapturedPass::Forward(const std::vector<at::Tensor>& inputs, const at
                                  const MaskKey& key) {
   for (size_t i = 0; i < inputs.size(); ++i) CopyIn(device_, inputs[i], inputs_[i]);
   CopyIn(device_, targets, targets_);
-  seeds_.Write(key);
+  numbers_.Write(key);
   forward_->Replay();
   PassOutput output;
   if (output_.activation.defined()) output.activation = output_.activation.detach().clone();
@@ -180,6 +198,10 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
       idle_.pop_back();
       return pass;
     }
+  }
+  if (absl::Status s = CheckCapturable(shape); !s.ok()) {
+    Refuse(shape.layout.stage, s);
+    return nullptr;
   }
   absl::StatusOr<std::shared_ptr<CapturedPass>> pass = Capture(shape, weights, inputs, targets);
   if (absl::IsResourceExhausted(pass.status())) {

@@ -2,8 +2,8 @@
 // hundreds otherwise.
 //
 // A CapturedPass is a forward and its backward over buffers that stay where they are: inputs, data, targets
-// and the output's gradient are copied in, the seeds of dropout's masks written (MaskSeeds), activations and
-// input gradients copied out, and the gradients of parameters are read where they lie. One serves one
+// and the output's gradient are copied in, seeds and the loss's divisor written (pass_numbers.h), activations
+// and input gradients copied out, and the gradients of parameters are read where they lie. One serves one
 // micro-batch at a time, from its forward to the end of its backward, so a stage has as many as it had
 // micro-batches alive at once. They are captured when a stage has run some passes without, in the forward
 // that finds none idle, and hold for weights that stay in their place and for the lane that they were
@@ -12,10 +12,10 @@
 // nothing at first use in a capture.
 //
 // The kernels and their order are those of the pass that is not captured, and so are the bits. A pass that
-// moves activations elsewhere is not captured: the caller sees to that. If the device fails to capture a
-// pass, for lack of memory or because of what a model does, one line per stage on standard error says so, and
-// the stage runs without from then on. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass
-// may be taken while another one's backward runs.
+// moves activations elsewhere is not captured: the caller sees to that. If a layer of the stage says that it
+// must not be captured, or the device fails to capture a pass, for lack of memory or because of what a model
+// does, one line per stage on standard error says so, and the stage runs without from then on. Private to the
+// adapter of LibTorch. Threads: as RankCompute's; a pass may be taken while another one's backward runs.
 #ifndef WEFT_WORKER_SHELL_TORCH_TORCH_GRAPHS_H_
 #define WEFT_WORKER_SHELL_TORCH_TORCH_GRAPHS_H_
 
@@ -31,6 +31,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "worker/shell/torch/pass_numbers.h"
 #include "worker/shell/torch/rank_device.h"
 #include "worker/shell/torch/torch_layers.h"
 #include "worker/shell/torch/torch_stage.h"
@@ -69,8 +70,7 @@ class CapturedPass {
   const Place& place() const { return place_; }
 
  private:
-  CapturedPass(RankDevice& device, const StageLayout& layout)
-      : device_(device), seeds_(device.math(), device.torch_device(), layout.first_layer, layout.end_layer) {}
+  CapturedPass(RankDevice& device, const PassShape& shape);
   MaskKey CapturedKey();
   void WarmUp(const PassShape& shape);
   void MakeOutputGradient(const PassShape& shape, const PassOutput& output);
@@ -84,7 +84,7 @@ class CapturedPass {
 
   RankDevice& device_;
   Place place_;
-  MaskSeeds seeds_;
+  PassNumbers numbers_;
   std::vector<at::Tensor> inputs_;
   at::Tensor targets_, output_gradient_;
   // The results of the captured work, each time in the same place.

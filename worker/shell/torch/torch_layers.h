@@ -34,6 +34,12 @@ class Layer {
   // Makes what forwards of so many samples on this device need beside that, if anything, and may wait for the
   // device; so that no forward does. Call outside of jobs.
   virtual absl::Status Prepare(int64_t /*samples*/, c10::Device /*device*/) const { return absl::OkStatus(); }
+
+  // Say what a captured pass with this layer needs (torch_graphs.h); call them behind Prepare.
+  // CheckCapturable returns why the layer's work must not be captured, if so; dropout_sites the most sites of
+  // dropout.
+  virtual absl::Status CheckCapturable() const { return absl::OkStatus(); }
+  virtual int dropout_sites() const { return 2; }
 };
 
 // Builds one for each layer, in order.

@@ -56,7 +56,7 @@ TorchRank::TorchRank(const ScheduledRun& run, Rank rank, PreparedRun prepared, s
              at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
              std::make_unique<LossCounts>(run_.spec),
-             /*capturable=*/device_->captures() && !std::holds_alternative<ExportedSpec>(run.spec.model) &&
+             /*capturable=*/device_->captures() &&
                  (run.schedule == nullptr || run.schedule->scheme.MaxStaleness() == 0),
              /*split_backward=*/run.schedule != nullptr && run.schedule->scheme.split_backward},
       files_(run_, *device_),
