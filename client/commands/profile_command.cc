@@ -20,8 +20,11 @@
 #include "client/training/stop_signals.h"
 #include "coordinator/replanning/measured_jobs.h"
 #include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 #include "run/model_layers.h"
+#include "run/run_memory.h"
 #include "run/schedule_spec.h"
+#include "schedules/job_bytes.h"
 
 namespace weft {
 namespace {
@@ -55,6 +58,29 @@ ExitCode Print(const std::string& text, const std::string& path) {
   return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
 }
 
+constexpr int kBufferSteps = 2;  // each is like the other, but for what libraries make once
+
+// What a training's jobs took, from its summary.
+class JobFigures {
+ public:
+  explicit JobFigures(const nlohmann::json& summary) {
+    if (!summary.is_object() || !summary.contains("job_bytes")) return;
+    for (const nlohmann::json& job : summary["job_bytes"]) {
+      figures_[{job.value("kind", ""), job.value("stage", -1)}] = {
+          job.value("before", int64_t{0}), job.value("buffers", int64_t{0}), job.value("most", int64_t{0}),
+          job.value("left_buffers", int64_t{0}), job.value("left", int64_t{0})};
+    }
+  }
+  bool known() const { return !figures_.empty(); }
+  JobBytes Of(JobKind kind, int stage) const {
+    const auto found = figures_.find({std::string(JobKindName(kind)), stage});
+    return found == figures_.end() ? JobBytes() : found->second;
+  }
+
+ private:
+  std::map<std::pair<std::string, int>, JobBytes> figures_;
+};
+
 // Returns the activations of a run whose layers are stages each.
 std::string ActivationsOfLayers(const RunSpec& run) {
   const std::vector<std::string> of_stages = SplitActivations(run.schedule);
@@ -80,6 +106,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
   profiling.schedule.activations = ActivationsOfLayers(run);
   profiling.memory = 0;
+  profiling.buffers.reset();
   profiling.checkpoint = {.none = true};
   profiling.validate = {};
   profiling.replan = {};
@@ -151,9 +178,42 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
 
 namespace {
 
+// Adds what the jobs of each layer take while they run, from the summaries of retaining trainings.
+void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann::json& split,
+                OrderedJson* profile) {
+  const JobFigures of_whole(whole), of_split(split);
+  if (!of_whole.known() || !of_split.known()) return;         // of a worker that does not measure it
+  const std::vector<StageMemory> counted = CountStages(run);  // its stages are layers
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const int stage = static_cast<int>(l);
+    int64_t input_gradients = 0;
+    for (const int input : layers[l].inputs) input_gradients += counted[input].output;
+    LayerBuffers buffers;
+    const JobBytes forward = of_whole.Of(JobKind::kForward, stage);
+    buffers.forward = std::max<int64_t>(0, forward.most - forward.left);
+    buffers.backward = of_whole.Of(JobKind::kBackward, stage).buffers;
+    buffers.backward_beyond = of_whole.Of(JobKind::kBackward, stage).most;
+    buffers.update = of_whole.Of(JobKind::kUpdate, stage).buffers;
+    const JobBytes first = of_split.Of(JobKind::kBackwardInput, stage);
+    buffers.backward_input = first.buffers;
+    buffers.backward_weight = of_split.Of(JobKind::kBackwardWeight, stage).buffers;
+    buffers.between = std::max<int64_t>(0, first.left_buffers - input_gradients);
+    buffers.between_beyond = std::max<int64_t>(0, first.left - input_gradients);
+    for (const LayerBuffersField& field : kLayerBuffersFields)
+      (*profile)["layers"][l][field.in_profile] = buffers.*field.bytes;
+  }
+  // Nothing of a micro-batch is there when the first forward of a step begins.
+  const int64_t standing =
+      std::max(of_whole.Of(JobKind::kForward, 0).before, of_split.Of(JobKind::kForward, 0).before);
+  if (standing > 0) (*profile)["standing_buffer_bytes"] = standing;
+}
+
 // The short trainings behind a profile.
 struct ProfiledRuns {
   MeasuredRun whole, split;
+  // Those of which the buffers are: the same two where the run retains its activations.
+  nlohmann::json whole_retained, split_retained;
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;
 };
@@ -190,6 +250,24 @@ absl::StatusOr<std::vector<MeasuredRun>> TrainForLinks(const RunSpec& run, const
   return linked;
 }
 
+// Trains with retained activations, unless that has been done.
+absl::Status TrainForBuffers(const RunSpec& run, const TrainRun& train, ProfiledRuns* runs) {
+  RunSpec retaining = run;
+  retaining.schedule.activations = ScheduleSpec().activations;
+  if (ActivationsOfLayers(run) == retaining.schedule.activations) {
+    runs->whole_retained = runs->whole.summary;
+    runs->split_retained = runs->split.summary;
+    return absl::OkStatus();
+  }
+  const auto whole = train(ProfilingRun(retaining, kBufferSteps), 1, "buffers");
+  if (!whole.ok()) return whole.status();
+  const auto split = train(SplitProfilingRun(retaining, kBufferSteps), 1, "split-buffers");
+  if (!split.ok()) return split.status();
+  runs->whole_retained = whole->summary;
+  runs->split_retained = split->summary;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
                                              const TrainRun& train) {
   ProfiledRuns runs;
@@ -199,7 +277,8 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   if (!split.ok()) return split.status();
   auto linked = TrainForLinks(run, options, train);
   if (!linked.ok()) return linked.status();
-  runs = {*std::move(whole), *std::move(split), *std::move(linked), {}};
+  runs = {*std::move(whole), *std::move(split), {}, {}, *std::move(linked), {}};
+  if (absl::Status retained = TrainForBuffers(run, train, &runs); !retained.ok()) return retained;
   if (options.ranks == 0) return runs;
   auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
   if (!sped.ok()) return sped.status();
@@ -263,6 +342,7 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
   OrderedJson json = ProfileOf(ProfilingRun(run, options.steps), runs->whole.trace, &runs->split.trace,
                                LinkOfRuns(runs->linked));
   json["name"] = run.name;
+  AddBuffers(ProfilingRun(run, options.steps), runs->whole_retained, runs->split_retained, &json);
   return Print(json.dump(2) + "\n", options.output);
 }
 
