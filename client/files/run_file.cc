@@ -195,6 +195,12 @@ absl::Status PutPlan(const Json* plan, Json& run) {
   return read.status();
 }
 
+// Puts the plan, or the rows of actions, in the place of its file's name.
+absl::Status EmbedSchedule(const std::string& folder, Json& run) {
+  const absl::Status read = EmbedPlan(folder, run);
+  return read.ok() ? EmbedActions(folder, run["schedule"]) : read;
+}
+
 // Puts the measured buffers of a profile in the place of its file's name.
 absl::Status EmbedBuffers(const fs::path& folder, Json& run) {
   if (!run.is_object() || !run.contains("buffers") || !run["buffers"].is_string()) return absl::OkStatus();
@@ -224,8 +230,7 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
       return at("schedule", absl::StrCat("schedule: ", put.message()));
   }
   if (json.is_object() && json.contains("schedule")) {
-    absl::Status read = EmbedPlan(fs::path(path).parent_path().string(), json);
-    if (read.ok()) read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
+    const absl::Status read = EmbedSchedule(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
   if (json.is_object() && json.contains("model")) {
