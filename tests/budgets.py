@@ -54,15 +54,18 @@ budget held a forward back (idle time with the cause `memory`). Made by
 
 SECTION = "\n## With a profile\n"
 PROFILED = SECTION + """
-The same trainings, of {part}, within the least budget that is admitted, and again with [`buffers:
+A part of these trainings, {trainings} of them, within the least budget that is admitted, and again with [`buffers:
 profile.json`](../guide/run_file.md#memory): what jobs take while they run, as `weft profile` measured it for each model and
-number of samples, in the place of formulas. *Smaller* is how much less the least budget is, in percent of that by formulas;
-*within* counts the ranks whose measured bytes are at most the budget.
+number of samples, in the place of formulas. *Buffers* are those that are predicted for the rank that measured most, less
+those that it counted, in percent of the least budget. *Smaller* is how much less the least budget is, in percent of that by
+formulas; *within* counts the ranks whose measured bytes are at most the budget.
 
 {table}
 
-What is left over with a profile is gradients on their way that could have waited for each other and did not, and, in stages
-of several layers, buffers whose maxima are not at the same time ([memory](../design/memory.md#measured-buffers)). Made by
+Every training with a profile is refused with one byte less. What is left over is, for the most part, in other classes: a
+budget is a bound over all timings, and gradients, sums, and versions of weights could have waited for each other and did not.
+In stages of several layers, buffers are counted as if their maxima came where most lies beside them
+([memory](../design/memory.md#measured-buffers)). Made by
 `tests/budgets.py build/release/bin --profile --rows FILE --out docs/measurements/budgets.md`, in parts (`--only`, `--every`);
 `ctest -R budgets_profile` makes a small one.
 """
@@ -106,7 +109,7 @@ class Training:
         code, error = bits.train(self.weft, self.file, self.out, ["--processes", str(processes)])
         if code != 0:
             return code, error[0]
-        summary = json.loads((self.out / "summary.json").read_text())
+        self.summary = summary = json.loads((self.out / "summary.json").read_text())
         held = sum(rank["memory"] for rank in summary["idle_seconds"])
         return 0, (summary["most_bytes"], held)
 
@@ -182,6 +185,10 @@ def with_profile(weft, folder, title, name, text, profiles):
         least = training.least(2 * whole)
         code, said = training.measured(least, min(2, len(ranks)))
         row[which] = {"least": least, **({"failed": said} if code != 0 else {"most": said[0]})}
+        if code == 0:
+            full = said[0].index(max(said[0]))
+            predicted = training.ranks(least)[full]["peak_bytes"]["buffers"]
+            row[which]["buffers"] = predicted - training.summary["peak_bytes"][full]["buffers"]
         code, said = training.measured(least - 1, min(2, len(ranks)))
         row[which]["refused"] = code == REFUSED
     return row
@@ -192,10 +199,17 @@ def left_over(rows, which):
     return f"{min(left):.0f}, {statistics.median(left):.0f}, {max(left):.0f}"
 
 
+def spare_buffers(rows, which):
+    """Buffers that were predicted and not counted, of the rank that had most."""
+    spare = [100 * row[which]["buffers"] / row[which]["least"] for row in rows]
+    return f"{min(spare):.0f}, {statistics.median(spare):.0f}, {max(spare):.0f}"
+
+
 def profiled_line(title, rows):
     smaller = [100 * (1 - row["profile"]["least"] / row["formulas"]["least"]) for row in rows]
     ranks = [(most, row["profile"]["least"]) for row in rows for most in row["profile"]["most"]]
     return (f"| {title}: {len(rows)} | {left_over(rows, 'formulas')} | {left_over(rows, 'profile')} | "
+            f"{spare_buffers(rows, 'formulas')} | {spare_buffers(rows, 'profile')} | "
             f"{min(smaller):.0f}, {statistics.median(smaller):.0f}, {max(smaller):.0f} | "
             f"{sum(most <= budget for most, budget in ranks)} of {len(ranks)} |")
 
@@ -204,8 +218,8 @@ def profiled_table(rows):
     by_title = {}
     for row in rows:
         by_title.setdefault(row["model"], []).append(row)
-    lines = ["| model: trainings | left over by formulas: least, median, most | with a profile | smaller | within, with a profile |",
-             "| --- | --- | --- | --- | --- |"]
+    lines = ["| model: trainings | left over by formulas: least, median, most | with a profile | buffers by formulas | with a profile | "
+             "smaller | within, with a profile |", "| --- " * 7 + "|"]
     return "\n".join(lines + [profiled_line(title, of_title) for title, of_title in by_title.items()] +
                      [profiled_line("**all**", rows)])
 
@@ -241,14 +255,15 @@ def profile_table(options):
                     file.write(json.dumps(rows[-1]) + "\n")
     rows = [row for row in rows if not row.get("none")]
     wrong = [text for row in rows for text in profiled_faults(row)]
+    rows.sort(key=lambda row: list(seen).index(row["model"]) if row["model"] in seen else len(seen))
     print(*wrong, sep="\n", file=sys.stderr, flush=True)
     whole = [row for row in rows if all("most" in row[which] for which in ("formulas", "profile"))]
     if not whole:
         sys.exit("nothing was trained")
     print(profiled_table(whole))
     if options.out:
-        part = f"each {options.every}th schedule" if options.every > 1 else "every schedule"
-        page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(PROFILED.format(table=profiled_table(whole), part=part))
+        section = PROFILED.format(table=profiled_table(whole), trainings=len(whole))
+        page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(section)
         options.out.write_text(page)
     return 1 if wrong else 0
 
