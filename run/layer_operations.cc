@@ -135,6 +135,9 @@ LayerCount LayerOperations::Count() const {
     (trained ? count.parameters : count.statistics) += elements;
     (trained ? count.held_parameters : count.held_statistics) +=
         (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+    const int64_t gradient = AlignedBytes((parameter.is_wide() ? kFloat : element_) * elements);
+    count.gradient_bytes += gradient;
+    count.largest_gradient_bytes = std::max(count.largest_gradient_bytes, gradient);
   }
   return count;
 }

@@ -186,6 +186,9 @@ struct LayerCount {
   int64_t statistics = 0;
   // The elements that both take in a flat buffer, where each tensor begins at a block.
   int64_t held_parameters = 0, held_statistics = 0;
+  // Bytes of the gradients of all its parameters as a backward makes them, one tensor for each, and of the
+  // largest of them.
+  int64_t gradient_bytes = 0, largest_gradient_bytes = 0;
   // Bytes of tensors that are there once on each rank that computes the layer: buffers and frozen parameters.
   int64_t constant_bytes = 0;
   // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a

@@ -14,6 +14,7 @@
 #include "run/received_copies.h"
 #include "run/run_schedule.h"
 #include "run/slice_bounds.h"
+#include "run/stage_buffers.h"
 #include "run/stage_cut.h"
 #include "schedules/byte_text.h"
 #include "schedules/dispatch/admission.h"
@@ -80,28 +81,84 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
     // The slices are put together; where a joint operation does that, the next job's lie beside them.
     const int64_t gathered =
         (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
-    const auto take = [&](Rank rank, int64_t work) {
-      if (rank < 0 || rank >= schedule.ranks || work <= (*ranks)[rank].work) return;
-      (*ranks)[rank].work = work;
+    const auto take = [&](Rank rank, int64_t work, int64_t buffers) {
+      if (rank < 0 || rank >= schedule.ranks) return;
+      (*ranks)[rank].buffers = std::max((*ranks)[rank].buffers, buffers + gathered);
+      if (work + gathered <= (*ranks)[rank].work) return;
+      (*ranks)[rank].work = work + gathered;
       (*ranks)[rank].work_stage = s;
     };
     for (int step = 0; step < schedule.period; ++step) {
       for (int b = 0; b < schedule.microbatches; ++b) {
         const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
-        take(rank, stages[s].work + gathered);
         // A forward may be on another rank than its backward.
-        take(schedule.compute(Job::Compute(step, s, b, JobKind::kForward)),
-             stages[s].forward_work + gathered);
+        const Job forward = Job::Compute(step, s, b, JobKind::kForward);
+        const StageMemory& stage = stages[s];
+        if (graph.HasRemoteBackward(forward)) {
+          take(rank, stage.remade_work, stage.remade_work);
+          take(schedule.compute(forward), stage.once_work, stage.once_work);
+        } else {
+          take(rank, schedule.split_backward ? stage.split_work : stage.work,
+               schedule.split_backward ? stage.split_buffers : stage.buffers);
+          take(rank, stage.forward_work, stage.forward_work);
+        }
         if (graph.has_pairs() && rank >= 0 && rank < schedule.ranks)
           overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
       }
     }
   }
-  for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].work += overlapped[rank];
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) {
+    (*ranks)[rank].work += overlapped[rank];
+    (*ranks)[rank].buffers += overlapped[rank];
+  }
+}
+
+// Adds outputs of stage `input` that stage `reader` has not given back when their own backward has ended: as
+// many as the reader may have micro-batches in flight.
+void CountLateOutputs(const Graph& graph, int reader, int input, int64_t bytes,
+                      std::vector<RankMemory>* ranks) {
+  const Schedule& schedule = graph.schedule();
+  std::map<Rank, int> late;
+  for (int b = 0; b < schedule.microbatches; ++b) {
+    const Rank made = schedule.compute(Job::Compute(0, input, b, JobKind::kForward));
+    const Rank reads = schedule.compute(Job::Compute(0, reader, b, graph.final_backward()));
+    const std::optional<int> limit = schedule.limit ? schedule.limit(reads, reader) : std::nullopt;
+    int& count = late[made];
+    if (!limit.has_value() || count < *limit) ++count;
+  }
+  for (const auto& [rank, count] : late) (*ranks)[rank].waiting += count * bytes;
+}
+
+// Returns by stage the bytes of the gradient of its output where its own rank makes it: then it is there from
+// the consumer's backward to the stage's own. In a chain without split backwards, stages in a row on one rank
+// have one such gradient of a micro-batch at a time; the first of them, which ends last, has room for the
+// largest.
+std::vector<int64_t> CountReturned(const Graph& graph, const std::vector<StageMemory>& stages) {
+  const Schedule& schedule = graph.schedule();
+  std::vector<int64_t> returned(schedule.stages, 0);
+  for (int s = schedule.stages - 1; s >= 0; --s) {
+    for (const int input : graph.inputs(s)) {
+      bool on_own = false, all_on_own = true;
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        const bool own = schedule.compute(Job::Compute(0, s, b, graph.input_backward())) ==
+                         schedule.compute(Job::Compute(0, input, b, graph.input_backward()));
+        on_own |= own;
+        all_on_own &= own;
+      }
+      if (!on_own) continue;
+      returned[input] += stages[input].output;
+      const bool chained =
+          !schedule.split_backward && graph.inputs(s).size() == 1 && graph.consumers(s).size() <= 1;
+      if (!chained || !all_on_own || graph.consumers(input).size() > 1) continue;
+      returned[input] = std::max(returned[input], std::exchange(returned[s], 0));
+    }
+  }
+  return returned;
 }
 
 // Adds the gradients that wait for a stage on another rank: as many as that may have micro-batches in flight.
-void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages,
+// `outputs`: and the outputs that a second half still reads when the stage's own backward has ended.
+void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages, bool outputs,
                   std::vector<RankMemory>* ranks) {
   const Schedule& schedule = graph.schedule();
   for (int s = 0; s < schedule.stages; ++s) {
@@ -116,6 +173,7 @@ void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages,
         if (!limit.has_value() || count < *limit) ++count;
       }
       for (const auto& [rank, count] : waiting) (*ranks)[rank].waiting += count * stages[input].output;
+      if (outputs && schedule.split_backward) CountLateOutputs(graph, s, input, stages[input].output, ranks);
     }
   }
 }
@@ -140,9 +198,61 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedu
     ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);
   }
   CountWork(graph, stages, &ranks);
-  CountWaiting(graph, stages, &ranks);
+  CountWaiting(graph, stages, run.buffers.has_value(), &ranks);
   CountEarly(graph, stages, &ranks);
+  for (RankMemory& rank : ranks) {
+    const int64_t standing = run.buffers.has_value() ? run.buffers->standing : 0;
+    const int64_t norms = run.buffers.has_value() && run.train.takes_norm() ? kSmallTensors : 0;
+    rank.work += standing + norms;
+    rank.buffers += standing + norms;
+  }
   return ranks;
+}
+
+// What the halves of a backward take, or a whole one: `most` a whole or a second half, `first` a first half,
+// and `between` what that leaves, for which there is room without it. Both are 0 without one.
+struct BackwardWork {
+  int64_t most = 0, first = 0, between = 0;
+};
+
+// Returns what the largest job of a stage takes, from measured buffers. `all` are the bytes that a retaining
+// forward keeps, `input` those of the stage's inputs.
+int64_t MeasuredWork(const StageBuffers& measured, ActivationPolicy activations, bool split,
+                     const BackwardWork& backward, int64_t all, int64_t input) {
+  int64_t work = std::max(backward.most, backward.first - backward.between);
+  if (activations == ActivationPolicy::kOffload) work += all + input;
+  // The whole, or a first half, makes the forward again; what that keeps, a first half leaves.
+  if (activations == ActivationPolicy::kRecompute) {
+    work =
+        split ? std::max(work, measured.forward - backward.between) : all + std::max(work, measured.forward);
+  }
+  return std::max(work, measured.update);
+}
+
+// Sets what jobs of a stage take, from measured buffers.
+void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations, bool has_input, int64_t all,
+                     int64_t input, StageMemory* memory) {
+  const bool retained = activations == ActivationPolicy::kRetain;
+  // Activations that are made again, or come back, are buffers.
+  const int64_t made_again = activations == ActivationPolicy::kRecompute ? all : 0;
+  memory->forward_work = retained ? measured.forward : measured.forward_once;
+  memory->once_work = measured.forward_once;
+  memory->between = measured.between_beyond + made_again;
+  memory->between_buffers = (retained ? measured.between : measured.between_beyond) + made_again;
+  const auto work = [&](bool split, const BackwardWork& backward) {
+    return MeasuredWork(measured, activations, split, backward, all, input);
+  };
+  const int64_t whole = retained ? measured.backward : measured.backward_beyond;
+  const int64_t between = retained ? measured.between : measured.between_beyond;
+  memory->work = work(false, {measured.backward_beyond});
+  memory->buffers = work(false, {whole});
+  // A second half without a first is a whole backward.
+  memory->split_work = work(true, {has_input ? measured.backward_weight : measured.backward_beyond,
+                                   measured.backward_input, measured.between_beyond});
+  memory->split_buffers =
+      work(true, {has_input ? measured.backward_weight : whole, measured.backward_input, between});
+  memory->remade_work = all + std::max({measured.forward, measured.backward_input, measured.backward_weight,
+                                        measured.backward_beyond});
 }
 
 StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& layers,
@@ -184,6 +294,12 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   // The forward's saved tensors are in `activation_bytes`; the tensors that it makes on the way, or makes
   // again and drops, are no more than that.
   memory.forward_work = memory.narrowed + all + input + operation + kSmallTensors;
+  memory.between_buffers = memory.between;
+  memory.buffers = memory.split_work = memory.split_buffers = memory.remade_work = memory.work;
+  memory.once_work = memory.forward_work;
+  if (run.buffers.has_value())
+    SetMeasuredWork(CountStageBuffers(run, layers, links), activations, !links.inputs.empty(), all, input,
+                    &memory);
   return memory;
 }
 
@@ -225,7 +341,9 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
     memory.activation_bytes.push_back(stage.activation_bytes +
                                       (schedule.scheme.split_backward ? stage.between : 0));
   memory.ranks = CountRanks(run, schedule, stages);
-  ReceivedCopies copies = CountReceived(Graph(schedule), run, stages);
+  const Graph graph(schedule);
+  ReceivedCopies copies = CountReceived(graph, run, stages);
+  if (run.buffers.has_value()) memory.returned_bytes = CountReturned(graph, stages);
   memory.received_bytes = std::move(copies.of_forward);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
@@ -244,6 +362,7 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
 std::vector<double> RunMemory::BytesOfForwards() const {
   std::vector<double> bytes(activation_bytes.begin(), activation_bytes.end());
   for (size_t s = 0; s < received_bytes.size(); ++s) bytes[s] += static_cast<double>(received_bytes[s]);
+  for (size_t s = 0; s < returned_bytes.size(); ++s) bytes[s] += static_cast<double>(returned_bytes[s]);
   return bytes;
 }
 
@@ -253,6 +372,7 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   ActivationMemory memory;
   memory.activation_bytes = std::move(counted.activation_bytes);
   memory.received_bytes = std::move(counted.received_bytes);
+  memory.returned_bytes = std::move(counted.returned_bytes);
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.beside_activations());

@@ -40,12 +40,18 @@ struct StageMemory {
   int64_t narrowed = 0;   // bytes of the copy that layers compute with, beside each version of the weights
   int64_t constants = 0;  // bytes of tensors that every rank that computes the stage has once
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
-  // Additional bytes that the first half of a split backward keeps until the second.
-  int64_t between = 0;
-  int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
-  int64_t forward_work = 0;  // likewise for a forward alone
-  int64_t output = 0;        // bytes of the tensor that it gives to the next stage
-  int64_t offloaded = 0;     // bytes that a forward under `offload` moves to the host, and its backward back
+  // Additional bytes that the first half of a split backward keeps until the second; and of them those of
+  // buffers, without regard to activations that it frees.
+  int64_t between = 0, between_buffers = 0;
+  // Bytes that one job takes while it runs, beyond what stays and less what it frees; and of them those of
+  // buffers.
+  int64_t work = 0, buffers = 0;
+  int64_t split_work = 0, split_buffers = 0;  // likewise where backwards are split
+  int64_t forward_work = 0;                   // bytes that a forward takes, likewise
+  // Likewise where the backward is on another rank than the forward, and makes the activations again.
+  int64_t remade_work = 0, once_work = 0;
+  int64_t output = 0;     // bytes of the tensor that it gives to the next stage
+  int64_t offloaded = 0;  // bytes that a forward under `offload` moves to the host, and its backward back
 };
 StageMemory CountStage(const RunSpec& run, int stage);
 // Returns the bytes of slice `part` of `parts` of a stage's flat buffer.
@@ -62,7 +68,9 @@ struct RankMemory {
   int64_t certain_weights = 0;
   int64_t constants = 0;  // the part of both that belongs to no version
   int64_t held() const { return weights + gradients + optimizer; }
-  int64_t work = 0;    // bytes of the job that needs most, and, in overlapped pairs, of a forward beside it
+  // Bytes of the job that needs most, and, in overlapped pairs, of a forward beside it; and likewise of
+  // buffers alone, without regard to activations that it frees.
+  int64_t work = 0, buffers = 0;
   int work_stage = 0;  // stage of that job
   // Bytes of gradients of inputs that ranks with the stages before may not have taken yet.
   int64_t waiting = 0;
@@ -73,6 +81,9 @@ struct RunMemory {
   std::vector<RankMemory> ranks;
   std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
   std::vector<int64_t> received_bytes;  // likewise, of the copies that come for its forward and its backward
+  // Likewise, of the gradient of its output that its own rank makes. Empty without measured buffers, where
+  // the work of jobs has room for it.
+  std::vector<int64_t> returned_bytes;
 
   // Returns the bytes, by stage, for which a forward needs room in the budget (ActivationMemory::BytesOf).
   std::vector<double> BytesOfForwards() const;

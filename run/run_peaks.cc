@@ -77,7 +77,8 @@ class PeakCount {
   };
   struct OfRank {
     Range activations, gradients, received;
-    AliveBytes between;  // what first halves of backwards leave for the second
+    AliveBytes
+        between;  // what first halves of backwards leave for the second, and gradients for the own rank
   };
 
   const Ran& At(const Job& job) const {
@@ -91,6 +92,7 @@ class PeakCount {
   double GivenBack(const Job& forward, int consumer, Rank reader, double time) const;
   Instant OutputFreed(const Job& forward) const;
   void AddForward(const Job& forward);
+  void AddReturned(const Job& backward);
   double StepGivenBack(int step, int stage) const;
   void AddGradient(const Job& backward);
   void AddSums(int step, int stage);
@@ -193,6 +195,19 @@ void PeakCount::AddForward(const Job& forward) {
     alive.Add(ran, own, stage.activation_bytes - stage.output);
   }
   if (!graph_.consumers(forward.stage).empty()) alive.Add(ran, output, stage.output);
+}
+
+// Adds gradients of inputs that the rank makes for itself, until they have been taken. Without measured
+// buffers, the work of jobs has room for them.
+void PeakCount::AddReturned(const Job& backward) {
+  const Ran& made = At(backward);
+  if (!run_.buffers.has_value() || !made.known()) return;
+  for (const int input : graph_.inputs(backward.stage)) {
+    const Job taking = Job::Compute(backward.step, input, backward.microbatch, graph_.final_backward());
+    if (graph_.RankOf(taking) != graph_.RankOf(backward)) continue;
+    ranks_[graph_.RankOf(backward)].between.Add(made.end, At(taking).known() ? At(taking).end : kNever,
+                                                stages_[input].output);
+  }
 }
 
 // Returns when nothing of a step of a stage is on its way any more: others give back what they took while the
@@ -387,13 +402,14 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
         const Job forward = Job::Compute(step, stage, b, JobKind::kForward);
         const Job backward = Job::Compute(step, stage, b, graph_.final_backward());
         AddForward(forward);
+        AddReturned(Job::Compute(step, stage, b, graph_.input_backward()));
         if (graph_.protocol(stage).gradients_leave() || graph_.protocol(stage).passes_sums())
           AddGradient(backward);
         if (!schedule.split_backward) continue;
         const Ran first = AtPass(forward, JobKind::kBackwardInput);
         if (first.known())
           ranks_[graph_.RankOf(backward)].between.Add(
-              first.start, At(backward).known() ? At(backward).end : kNever, stages_[stage].between);
+              first.start, At(backward).known() ? At(backward).end : kNever, stages_[stage].between_buffers);
       }
       AddSums(step, stage);
     }
@@ -417,7 +433,7 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
                           sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients,
                           counted.optimizer,
                           rank.activations.most.Peak(First::kFrees),
-                          counted.work + counted.waiting + states + rank.between.Peak(First::kFrees),
+                          counted.buffers + counted.waiting + states + rank.between.Peak(First::kFrees),
                           rank.received.most.Peak(First::kFrees)};
     peaks.push_back({least, most});
     if (!versions.empty()) {

@@ -533,10 +533,10 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
   FileSection file(json, "",
-                   {"name",     "model",      "weights",     "plugins",        "data",    "train",
-                    "stages",   "schedule",   "memory",      "precision",      "kernels", "checkpoint",
-                    "restarts", "redundancy", "job_timeout", "replan",         "network", "validate",
-                    "record",   "resume",     "until",       "separate_memory"},
+                   {"name",     "model",      "weights",     "plugins",         "data",    "train",
+                    "stages",   "schedule",   "memory",      "precision",       "kernels", "checkpoint",
+                    "restarts", "redundancy", "job_timeout", "replan",          "network", "validate",
+                    "record",   "resume",     "until",       "separate_memory", "buffers"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -557,6 +557,8 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   CheckActivations(spec, status);
   spec.memory = ReadMemory(file);
   file.Read("separate_memory", spec.separate_memory);
+  if (file.Has("buffers") && status.ok())
+    spec.buffers = ReadMeasuredBuffers(file.At("buffers"), CountLayers(spec.model).size(), status);
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
@@ -631,6 +633,7 @@ Json ToJson(const RunSpec& spec) {
   const auto* const exported = std::get_if<ExportedSpec>(&spec.model);
   if (exported != nullptr && !exported->plugins.empty()) json["plugins"] = ToJson(exported->plugins);
   if (spec.memory > 0) json["memory"] = spec.memory;
+  if (spec.buffers.has_value()) json["buffers"] = ToJson(*spec.buffers);
   if (spec.separate_memory) json["separate_memory"] = true;
   if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.redundancy > 0) json["redundancy"] = {{"peers", spec.redundancy}};

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
+#include "run/measured_buffers.h"
 #include "run/model_spec.h"
 #include "run/network_spec.h"
 #include "run/precision.h"
@@ -175,6 +176,9 @@ struct RunSpec {
   int tied_stages = 0;
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
+  // The bytes that its jobs take while they run, as a profile measured them; absent: they are bounded by
+  // formulas.
+  std::optional<MeasuredBuffers> buffers;
   // True if its processes share no memory, so that ranks of different ones get copies of each other's
   // tensors.
   bool separate_memory = false;

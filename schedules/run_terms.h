@@ -35,10 +35,14 @@ struct ActivationMemory {
   // By stage: bytes of copies from other ranks that come for a micro-batch, once its forward has its room,
   // and go with its backward. Empty for none.
   std::vector<int64_t> received_bytes = {};
+  // By stage: bytes of a micro-batch's gradient of the stage's output that the stage's own rank makes, and
+  // has until the backward. Empty for none.
+  std::vector<int64_t> returned_bytes = {};
 
+  int64_t ReceivedOf(int stage) const { return received_bytes.empty() ? 0 : received_bytes[stage]; }
   // Returns the bytes for which a forward of the stage needs room.
   int64_t BytesOf(int stage) const {
-    return activation_bytes[stage] + (received_bytes.empty() ? 0 : received_bytes[stage]);
+    return activation_bytes[stage] + ReceivedOf(stage) + (returned_bytes.empty() ? 0 : returned_bytes[stage]);
   }
 };
 

@@ -2,11 +2,16 @@
 """Trains every schedule with six models and three options within budgets of memory, and compares what each rank had with its budget.
 
     budgets.py BIN_DIR [--small] [--out docs/measurements/budgets.md]
+    budgets.py BIN_DIR --profile [--only TEXT] [--every N] [--rows FILE] [--out docs/measurements/budgets.md]
 
 Three budgets of each training: the largest figure that is predicted for a rank without one, the least that `weft simulate`
 admits, and the middle of both. A rank's measured bytes are the most that it had at a time, without memory of the host. One byte less than the least must be refused by `weft train` too. Prints one markdown table; exits 1 if a training within
 an admitted budget fails, if a rank exceeds its budget, or if a refused training begins. --small: each sixth schedule with one
 model and no option.
+
+--profile: trains within the least budget alone, by formulas and by the buffers that `weft profile` measures for each model, and
+writes the page's section on that. --only: the models whose title holds this text; may be repeated. --every: each Nth schedule.
+--rows: adds the trainings to those in the file, one JSON a line, so that the table can be made in parts.
 """
 import argparse
 import json
@@ -44,6 +49,25 @@ than their forwards.
 Of {runs} trainings within a budget, {within} kept all ranks within it, and all ended. `held` counts those in which the
 budget held a forward back (idle time with the cause `memory`). Made by
 `tests/budgets.py build/release/bin --out docs/measurements/budgets.md`; `ctest -R budgets` makes a part of it.
+"""
+
+
+SECTION = "\n## With a profile\n"
+PROFILED = SECTION + """
+A part of these trainings, {trainings} of them, within the least budget that is admitted, and again with [`buffers:
+profile.json`](../guide/run_file.md#memory): what jobs take while they run, as `weft profile` measured it for each model and
+number of samples, in the place of formulas. *Buffers* are those that are predicted for the rank that measured most, less
+those that it counted, in percent of the least budget. *Smaller* is how much less the least budget is, in percent of that by
+formulas; *within* counts the ranks whose measured bytes are at most the budget.
+
+{table}
+
+Every training with a profile is refused with one byte less. What is left over is, for the most part, in other classes: a
+budget is a bound over all timings, and gradients, sums, and versions of weights could have waited for each other and did not.
+In stages of several layers, buffers are counted as if their maxima came where most lies beside them
+([memory](../design/memory.md#measured-buffers)). Made by
+`tests/budgets.py build/release/bin --profile --rows FILE --out docs/measurements/budgets.md`, in parts (`--only`, `--every`);
+`ctest -R budgets_profile` makes a small one.
 """
 
 
@@ -85,7 +109,7 @@ class Training:
         code, error = bits.train(self.weft, self.file, self.out, ["--processes", str(processes)])
         if code != 0:
             return code, error[0]
-        summary = json.loads((self.out / "summary.json").read_text())
+        self.summary = summary = json.loads((self.out / "summary.json").read_text())
         held = sum(rank["memory"] for rank in summary["idle_seconds"])
         return 0, (summary["most_bytes"], held)
 
@@ -135,12 +159,127 @@ def line(name, rows):
             f"{min(left):.0f}, {statistics.median(left):.0f}, {max(left):.0f} |")
 
 
+def profile_of(weft, folder, title, text, profiles):
+    """The file with the buffers of the model, for the text's samples."""
+    key = (title, next(line for line in text.splitlines() if line.startswith("train:")))
+    if key not in profiles:
+        file, profiles[key] = folder / "profiled.yaml", folder / f"profile{len(profiles)}.json"
+        file.write_text(text)
+        subprocess.run([weft, "profile", str(file), "--steps", "2", "-o", str(profiles[key])], check=True, timeout=600,
+                       capture_output=True)
+    return profiles[key]
+
+
+def with_profile(weft, folder, title, name, text, profiles):
+    """What a training leaves over of its least budget, by formulas and by a profile."""
+    row = {"model": title, "schedule": name}
+    ranks = Training(weft, folder, text).ranks()
+    if ranks is None:
+        return {**row, "none": True}
+    whole = max(sum(rank["peak_bytes"][c] for c in COUNTED) for rank in ranks)
+    if Training(weft, folder, text).ranks(2 * whole) is None:
+        return {**row, "none": True}  # the backward of a forward is on another rank
+    measured = f"buffers: {profile_of(weft, folder, title, text, profiles).name}\n"
+    for which, more in {"formulas": "", "profile": measured}.items():
+        training = Training(weft, folder, text + more)
+        least = training.least(2 * whole)
+        code, said = training.measured(least, min(2, len(ranks)))
+        row[which] = {"least": least, **({"failed": said} if code != 0 else {"most": said[0]})}
+        if code == 0:
+            full = said[0].index(max(said[0]))
+            predicted = training.ranks(least)[full]["peak_bytes"]["buffers"]
+            row[which]["buffers"] = predicted - training.summary["peak_bytes"][full]["buffers"]
+        code, said = training.measured(least - 1, min(2, len(ranks)))
+        row[which]["refused"] = code == REFUSED
+    return row
+
+
+def left_over(rows, which):
+    left = [100 * (row[which]["least"] - max(row[which]["most"])) / row[which]["least"] for row in rows]
+    return f"{min(left):.0f}, {statistics.median(left):.0f}, {max(left):.0f}"
+
+
+def spare_buffers(rows, which):
+    """Buffers that were predicted and not counted, of the rank that had most."""
+    spare = [100 * row[which]["buffers"] / row[which]["least"] for row in rows]
+    return f"{min(spare):.0f}, {statistics.median(spare):.0f}, {max(spare):.0f}"
+
+
+def profiled_line(title, rows):
+    smaller = [100 * (1 - row["profile"]["least"] / row["formulas"]["least"]) for row in rows]
+    ranks = [(most, row["profile"]["least"]) for row in rows for most in row["profile"]["most"]]
+    return (f"| {title}: {len(rows)} | {left_over(rows, 'formulas')} | {left_over(rows, 'profile')} | "
+            f"{spare_buffers(rows, 'formulas')} | {spare_buffers(rows, 'profile')} | "
+            f"{min(smaller):.0f}, {statistics.median(smaller):.0f}, {max(smaller):.0f} | "
+            f"{sum(most <= budget for most, budget in ranks)} of {len(ranks)} |")
+
+
+def profiled_table(rows):
+    by_title = {}
+    for row in rows:
+        by_title.setdefault(row["model"], []).append(row)
+    lines = ["| model: trainings | left over by formulas: least, median, most | with a profile | buffers by formulas | with a profile | "
+             "smaller | within, with a profile |", "| --- " * 7 + "|"]
+    return "\n".join(lines + [profiled_line(title, of_title) for title, of_title in by_title.items()] +
+                     [profiled_line("**all**", rows)])
+
+
+def profiled_faults(row):
+    name = f"{row['model']}, {row['schedule']}"
+    for which in ("formulas", "profile"):
+        found = row[which]
+        if "failed" in found:
+            yield f"{name}, {which}: within {found['least']} bytes: {found['failed']}"
+        elif max(found["most"]) > found["least"]:
+            yield f"{name}, {which}: ranks had {found['most']} within {found['least']} bytes"
+        if not found["refused"]:
+            yield f"{name}, {which}: one byte less than {found['least']} is not refused"
+
+
+def profile_table(options):
+    """Makes the table by formulas and by profiles."""
+    weft = str(options.bin / "weft")
+    rows = [json.loads(text) for text in options.rows.read_text().splitlines()] if options.rows and options.rows.exists() else []
+    had = {(row["model"], row["schedule"]) for row in rows}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, profiles, seen = pathlib.Path(scratch), {}, {}
+        bits.write_data(folder)
+        for title, name, text in peak_bytes.runs(folder, weft, False):
+            seen[title] = seen.get(title, -1) + 1
+            wanted = not options.only or any(part == title or part in title.split(";")[0] and ";" not in title for part in options.only)
+            if not wanted or seen[title] % options.every or (title, name) in had:
+                continue
+            rows.append(with_profile(weft, folder, title, name, text, profiles))
+            if options.rows:
+                with options.rows.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+    rows = [row for row in rows if not row.get("none")]
+    wrong = [text for row in rows for text in profiled_faults(row)]
+    rows.sort(key=lambda row: list(seen).index(row["model"]) if row["model"] in seen else len(seen))
+    print(*wrong, sep="\n", file=sys.stderr, flush=True)
+    whole = [row for row in rows if all("most" in row[which] for which in ("formulas", "profile"))]
+    if not whole:
+        sys.exit("nothing was trained")
+    print(profiled_table(whole))
+    if options.out:
+        section = PROFILED.format(table=profiled_table(whole), trainings=len(whole))
+        page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(section)
+        options.out.write_text(page)
+    return 1 if wrong else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--rows", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    if options.profile:
+        return profile_table(options)
     weft = str(options.bin / "weft")
     rows = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -162,7 +301,8 @@ def main():
         runs, good, schedules, trainings = (sum(getattr(row, figure) for row in rows.values())
                                             for figure in ("runs", "good", "schedules", "trainings"))
         page = PAGE.format(table=table, runs=runs, within=good, schedules=schedules, none=schedules - trainings)
-        options.out.write_text(markdown.wrapped(page))
+        section = options.out.read_text().partition(SECTION) if options.out.exists() else ("", "", "")
+        options.out.write_text(markdown.wrapped(page) + "".join(section[1:]))
     print(table)
     return 1 if any(row.failures for row in rows.values()) else 0
 

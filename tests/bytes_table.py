@@ -42,7 +42,8 @@ the peaks of its allocator (`peak_bytes` and `most_bytes` in `summary.json`).
 - **Over**: ranks that had more alive at a time than their budget.
 - **Refused**: trainings that are refused with one byte less than the least budget. *Might fit* are those of them
   whose training within the least budget counted at most the refused one on every rank: what is predicted from
-  above, mostly buffers, kept them out. [Budgets of memory](budgets.md) says by how much.
+  above, mostly buffers, kept them out. [Budgets of memory](budgets.md) says by how much, and how much less it is
+  [with a profile](budgets.md#with-a-profile), which measures buffers.
 
 {table}
 

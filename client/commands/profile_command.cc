@@ -34,6 +34,8 @@ ExitCode Print(const std::string& text, const std::string& path) {
   return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
 }
 
+constexpr int kBufferSteps = 2;  // each is like the other, but for what libraries make once
+
 // Returns the activations of a run whose layers are stages each.
 std::string ActivationsOfLayers(const RunSpec& run) {
   const std::vector<std::string> of_stages = SplitActivations(run.schedule);
@@ -59,6 +61,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
   profiling.schedule.activations = ActivationsOfLayers(run);
   profiling.memory = 0;
+  profiling.buffers.reset();
   profiling.checkpoint = {.none = true};
   profiling.validate = {};
   profiling.replan = {};
@@ -107,6 +110,8 @@ namespace {
 struct ProfiledRuns {
   MeasuredRun whole, split;
   std::optional<MeasuredRun> offloaded;
+  // Those of which the buffers are: the same two where the run retains its activations.
+  nlohmann::json whole_retained, split_retained;
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;
 };
@@ -146,6 +151,24 @@ absl::StatusOr<std::optional<MeasuredRun>> TrainForOffload(const RunSpec& run, c
   return std::nullopt;
 }
 
+// Trains with retained activations, unless that has been done.
+absl::Status TrainForBuffers(const RunSpec& run, const TrainRun& train, ProfiledRuns* runs) {
+  RunSpec retaining = run;
+  retaining.schedule.activations = ScheduleSpec().activations;
+  if (ActivationsOfLayers(run) == retaining.schedule.activations) {
+    runs->whole_retained = runs->whole.summary;
+    runs->split_retained = runs->split.summary;
+    return absl::OkStatus();
+  }
+  const auto whole = train(ProfilingRun(retaining, kBufferSteps), 1, "buffers");
+  if (!whole.ok()) return whole.status();
+  const auto split = train(SplitProfilingRun(retaining, kBufferSteps), 1, "split-buffers");
+  if (!split.ok()) return split.status();
+  runs->whole_retained = whole->summary;
+  runs->split_retained = split->summary;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOptions& options,
                                              const TrainRun& train) {
   ProfiledRuns runs;
@@ -157,7 +180,11 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   if (!offloaded.ok()) return offloaded.status();
   auto linked = TrainForLinks(run, options, train);
   if (!linked.ok()) return linked.status();
-  runs = {*std::move(whole), *std::move(split), *std::move(offloaded), *std::move(linked), {}};
+  runs.whole = *std::move(whole);
+  runs.split = *std::move(split);
+  runs.offloaded = *std::move(offloaded);
+  runs.linked = *std::move(linked);
+  if (absl::Status retained = TrainForBuffers(run, train, &runs); !retained.ok()) return retained;
   if (options.ranks == 0) return runs;
   auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
   if (!sped.ok()) return sped.status();
@@ -218,6 +245,7 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
     const double bandwidth = HostBandwidthOf(layers, runs->whole.trace, runs->offloaded->trace);
     if (bandwidth > 0) json["host_bandwidth"] = bandwidth;
   }
+  AddBuffers(layers, runs->whole_retained, runs->split_retained, &json);
   if (options.ranks > 0) {
     const RunSpec together = SpeedProfilingRun(run, options.steps, options.ranks);
     const auto network = NetworkOfRuns(SlowToTogether(together, runs->sped.trace, &json), *runs, client);

@@ -4,17 +4,22 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/median.h"
 #include "client/files/profile.h"
 #include "coordinator/replanning/measured_jobs.h"
+#include "run/measured_buffers.h"
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
+#include "schedules/job_bytes.h"
 
 namespace weft {
 namespace {
@@ -62,6 +67,27 @@ std::vector<size_t> ReadersOf(const std::vector<LayerCount>& layers, size_t laye
   }
   return readers;
 }
+
+// The bytes that a training's jobs took, from its summary.
+class JobFigures {
+ public:
+  explicit JobFigures(const nlohmann::json& summary) {
+    if (!summary.is_object() || !summary.contains("job_bytes")) return;
+    for (const nlohmann::json& job : summary["job_bytes"]) {
+      figures_[{job.value("kind", ""), job.value("stage", -1)}] = {
+          job.value("before", int64_t{0}), job.value("buffers", int64_t{0}), job.value("most", int64_t{0}),
+          job.value("left_buffers", int64_t{0}), job.value("left", int64_t{0})};
+    }
+  }
+  bool known() const { return !figures_.empty(); }
+  JobBytes Of(JobKind kind, int stage) const {
+    const auto found = figures_.find({std::string(JobKindName(kind)), stage});
+    return found == figures_.end() ? JobBytes() : found->second;
+  }
+
+ private:
+  std::map<std::pair<std::string, int>, JobBytes> figures_;
+};
 
 // Returns the speeds of ranks that have done the same jobs, without the first step.
 std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
@@ -125,6 +151,36 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
   }
   return speeds;
+}
+
+void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann::json& split,
+                OrderedJson* profile) {
+  const JobFigures of_whole(whole), of_split(split);
+  if (!of_whole.known() || !of_split.known()) return;         // of a worker that does not measure it
+  const std::vector<StageMemory> counted = CountStages(run);  // its stages are layers
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const int stage = static_cast<int>(l);
+    int64_t input_gradients = 0;
+    for (const int input : layers[l].inputs) input_gradients += counted[input].output;
+    LayerBuffers buffers;
+    const JobBytes forward = of_whole.Of(JobKind::kForward, stage);
+    buffers.forward = std::max<int64_t>(0, forward.most - forward.left);
+    buffers.backward = of_whole.Of(JobKind::kBackward, stage).buffers;
+    buffers.backward_beyond = of_whole.Of(JobKind::kBackward, stage).most;
+    buffers.update = of_whole.Of(JobKind::kUpdate, stage).buffers;
+    const JobBytes first = of_split.Of(JobKind::kBackwardInput, stage);
+    buffers.backward_input = first.buffers;
+    buffers.backward_weight = of_split.Of(JobKind::kBackwardWeight, stage).buffers;
+    buffers.between = std::max<int64_t>(0, first.left_buffers - input_gradients);
+    buffers.between_beyond = std::max<int64_t>(0, first.left - input_gradients);
+    for (const LayerBuffersField& field : kLayerBuffersFields)
+      (*profile)["layers"][l][field.in_profile] = buffers.*field.bytes;
+  }
+  // Nothing of a micro-batch is there when the first forward of a step begins.
+  const int64_t standing =
+      std::max(of_whole.Of(JobKind::kForward, 0).before, of_split.Of(JobKind::kForward, 0).before);
+  if (standing > 0) (*profile)["standing_buffer_bytes"] = standing;
 }
 
 // What other programs take of a core is more than copies are, and in the median too.

@@ -24,6 +24,12 @@ nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const T
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
                                    nlohmann::ordered_json* profile);
 
+// Adds the bytes that the jobs of each layer take while they run (run/measured_buffers.h), from the summaries
+// of such trainings with retained activations, of whole and of split backwards. Adds nothing where a summary
+// lacks them.
+void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann::json& split,
+                nlohmann::ordered_json* profile);
+
 // Returns the bytes per second of copies to the host's memory and back: those of all layers under `offload`,
 // over what their forwards and backwards take longer than under `retain`, by the least time of each. 0 where
 // they do not take longer.

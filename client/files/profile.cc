@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -24,6 +25,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMax = 1e30;
+constexpr double kMaxBufferBytes = 1e15;
 constexpr int kMaxSamples = 1 << 30;
 
 // Reads the layers that read a tied parameter, which is part `number`.
@@ -60,10 +62,11 @@ absl::Status CheckTied(const Profile& profile) {
 
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
-  FileSection section(value, path,
-                      {"name", "forward", "backward", "backward_input", "backward_weight", "reduce", "update",
-                       "activation_bytes", "output_bytes", "weight_bytes", "state_bytes", "readers"},
-                      status);
+  std::vector<std::string> keys = {
+      "name",   "forward",          "backward",     "backward_input", "backward_weight", "reduce",
+      "update", "activation_bytes", "output_bytes", "weight_bytes",   "state_bytes",     "readers"};
+  for (const LayerBuffersField& field : kLayerBuffersFields) keys.emplace_back(field.in_profile);
+  FileSection section(value, path, keys, status);
   section.Require("forward", "forward: 0.01");
   section.Read("forward", part.forward, 0, kMax);
   const bool halves = section.Has("backward_input") && section.Has("backward_weight");
@@ -83,12 +86,41 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
   return part;
 }
 
+// Reads what the jobs of a layer take while they run. Returns false if the part does not say all of it.
+bool ReadLayerBuffers(const Json& value, const std::string& path, LayerBuffers* layer, absl::Status& status) {
+  if (!value.is_object()) return false;
+  for (const LayerBuffersField& field : kLayerBuffersFields) {
+    const auto found = value.find(field.in_profile);
+    if (found == value.end()) return false;
+    if (status.ok() && (!found->is_number() || !(*found >= 0) || !(*found <= kMaxBufferBytes)))
+      status = ErrorAt(absl::StrCat(path, ".", field.in_profile), "must be a number of bytes");
+    if (!status.ok()) return false;
+    layer->*field.bytes = static_cast<int64_t>(std::ceil(found->get<double>()));
+  }
+  return true;
+}
+
+// Reads the buffers of a profile's layers; sets none unless all layers have them and the samples are known.
+void ReadBuffers(const Json& file, Profile* profile, absl::Status& status) {
+  if (profile->of_stages || profile->samples == 0) return;
+  MeasuredBuffers buffers;
+  buffers.samples = profile->samples;
+  const Json& layers = file["layers"];
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (!ReadLayerBuffers(layers[l], absl::StrCat("layers[", l, "]"), &buffers.layers.emplace_back(), status))
+      return;
+  }
+  const auto standing = file.find("standing_buffer_bytes");
+  if (standing != file.end()) buffers.standing = static_cast<int64_t>(std::ceil(standing->get<double>()));
+  profile->buffers = std::move(buffers);
+}
+
 absl::StatusOr<Profile> ParseProfile(const Json& json) {
   absl::Status status;
   Profile profile;
   FileSection file(json, "",
                    {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples",
-                    "activations", "host_bandwidth", "network"},
+                    "activations", "host_bandwidth", "network", "standing_buffer_bytes"},
                    status);
   if (status.ok() && file.Has("layers") == file.Has("stages")) {
     status = ErrorAt("", "must have a list of layers, or a list of stages");
@@ -114,6 +146,9 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("activations", profile.activations);
   file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
+  double standing = 0;
+  file.Read("standing_buffer_bytes", standing, 0, kMaxBufferBytes);
+  if (status.ok()) ReadBuffers(json, &profile, status);
   if (!status.ok()) return status;
   return profile;
 }
@@ -160,6 +195,14 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   auto profile = ParseProfile(*json);
   if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", profile.status().message()));
   return profile;
+}
+
+absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path) {
+  auto profile = ReadProfile(path);
+  if (!profile.ok()) return profile.status();
+  if (profile->buffers.has_value()) return *std::move(profile->buffers);
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " does not say what jobs take while they run; measure it with weft profile"));
 }
 
 Profile CountedProfile(const RunSpec& run, double flops) {

@@ -7,7 +7,8 @@
 // optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the `network`
 // (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, and `overlapped`, the time of a
 // forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and
-// `activations`, the policy under which they were measured. A backward that is not given is its halves
+// `activations`, the policy under which they were measured. Layers may have the bytes that their jobs take
+// while they run (run/measured_buffers.h): all of them, or none. A backward that is not given is its halves
 // together, or twice the forward; halves that are not given are each half of it. Times of layers add up to
 // those of a stage, and the output of a stage is that of its last layer. A layer at the front may have
 // `readers`, the numbers of one or two layers behind it: it is a tied parameter, which these read. Beside a
@@ -25,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "run/measured_buffers.h"
 #include "run/network_spec.h"
 #include "run/run_spec.h"
 #include "schedules/run_terms.h"
@@ -54,6 +56,7 @@ struct Profile {
   std::string activations;  // policy of all layers; empty where it is not known
   std::optional<NetworkSpec> network;
   double host_bandwidth = 0;  // bytes per unit of time between a rank's memory and the host's; 0 if not known
+  std::optional<MeasuredBuffers> buffers;  // of the layers, for their own number of samples
 
   // Returns the number of layers at the front that are tied parameters, as the file says.
   int tied_layers() const;
@@ -64,6 +67,9 @@ struct Profile {
 inline constexpr size_t kMaxProfileBytes = 64 << 20;  // of a profile's file
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// Reads a profile and returns its buffers. InvalidArgument if it has none.
+absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path);
 
 // Returns the hash of a profile's bytes, by which a plan says where it came from: 16 hexadecimal digits.
 std::string ProfileHash(absl::string_view text);

@@ -22,6 +22,7 @@
 #include "base/yaml_file.h"
 #include "client/files/exported_folder.h"
 #include "client/files/predicted_run.h"
+#include "client/files/profile.h"
 #include "client/files/schedule_file.h"
 #include "run/file_section.h"
 #include "run/run_schedule.h"
@@ -194,6 +195,20 @@ absl::Status PutPlan(const Json* plan, Json& run) {
   return read.status();
 }
 
+// Puts the plan, or the rows of actions, in the place of its file's name.
+absl::Status EmbedSchedule(const std::string& folder, Json& run) {
+  const absl::Status read = EmbedPlan(folder, run);
+  return read.ok() ? EmbedActions(folder, run["schedule"]) : read;
+}
+
+// Puts the measured buffers of a profile in the place of its file's name.
+absl::Status EmbedBuffers(const fs::path& folder, Json& run) {
+  if (!run.is_object() || !run.contains("buffers") || !run["buffers"].is_string()) return absl::OkStatus();
+  const auto buffers = ReadBuffersOfProfile((folder / run["buffers"].get<std::string>()).string());
+  if (buffers.ok()) run["buffers"] = ToJson(*buffers);
+  return buffers.status();
+}
+
 absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
                                                RunFileData data, const Json* plan) {
   auto yaml = ParseYaml(text);
@@ -215,14 +230,15 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
       return at("schedule", absl::StrCat("schedule: ", put.message()));
   }
   if (json.is_object() && json.contains("schedule")) {
-    absl::Status read = EmbedPlan(fs::path(path).parent_path().string(), json);
-    if (read.ok()) read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
+    const absl::Status read = EmbedSchedule(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
   if (json.is_object() && json.contains("model")) {
     const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
   }
+  if (const absl::Status read = EmbedBuffers(fs::path(path).parent_path(), json); !read.ok())
+    return at("buffers", absl::StrCat("buffers: ", read.message()));
   for (const char* key : {"resume", "until"}) {
     if (!json.is_object() || !json.contains(key)) continue;
     return at(key, absl::StrCat(key, ": is not a key of a run file; it is a flag, weft train FILE --", key));

@@ -179,7 +179,9 @@ absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text)
   keys["schedule"] = plan["schedule"].is_string()
                          ? Json{{plan["schedule"].get<std::string>(), Json::object()}}
                          : plan["schedule"];
-  if (plan.contains("microbatches")) keys["microbatches"] = plan["microbatches"];
+  for (const char* key : {"microbatches", "buffers"}) {
+    if (plan.contains(key)) keys[key] = plan[key];
+  }
   if (const double step = PlannedStep(plan); step > 0 && keys["schedule"].is_object())
     keys["schedule"]["planned_step"] = step;
   return keys;
@@ -222,6 +224,7 @@ absl::Status EmbedPlan(const std::string& folder, Json& run) {
     }
   }
   run["stages"] = (*plan)["stages"];
+  if (plan->contains("buffers") && !run.contains("buffers")) run["buffers"] = (*plan)["buffers"];
   Json beside = schedule;  // keys of a schedule beside its name: rule, reduction, activations
   beside.erase("file");
   run["schedule"] = (*plan)["schedule"];
@@ -236,6 +239,7 @@ void TakePlan(const Json& plan, Json& run) {
   run["schedule"] = plan["schedule"];
   if (!reduction.is_null() && run["schedule"].is_object()) run["schedule"]["reduction"] = reduction;
   run["stages"] = plan["stages"];
+  if (plan.contains("buffers")) run["buffers"] = plan["buffers"];
   if (plan.contains("microbatches") && run.contains("train") && run["train"].is_object())
     run["train"]["microbatches"] = plan["microbatches"];
 }

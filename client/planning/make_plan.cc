@@ -49,6 +49,7 @@ class PlanMaker {
     report_->source = source_.options.file;
     report_->profile = source_.options.profile.empty() ? source_.options.file : source_.options.profile;
     report_->profile_hash = source_.profile_hash;
+    if (source_.run.has_value()) report_->buffers = source_.run->buffers;
     report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
     report_->ranks = limits_.ranks;
     report_->stopped = stopped_;

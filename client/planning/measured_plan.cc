@@ -133,6 +133,7 @@ PlanReport ReportOf(const MeasuredPlan& plan) {
   report.held_bytes = plan.better.held_bytes;
   report.peak_bytes = plan.better.peak_bytes;
   report.memory = static_cast<double>(plan.run.memory);
+  report.buffers = plan.run.buffers;
   return report;
 }
 

@@ -229,6 +229,15 @@ std::string RankTable(const PlanReport& report, const TextStyle& style) {
   return FormatTable(header, rows, style);
 }
 
+// Returns the key `buffers`, with a line for each layer.
+std::string BuffersYaml(const MeasuredBuffers& buffers) {
+  const nlohmann::json json = ToJson(buffers);
+  std::string text = absl::StrFormat("buffers:\n  samples: %d\n  standing: %d\n  layers:\n", buffers.samples,
+                                     buffers.standing);
+  for (const nlohmann::json& layer : json["layers"]) absl::StrAppend(&text, "    - ", layer.dump(), "\n");
+  return text;
+}
+
 // Returns the lines about time: what was planned, and how far it may be from the best.
 std::string TimeLines(const PlanReport& report) {
   std::string text;
@@ -331,6 +340,7 @@ nlohmann::json PlanKeys(const PlanReport& report) {
   const ScheduleSpec& schedule = report.choice.schedule;
   nlohmann::json keys = {{"schedule", ToJson(schedule)}, {"stages", report.choice.layers_of_stage}};
   if (report.microbatches > 0) keys["microbatches"] = report.choice.microbatches;
+  if (report.buffers.has_value()) keys["buffers"] = ToJson(*report.buffers);
   return keys;
 }
 
@@ -412,6 +422,7 @@ std::string PlanYaml(const PlanReport& report) {
   }
   absl::StrAppend(&text, "stages: [", absl::StrJoin(report.choice.layers_of_stage, ", "), "]\n");
   if (report.microbatches > 0) absl::StrAppend(&text, "microbatches: ", report.choice.microbatches, "\n");
+  if (report.buffers.has_value()) absl::StrAppend(&text, BuffersYaml(*report.buffers));
   absl::StrAppend(&text, "plan:\n  source: ", OrderedJson(report.source).dump(), "\n");
   if (!report.profile_hash.empty()) {
     absl::StrAppend(&text, "  profile: ", OrderedJson(report.profile).dump(), "\n  profile_hash: \"",

@@ -4,7 +4,8 @@
 // The planner counts in ticks. A tick is chosen so that times which are simple fractions of each other, as
 // people write them, stay exact; measured times are rounded up to a millionth of the longest layer. A plan
 // file is YAML with keys of a run file: `schedule`, `stages`, and `microbatches` where it chose them for a
-// run. So it can take their place in one (schedule: {file: plan.yaml}, or --plan), and be simulated. Its key
+// run, and `buffers` where a profile measured them. So it can take their place in one (schedule: {file:
+// plan.yaml}, or --plan), and be simulated. Its key
 // `plan` says for what it was made and what is predicted.
 #ifndef WEFT_CLIENT_PLANNING_PLAN_FILE_H_
 #define WEFT_CLIENT_PLANNING_PLAN_FILE_H_
@@ -47,7 +48,8 @@ ScheduleSpec ScheduleOfPlan(const Plan& plan);
 struct PlanReport {
   std::string source;                 // the file that was planned for, or its profile
   std::string profile, profile_hash;  // file that was measured, and its hash; empty where FLOPs were counted
-  std::string unit;                   // of times; empty for any
+  std::optional<MeasuredBuffers> buffers;  // of the run's jobs, by which the plan fits
+  std::string unit;                        // of times; empty for any
   int ranks = 1;
   PlanChoice choice;
   std::optional<Plan> pattern;                 // if the choice is a planned pattern
@@ -66,7 +68,8 @@ struct PlanReport {
 
 nlohmann::ordered_json PlanJson(const PlanReport& report);
 std::string PlanYaml(const PlanReport& report);
-// Returns what the file says in the place of these keys of a run: `schedule`, `stages` and `microbatches`.
+// Returns what the file says in the place of these keys of a run: `schedule`, `stages`, `microbatches` and
+// `buffers`.
 nlohmann::json PlanKeys(const PlanReport& report);
 // Returns what a person wants to know of it, the most important first.
 std::string PlanTable(const PlanReport& report, const TextStyle& style = {});

@@ -235,6 +235,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
     if (!profile.ok()) return profile.status();
     if (absl::Status same = CheckSameModel(options, *profile, source.profile); !same.ok()) return same;
     source.profile = *std::move(profile);
+    if (source.profile.buffers.has_value()) run.buffers = source.profile.buffers;
     if (source.profile.samples > 0)
       source.profile = WithSamples(source.profile, run.microbatch_samples(), source.tied_layers);
   }

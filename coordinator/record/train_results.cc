@@ -70,6 +70,28 @@ std::vector<int64_t> ActivationBytes(const TrainResults& results) {
   return reported ? activation_bytes : std::vector<int64_t>();
 }
 
+// Returns by kind of job and stage the most bytes that a job took on any rank.
+Json JobBytesJson(const std::vector<RankReport>& reports) {
+  std::map<std::pair<JobKind, int32_t>, JobBytes> most;
+  for (const RankReport& report : reports) {
+    for (const JobBytesOfStage& job : report.job_bytes) {
+      JobBytes& of_stage = most.try_emplace({job.kind, job.stage}, job.bytes).first->second;
+      of_stage = MostOf(of_stage, job.bytes);
+    }
+  }
+  Json list = Json::array();
+  for (const auto& [job, bytes] : most) {
+    list.push_back({{"kind", JobKindName(job.first)},
+                    {"stage", job.second},
+                    {"before", bytes.before},
+                    {"buffers", bytes.buffers},
+                    {"most", bytes.most},
+                    {"left_buffers", bytes.left_buffers},
+                    {"left", bytes.left}});
+  }
+  return list;
+}
+
 DrawingOptions Drawing(const TrainResults& results) {
   DrawingOptions drawing;
   drawing.title = absl::StrCat(results.spec.name, ": ", ToText(results.spec.schedule));
@@ -323,6 +345,7 @@ Json SummaryJson(const TrainResults& r) {
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
     json["most_bytes"] = Json::array();
     json["activation_bytes"] = ActivationBytes(r);
+    json["job_bytes"] = JobBytesJson(r.reports);
     json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
     json["idle_share"] = {{"measured", MeasuredIdle(r.reports)}, {"predicted", r.predicted.idle}};
     json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);

@@ -41,6 +41,7 @@
 #include "proto/session/job_hashes.h"
 #include "proto/session/run_log.h"
 #include "schedules/job.h"
+#include "schedules/job_bytes.h"
 #include "schedules/sync/reduction_mode.h"
 #include "schedules/timeline.h"
 
@@ -138,6 +139,14 @@ struct TransferSpan {
   friend auto operator<=>(const TransferSpan&, const TransferSpan&) = default;
 };
 
+// The most of each figure, over the jobs of one kind and stage.
+struct JobBytesOfStage {
+  JobKind kind = JobKind::kForward;
+  int32_t stage = 0;
+  JobBytes bytes;
+  friend auto operator<=>(const JobBytesOfStage&, const JobBytesOfStage&) = default;
+};
+
 // Running totals of one rank since Assign; sent every second or so and in Finished.
 struct RankReport {
   Rank rank = 0;
@@ -145,6 +154,7 @@ struct RankReport {
   std::map<std::string, double> idle_seconds;             // by cause
   std::map<std::string, int64_t> live_bytes, peak_bytes;  // by memory class
   std::map<int32_t, int64_t> activation_bytes;  // by stage: bytes that a forward keeps until its backward
+  std::vector<JobBytesOfStage> job_bytes;       // ascending by kind and stage
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
   int64_t most_bytes = 0;  // alive at a time, without memory of the host for offloaded activations
   int32_t peak_activations = 0;

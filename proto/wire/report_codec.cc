@@ -36,6 +36,21 @@ absl::Status DecodeMap(absl::string_view field, const Map& from, std::map<std::s
   return absl::OkStatus();
 }
 
+absl::StatusOr<JobBytesOfStage> DecodeJobBytes(const v1::JobBytes& in) {
+  JobBytesOfStage job;
+  const auto is_kind = [&](int k) { return JobKindName(static_cast<JobKind>(k)) == in.kind(); };
+  int kind = 0;
+  while (kind < kJobKinds && !is_kind(kind)) ++kind;
+  if (kind == kJobKinds) return absl::InvalidArgumentError("report.job_bytes has an unknown kind of job");
+  job.kind = static_cast<JobKind>(kind);
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.job_bytes: stage", in.stage(), kMaxStages - 1));
+  job.stage = static_cast<int32_t>(in.stage());
+  if (in.before() < 0 || in.buffers() < 0 || in.most() < 0)
+    return absl::InvalidArgumentError("report.job_bytes has a negative size");
+  job.bytes = {in.before(), in.buffers(), in.most(), in.left_buffers(), in.left()};
+  return job;
+}
+
 }  // namespace
 
 void Encode(const RankReport& report, v1::RankReport* out) {
@@ -44,6 +59,16 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   EncodeMap(report.idle_seconds, out->mutable_idle_seconds());
   for (const auto& [stage, bytes] : report.activation_bytes)
     (*out->mutable_activation_bytes())[stage] = bytes;
+  for (const JobBytesOfStage& job : report.job_bytes) {
+    v1::JobBytes* const to = out->add_job_bytes();
+    to->set_kind(std::string(JobKindName(job.kind)));
+    to->set_stage(job.stage);
+    to->set_before(job.bytes.before);
+    to->set_buffers(job.bytes.buffers);
+    to->set_most(job.bytes.most);
+    to->set_left_buffers(job.bytes.left_buffers);
+    to->set_left(job.bytes.left);
+  }
   EncodeMap(report.live_bytes, out->mutable_live_bytes());
   EncodeMap(report.peak_bytes, out->mutable_peak_bytes());
   EncodeMap(report.bytes_sent, out->mutable_bytes_sent());
@@ -69,6 +94,13 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.activation_bytes: stage", stage, kMaxStages - 1));
     if (bytes < 0) return absl::InvalidArgumentError("report.activation_bytes has a negative size");
     report.activation_bytes[static_cast<int32_t>(stage)] = bytes;
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of entries of report.job_bytes", in.job_bytes_size(),
+                                        int64_t{kJobKinds} * kMaxStages));
+  for (const v1::JobBytes& job : in.job_bytes()) {
+    auto of_stage = DecodeJobBytes(job);
+    if (!of_stage.ok()) return of_stage.status();
+    report.job_bytes.push_back(*std::move(of_stage));
   }
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.live_bytes", in.live_bytes(), &report.live_bytes));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.peak_bytes", in.peak_bytes(), &report.peak_bytes));

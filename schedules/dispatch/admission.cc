@@ -105,7 +105,7 @@ absl::Status CheckMemory(const RunSchedule& schedule) {
         }
         sum[rank] += memory.BytesOf(stage);
         if (sum[rank] <= memory.budget[rank]) continue;
-        const int64_t received = memory.BytesOf(stage) - memory.activation_bytes[stage];
+        const int64_t received = memory.ReceivedOf(stage);
         const std::string of_received =
             received > 0 ? absl::StrCat(", and ", bytes(received), " received from other ranks for it") : "";
         return absl::InvalidArgumentError(absl::StrFormat(

@@ -509,6 +509,37 @@ TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {
   }
 }
 
+// What jobs take is less, as measured, than formulas say. The run takes the figures with its plan.
+TEST_F(PlanCommand, PlanFromAProfile_FitsAndTrainsWithinLessMemory) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const std::string profile = folder_ / "profile.json", plan = folder_ / "plan.yaml", out = folder_ / "out";
+  ASSERT_EQ(Command::Run({"weft", "profile", run, "-o", profile}, 120).code, 0);
+  const auto planned = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {run, "--workers", "2", "--schedule", "gpipe"};
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult made = Plan(words);
+    EXPECT_EQ(made.code, 0) << made.err;
+    return made.out;
+  };
+  const auto most = [](const Json& plan) {
+    int64_t bytes = 0;
+    for (const double of_rank : plan["peak_bytes"]) bytes = std::max(bytes, static_cast<int64_t>(of_rank));
+    return bytes;
+  };
+  const int64_t measured = most(Json::parse(planned({"--profile", profile, "-o", "json"})));
+  EXPECT_LT(measured, most(Json::parse(planned({"-o", "json"}))));
+  const std::string memory = std::to_string(measured);
+  std::ofstream(plan) << planned({"--profile", profile, "--memory", memory, "-o", "yaml"});
+  const std::string limited = WriteSmallRun(folder_, {{"memory", memory}});
+  const CommandResult train =
+      Command::Run({"weft", "train", limited, "--plan", plan, "--processes", "2", "--out", out}, 120);
+  ASSERT_EQ(train.code, 0) << train.err;
+  std::ifstream written(out + "/summary.json");
+  const Json summary = Json::parse(written);
+  EXPECT_EQ(summary["run"]["buffers"]["layers"].size(), 6u);
+  for (const int64_t bytes : summary["most_bytes"]) EXPECT_LE(bytes, measured);
+}
+
 TEST_F(PlanCommand, PlanFromAProfile_IsKeptWithTheRunAndExplainsIt) {
   const std::string run = WriteSmallRun(folder_, {});
   const std::string profile = folder_ / "profile.json", plan = folder_ / "plan.yaml", out = folder_ / "out";

@@ -221,6 +221,53 @@ TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
   }
 }
 
+// Measures the run's layers, and returns the run file's text with what their jobs took.
+std::string WithProfile(const TestFolder& folder, const std::string& text) {
+  const CommandResult r = Command::Run(
+      {"weft", "profile", folder.Write("run.yaml", text), "--steps", "2", "-o", folder / "profile.json"},
+      120);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return text + "buffers: profile.json\n";
+}
+
+// What jobs of layers took alone says what those of stages take: no class exceeds its prediction, and the
+// least budget that is admitted holds.
+TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
+  TestFolder folder;
+  WriteData(folder);
+  ComparedByClass compared{};
+  int64_t least_by_formulas = 0, least_by_profile = 0;
+  for (const unsigned seed : Seeds()) {
+    const std::string plain = RandomRun(folder, seed).Text();
+    SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", plain));
+    const auto unmeasured = ReadRunFile(folder.Write("run.yaml", plain));
+    if (!unmeasured.ok()) continue;
+    const std::string text = WithProfile(folder, plain);
+    const auto run = ReadRunFile(folder.Write("run.yaml", text));
+    ASSERT_TRUE(run.ok()) << run.status();
+    const RunSchedule schedule = *ScheduleOf(*run);
+    const int ranks = schedule.scheme.ranks, processes = std::min(ranks, 2);
+    CommandResult r = Train(folder / "run.yaml", processes, folder / "out");
+    ASSERT_EQ(r.code, 0) << r.err;
+    ExpectPredictedPeaks(folder / "out", *run, schedule, &compared);
+    const int64_t least = LeastBudget(*run);
+    if (least == 0) continue;  // its backwards are on other ranks than its forwards
+    least_by_formulas += LeastBudget(*unmeasured);
+    least_by_profile += least;
+    r = Train(folder.Write("run.yaml", absl::StrCat(text, "memory: ", least, "\n")), processes,
+              folder / "out");
+    ASSERT_EQ(r.code, 0) << r.err;
+    const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
+    for (int rank = 0; rank < ranks; ++rank) EXPECT_LE(summary["most_bytes"][rank], least) << rank;
+    std::cout << "seed " << seed << ": least " << least << " of " << LeastBudget(*unmeasured) << ", most "
+              << summary["most_bytes"] << "\n";
+  }
+  Print(compared);
+  std::cout << "least budgets: " << least_by_profile << " bytes with profiles, " << least_by_formulas
+            << " without\n";
+  EXPECT_LE(least_by_profile, least_by_formulas);
+}
+
 constexpr char kTwoStages[] =
     "name: two\nmodel: {mlp: {layers: 4, width: 256, inputs: 64, classes: 10}}\n"
     "train: {steps: 3, batch: 64, microbatches: 4, seed: 2, optimizer: {sgd: {lr: 0.1}}}\n"
@@ -245,6 +292,23 @@ TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndB
   EXPECT_THAT(uncounted.err, testing::HasSubstr("a copy of 16384 bytes (class received) is not in the memory "
                                                 "budget of 67108864 bytes"));
   EXPECT_EQ(train("memory: 64MiB\nseparate_memory: true\n").code, 0);
+}
+
+// Figures that are too small let a run begin that does not fit. It ends when a rank exceeds its budget.
+TEST(PredictedBytes, JobsThatTakeMoreThanMeasured_EndTheRun) {
+  TestFolder folder;
+  WriteData(folder);
+  const std::string text = absl::StrCat(
+      "name: more\nmodel: {gpt: {layers: 2, width: 32, heads: 2, context: 32}}\ndata: {text: {path: ",
+      folder / "text.txt", "}}\ntrain: {steps: 3, batch: 16, microbatches: 4}\nstages: 2\nschedule: 1f1b\n",
+      "buffers: {samples: 4, layers: [{}, {}, {}, {}]}\n");
+  const auto run = ReadRunFile(folder.Write("run.yaml", text));
+  ASSERT_TRUE(run.ok()) << run.status();
+  const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", LeastBudget(*run), "\n"));
+  const CommandResult r = Train(file, 2, folder / "out");
+  EXPECT_EQ(r.code, 1) << r.err;
+  EXPECT_THAT(r.err, testing::HasSubstr("more than the memory budget of"));
+  EXPECT_THAT(r.err, testing::HasSubstr("measured `buffers`"));
 }
 
 // A budget that is enough in shared memory may be too small where copies come on top.

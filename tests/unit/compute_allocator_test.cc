@@ -239,6 +239,25 @@ TEST(SegmentAllocator, TallyChargedAnew_CountsWhatStaysInItsNewClassAlone) {
   allocator->CheckConsistency();
 }
 
+// A job's figures are beyond what was there before it, and leave other classes out.
+TEST(SegmentAllocator, Job_IsMeasuredFromItsBegin) {
+  CountingMemory memory;
+  const auto allocator = SegmentAllocator::Create(memory);
+  void* const kept = *allocator->Allocate(640, MemoryClass::kActivations);
+  void* const waiting = *allocator->Allocate(64, MemoryClass::kBuffers);
+  allocator->BeginJob();
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 0, 0, 0, 0}));
+  void* const made = *allocator->Allocate(320, MemoryClass::kBuffers);
+  SegmentAllocator::Free(kept);
+  void* const more = *allocator->Allocate(128, MemoryClass::kBuffers);
+  void* const sum = *allocator->Allocate(6400, MemoryClass::kGradients);
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 448, 320, 448, -192}));
+  SegmentAllocator::Free(made);
+  allocator->BeginJob();
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{192, 0, 0, 0, 0}));
+  for (void* const block : {waiting, more, sum}) SegmentAllocator::Free(block);
+}
+
 TEST(SegmentAllocatorDeathTest, FreedTwice_Aborts) {
   CountingMemory memory;
   auto allocator = SegmentAllocator::Create(memory);

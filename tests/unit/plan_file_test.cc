@@ -186,6 +186,20 @@ TEST_F(PlanInRunFile, PlanOfAFile_GivesScheduleAndStages) {
   EXPECT_EQ(read->scheme.stages, 4);
 }
 
+TEST_F(PlanInRunFile, MeasuredBuffers_GoWithThePlan) {
+  PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
+  report.buffers = MeasuredBuffers{4, 640, std::vector<LayerBuffers>(4, {.forward = 64, .between = 128})};
+  Json run = {{"schedule", {{"file", "plan.yaml"}}}};
+  ASSERT_TRUE(Embed(PlanYaml(report), run).ok());
+  EXPECT_EQ(run["buffers"], ToJson(*report.buffers));
+  Json taken = Json::object();
+  TakePlan(PlanKeys(report), taken);
+  EXPECT_EQ(taken["buffers"], run["buffers"]);
+  Json own = {{"schedule", {{"file", "plan.yaml"}}}, {"buffers", "own.json"}};
+  ASSERT_TRUE(Embed(PlanYaml(report), own).ok());
+  EXPECT_EQ(own["buffers"], "own.json");
+}
+
 TEST_F(PlanInRunFile, StepInSeconds_IsTheSchedulesPlannedOne) {
   const std::string plan = "schedule: 1f1b\nstages: [1]\nmicrobatches: 4\nplan: {step: 0.25, unit: ";
   Json run = {{"schedule", {{"file", "plan.yaml"}}}};

@@ -70,6 +70,24 @@ TEST_F(RunFile, Good_ResolvesPathsAndTakesTheFilesName) {
   EXPECT_EQ(spec->schedule.name, "1f1b");
 }
 
+TEST_F(RunFile, Buffers_AreReadFromTheProfile) {
+  nlohmann::json layer = {{"forward", 1}};
+  const auto profile = [&] {
+    return nlohmann::json{{"samples", 4}, {"layers", std::vector(6, layer)}}.dump();
+  };
+  std::ofstream(folder_ + "/old.json") << profile();
+  EXPECT_THAT(Refusal(good_ + "buffers: old.json\n"),
+              StartsWith(":12: buffers: " + folder_ + "/old.json does not say what jobs take"));
+  for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 640;
+  std::ofstream(folder_ + "/profile.json") << profile();
+  const auto spec = ParseRunFile(Path(), good_ + "buffers: profile.json\n");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_TRUE(spec->buffers.has_value());
+  EXPECT_EQ(spec->buffers->samples, 4);
+  ASSERT_EQ(spec->buffers->layers.size(), 6u);
+  EXPECT_EQ(spec->buffers->layers[5].between, 640);
+}
+
 TEST_F(RunFile, WrongValue_MessageHasFileLineAndPath) {
   EXPECT_THAT(Refusal(Changed("batch: 16", "batch: 15")), StartsWith(":7: train.batch: the batch of 15"));
   EXPECT_THAT(Refusal(Changed("stages: 2", "stagse: 2")), StartsWith(":10: stagse: unknown key"));

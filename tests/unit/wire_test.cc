@@ -44,6 +44,7 @@ RankReport SomeReport() {
   r.idle_seconds = {{"dependency", 0.25}};
   r.live_bytes = {{"weights", 7}};
   r.activation_bytes = {{0, 5}, {65535, 1ll << 33}};
+  r.job_bytes = {{JobKind::kForward, 0, {1, 2, 3, 4, 5}}, {JobKind::kUpdate, 65535, {0, 0, 5, -6, -7}}};
   r.gpu = {{"utilization", 0.875}, {"temperature_celsius", 63}};
   r.peak_bytes = {{"activations", 1ll << 40}};
   r.bytes_sent = {{"activation", 11}};
@@ -63,6 +64,7 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.idle_seconds, b.idle_seconds);
   EXPECT_EQ(a.live_bytes, b.live_bytes);
   EXPECT_EQ(a.activation_bytes, b.activation_bytes);
+  EXPECT_EQ(a.job_bytes, b.job_bytes);
   EXPECT_EQ(a.gpu, b.gpu);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.bytes_sent, b.bytes_sent);

@@ -118,8 +118,8 @@ void WorkerRun::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
 
 void WorkerRun::WantInputs(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out) {
   const std::optional<ActivationMemory>& memory = run_.graph().terms().memory;
-  const bool counts_copies = job.kind == JobKind::kForward && memory.has_value() &&
-                             memory->BytesOf(job.stage) > memory->activation_bytes[job.stage];
+  const bool counts_copies =
+      job.kind == JobKind::kForward && memory.has_value() && memory->ReceivedOf(job.stage) > 0;
   wants_.Claim(now, rank.rank, job, /*room=*/!counts_copies, out);
   if (!counts_copies) return;
   rank.unwanted.emplace(admission_.TicketOf(job), job);

@@ -37,6 +37,7 @@
 #include "run/run_spec.h"
 #include "run/slice_bounds.h"
 #include "schedules/job.h"
+#include "schedules/job_bytes.h"
 #include "worker/shell/compute/evaluation.h"
 #include "worker/shell/compute/rank_files.h"
 #include "worker/shell/compute/rank_passes.h"
@@ -104,6 +105,12 @@ class RankCompute : public RankPasses, public RankUpdates, public RankWeights, p
   virtual BytesByClass peak_bytes() const = 0;
   // Returns the most bytes of all classes but kHost that were alive at a time.
   virtual int64_t most_bytes() const = 0;
+  // Returns what the present job of the rank has taken since BeginJob; nothing where that is not measured. Of
+  // overlapped jobs it says nothing of use.
+  virtual std::optional<JobBytes> job_bytes() const { return std::nullopt; }
+  // Returns FailedPrecondition if the rank has had more than its budget, where that was admitted by measured
+  // buffers.
+  virtual absl::Status CheckBudget() const { return absl::OkStatus(); }
 };
 
 // A device that computes. `name` is "cpu" or "cuda:i".

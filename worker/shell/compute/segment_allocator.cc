@@ -155,6 +155,7 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
   const int64_t live = live_[i].load(std::memory_order_relaxed) + bytes;
   live_[i].store(live, std::memory_order_relaxed);
   RaisePeak(c, live - (c == MemoryClass::kBuffers ? tally_bytes_[i] : 0));
+  meter_.Note(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
   live_sum_ += bytes;
   if (live_sum_ > most_bytes()) most_bytes_.store(live_sum_, std::memory_order_relaxed);
 }
@@ -295,6 +296,16 @@ void SegmentAllocator::ChargeTally(MemoryClass memory_class) {
   constexpr int kBuffers = static_cast<int>(MemoryClass::kBuffers);
   RaisePeak(MemoryClass::kBuffers, live_[kBuffers].load(std::memory_order_relaxed) + tally_peak_ - bytes);
   tally_peak_ = bytes;
+}
+
+void SegmentAllocator::BeginJob() {
+  MutexLock lock(mutex_);
+  meter_.Begin(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
+}
+
+JobBytes SegmentAllocator::job_bytes() const {
+  MutexLock lock(mutex_);
+  return meter_.Read(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
 }
 
 size_t SegmentAllocator::segment_bytes() const {

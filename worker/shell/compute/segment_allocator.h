@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/job_meter.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/memory/tensor.h"
 
@@ -68,6 +69,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   // Charges the blocks of the present tally that are still alive to `memory_class`, whatever they were
   // charged to, and the most that was alive beside them to the peak of buffers.
   void ChargeTally(MemoryClass memory_class);
+  // Begins to measure a job, and returns the figures of the present one.
+  void BeginJob();
+  JobBytes job_bytes() const;
   // Returns the bytes of all segments taken from the source.
   size_t segment_bytes() const;
   // Walks all segments and aborts where a structure contradicts another. For tests.
@@ -102,6 +106,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   void LeaveTally(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RaisePeak(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Charge(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t Live(MemoryClass c) const { return live_[static_cast<int>(c)].load(std::memory_order_relaxed); }
 
   MemorySource& source_;
   // Bytes by class; written under mutex_, read by anyone.
@@ -109,6 +114,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   std::atomic<int64_t> most_bytes_{0};
 
   mutable Mutex mutex_;
+  JobMeter meter_ ABSL_GUARDED_BY(mutex_);
   int64_t live_sum_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -163,12 +163,23 @@ int64_t CudaLedger::tally(MemoryClass memory_class) const {
   return tally_bytes_[static_cast<int>(memory_class)];
 }
 
+void CudaLedger::BeginJob() {
+  MutexLock lock(mutex_);
+  meter_.Begin(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
+}
+
+JobBytes CudaLedger::job_bytes() const {
+  MutexLock lock(mutex_);
+  return meter_.Read(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
+}
+
 uint32_t CudaLedger::Charge(MemoryClass memory_class, int64_t bytes, Tallied tallied) {
   const int c = static_cast<int>(memory_class);
   MutexLock lock(mutex_);
   const int64_t live = live_[c].load(std::memory_order_relaxed) + bytes;
   live_[c].store(live, std::memory_order_relaxed);
   if (live > peak_[c].load(std::memory_order_relaxed)) peak_[c].store(live, std::memory_order_relaxed);
+  meter_.Note(Live(MemoryClass::kBuffers), Live(MemoryClass::kActivations));
   live_sum_ += bytes;
   if (live_sum_ > most_bytes()) most_bytes_.store(live_sum_, std::memory_order_relaxed);
   if (tallied == Tallied::kNo || tally_ == 0) return 0;

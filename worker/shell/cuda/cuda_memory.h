@@ -34,6 +34,7 @@
 #include "base/mutex.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/job_meter.h"
 #include "worker/shell/memory/tensor.h"
 #include "worker/shell/torch/rank_device.h"
 
@@ -50,6 +51,9 @@ class CudaLedger {
   int64_t most_bytes() const { return most_bytes_.load(std::memory_order_relaxed); }
   void BeginTally();
   int64_t tally(MemoryClass memory_class) const;
+  // Begins to measure a job, and returns the figures of the present one.
+  void BeginJob();
+  JobBytes job_bytes() const;
 
   // Charges the bytes and returns the number of the tally that they are in, 0 for none, which Release takes.
   uint32_t Charge(MemoryClass memory_class, int64_t bytes, Tallied tallied);
@@ -60,7 +64,9 @@ class CudaLedger {
   // Bytes by class; written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
   std::atomic<int64_t> most_bytes_{0};
+  int64_t Live(MemoryClass c) const { return live_[static_cast<int>(c)].load(std::memory_order_relaxed); }
   mutable Mutex mutex_;
+  JobMeter meter_ ABSL_GUARDED_BY(mutex_);
   int64_t live_sum_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;
   BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};

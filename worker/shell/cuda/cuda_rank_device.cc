@@ -256,6 +256,7 @@ void CudaRankDevice::BeginJob(const Job& job, bool overlapped) {
   // A failure here fails the job, whose fence reports it.
   const absl::Status begun = Guarded("beginning the job", [&] {
     StartJob(open, job, overlapped);
+    if (!overlapped) ledger_->BeginJob();
     return absl::OkStatus();
   });
   if (!begun.ok()) open.job->Fail(begun);

@@ -73,6 +73,7 @@ class CudaRankDevice final : public RankDevice {
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
   int64_t most_bytes() const override { return ledger_->most_bytes(); }
+  std::optional<JobBytes> job_bytes() const override { return ledger_->job_bytes(); }
 
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;

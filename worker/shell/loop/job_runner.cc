@@ -273,6 +273,8 @@ JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()
   if (task.start.has_state && outcome.status.ok()) {
     outcome.status = PassStateOn(compute, task.start, &outcome.state);
   }
+  outcome.bytes = compute.job_bytes();
+  if (outcome.status.ok()) outcome.status = compute.CheckBudget();
   task = {};
   outcome.launched = compute.EndJob();
   if (outcome.launched != nullptr) {

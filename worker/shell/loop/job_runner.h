@@ -41,6 +41,7 @@ struct JobOutcome {
   int64_t start_ns = 0, end_ns = 0;
   std::optional<double> loss;
   std::optional<int64_t> activation_bytes;  // activations of a forward that stay until the backward
+  std::optional<JobBytes> bytes;            // what it took while it ran; none where that is not measured
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm;
   Tensor activation, gradient, gradient_sum, squares;

@@ -53,6 +53,7 @@ std::vector<RankReport> ReportRanks(int64_t now, bool prepared, WorkerCore& core
       r.bytes_received[name] = static_cast<int64_t>(seat.bytes_received[k]);
     }
     r.activation_bytes = seat.activation_bytes;
+    for (const auto& [job, bytes] : seat.job_bytes) r.job_bytes.push_back({job.first, job.second, bytes});
     r.peak_activations = core.peak_activations(rank);
     r.peak_weight_versions = core.peak_weight_versions(rank);
     if (gpu_figures) r.gpu = gpu_figures();

@@ -20,6 +20,7 @@ void RankSeats::Place(const Assign& assign, bool pairs) {
     seat->saved_stages.clear();
     seat->bytes_sent.fill(0);
     seat->activation_bytes.clear();
+    seat->job_bytes.clear();
     seat->bytes_received.fill(0);
   }
 }
@@ -56,6 +57,11 @@ std::optional<int> RankSeats::NoteBegun(Rank rank) {
 void RankSeats::NoteActivationBytes(Rank rank, int stage, int64_t bytes) {
   int64_t& most = Of(rank)->activation_bytes[stage];
   most = std::max(most, bytes);
+}
+
+void RankSeats::NoteJobBytes(Rank rank, const Job& job, const JobBytes& bytes) {
+  JobBytes& most = Of(rank)->job_bytes.try_emplace({job.kind, job.stage}, bytes).first->second;
+  most = MostOf(most, bytes);
 }
 
 std::vector<int> RankSeats::End() {

@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/session/messages.h"
@@ -41,7 +42,8 @@ struct Seat {
   bool ending = false;  // true while its rank ends, on a thread
   std::vector<int> saved_stages;
   std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
-  std::map<int32_t, int64_t> activation_bytes;  // by stage: most bytes that a forward kept
+  std::map<int32_t, int64_t> activation_bytes;                // by stage: most bytes that a forward kept
+  std::map<std::pair<JobKind, int32_t>, JobBytes> job_bytes;  // by kind and stage: the most of each figure
 };
 
 class RankSeats {
@@ -66,6 +68,8 @@ class RankSeats {
   std::optional<int> NoteBegun(Rank rank);
   // Notes how many bytes a forward of the stage kept.
   void NoteActivationBytes(Rank rank, int stage, int64_t bytes);
+  // Notes what a job that ran alone took.
+  void NoteJobBytes(Rank rank, const Job& job, const JobBytes& bytes);
   // Gives each seat with a compute the task to end it, and returns the seats.
   std::vector<int> End();
   // Returns a rank that ends; nothing if none does.

@@ -46,6 +46,8 @@ absl::Status StartedJobs::Returned(int64_t now, const Start& start, const JobOut
   events_.JobEnds(now, start.rank, start.job, outcome.status, outcome.launched != nullptr);
   if (outcome.activation_bytes.has_value())
     seats_.NoteActivationBytes(start.rank, start.job.stage, *outcome.activation_bytes);
+  if (outcome.bytes.has_value() && !graph_->has_pairs())
+    seats_.NoteJobBytes(start.rank, start.job, *outcome.bytes);
   absl::Status status;
   if (outcome.contribution.has_value()) status = BeginJointOperation(now, start, outcome);
   if (start.sends_state) holders_.Leave(start.rank, start.job);

@@ -30,12 +30,15 @@ class CpuRankDevice final : public RankDevice {
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
   int64_t most_bytes() const override { return memory_->most_bytes(); }
+  std::optional<JobBytes> job_bytes() const override { return memory_->job_bytes(); }
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
   at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
-  void BeginJob(const Job&, bool) override {}
+  void BeginJob(const Job&, bool overlapped) override {
+    if (!overlapped) memory_->BeginJob();
+  }
   std::shared_ptr<LaunchedJob> EndJob() override { return nullptr; }
   void ReportLoss(const at::Tensor&) override;
   void ReportSquares(const Tensor&) override;

@@ -78,6 +78,7 @@ class RankDevice : public FlatMemory {
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;
   virtual int64_t most_bytes() const = 0;  // of all classes but kHost, at a time
+  virtual std::optional<JobBytes> job_bytes() const { return std::nullopt; }  // as RankCompute's
 
   // ---- Copies.
 

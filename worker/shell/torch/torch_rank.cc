@@ -131,6 +131,17 @@ absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
 BytesByClass TorchRank::live_bytes() const { return device_->live_bytes(); }
 BytesByClass TorchRank::peak_bytes() const { return device_->peak_bytes(); }
 int64_t TorchRank::most_bytes() const { return device_->most_bytes(); }
+std::optional<JobBytes> TorchRank::job_bytes() const { return device_->job_bytes(); }
+
+absl::Status TorchRank::CheckBudget() const {
+  const RunSpec& spec = run_.spec;
+  if (spec.memory == 0 || !spec.buffers.has_value() || most_bytes() <= spec.memory) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the rank had %d bytes at a time, more than the memory budget of %d bytes, because its "
+      "jobs took more than the measured `buffers` of the run say; measure them on this machine "
+      "with weft profile, or leave `buffers` out",
+      most_bytes(), spec.memory));
+}
 
 // ---- Passes.
 

@@ -56,6 +56,8 @@ class TorchRank final : public RankCompute {
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
   int64_t most_bytes() const override;
+  std::optional<JobBytes> job_bytes() const override;
+  absl::Status CheckBudget() const override;
 
   // RankPasses.
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,

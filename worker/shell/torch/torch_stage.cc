@@ -211,7 +211,9 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
       {pass.output}, {output_gradient}, /*keep_graph=*/half == PassHalf::kInput, /*create_graph=*/false,
       /*accumulate_grad=*/false, wanted);
   for (size_t i = 0; i < made.size(); ++i) {
-    (i < inputs ? gradients.inputs : gradients.parameters).push_back(made[i].contiguous());
+    // A tensor that is copied goes with its copy.
+    const at::Tensor gradient = std::exchange(made[i], {});
+    (i < inputs ? gradients.inputs : gradients.parameters).push_back(gradient.contiguous());
   }
   return gradients;
 }
