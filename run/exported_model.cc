@@ -1,6 +1,7 @@
 #include "run/exported_model.h"
 
 #include <algorithm>
+#include <set>
 
 namespace weft {
 namespace {
@@ -61,20 +62,40 @@ std::vector<int64_t> SizesOf(const ExportedModel& model, const ExportedLayer& la
   return {};
 }
 
+// Returns the number of the value that is the argument; -1 if it is none.
+int ValueAt(const GraphOperation& operation, size_t argument) {
+  if (operation.arguments.size() <= argument) return -1;
+  const auto* value = std::get_if<GraphValue>(&operation.arguments[argument]);
+  return value == nullptr ? -1 : value->number;
+}
+
+// Returns, by number, which values of the layer are fields, as they are or in another shape.
+std::vector<bool> FieldsInAnyShape(const ExportedLayer& layer) {
+  static const auto* const shaping = new std::set<std::string>{
+      "aten::alias", "aten::clone", "aten::contiguous", "aten::expand", "aten::reshape", "aten::unsqueeze"};
+  std::vector<bool> fields(layer.values);
+  const auto first = fields.begin() + static_cast<int>(layer.layers.size());
+  std::fill(first, first + static_cast<int>(layer.fields.size()), true);
+  for (const GraphOperation& operation : layer.operations) {
+    const int from = ValueAt(operation, 0);
+    if (from < 0 || !fields[from] || shaping->count(operation.name) == 0) continue;
+    for (const int result : operation.results) {
+      if (result >= 0) fields[result] = true;
+    }
+  }
+  return fields;
+}
+
 }  // namespace
 
 std::optional<int64_t> EmbeddingRows(const ExportedModel& model) {
   std::optional<int64_t> rows;
   for (const ExportedLayer& layer : model.layers) {
-    const auto first_field = static_cast<int>(layer.layers.size());
-    const int end_field = first_field + static_cast<int>(layer.fields.size());
+    const std::vector<bool> fields = FieldsInAnyShape(layer);
     for (const GraphOperation& operation : layer.operations) {
-      if (operation.name != "aten::embedding" || operation.arguments.size() < 2) continue;
-      const auto* table = std::get_if<GraphValue>(&operation.arguments[0]);
-      const auto* field = std::get_if<GraphValue>(&operation.arguments[1]);
-      if (table == nullptr || field == nullptr || field->number < first_field || field->number >= end_field)
-        continue;
-      const std::vector<int64_t> sizes = SizesOf(model, layer, table->number);
+      const int table = ValueAt(operation, 0), read = ValueAt(operation, 1);
+      if (operation.name != "aten::embedding" || table < 0 || read < 0 || !fields[read]) continue;
+      const std::vector<int64_t> sizes = SizesOf(model, layer, table);
       if (!sizes.empty()) rows = std::min(rows.value_or(sizes[0]), sizes[0]);
     }
   }

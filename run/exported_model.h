@@ -153,8 +153,8 @@ int64_t TensorBytes(ElementType type, const std::vector<int64_t>& sizes);
 // Returns the graphs that read the weights: the layers, the count and the evaluation, as far as it has them.
 std::vector<const ExportedLayer*> AllGraphs(const ExportedModel& model);
 
-// Returns the rows of the smallest embedding that a field of whole numbers is looked up in; nothing where no
-// layer looks up a field as it is.
+// Returns the rows of the smallest embedding that a field of whole numbers is looked up in, as it is or in
+// another shape; nothing where no layer does.
 std::optional<int64_t> EmbeddingRows(const ExportedModel& model);
 
 // Returns the name in the model's folder of the file of graphs: for bfloat16 if `narrow`, else for float32.

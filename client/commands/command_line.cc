@@ -619,7 +619,7 @@ CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
 }
 
 CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
-  CLI::App* sub = app.add_subcommand("generate", "Write text with a trained gpt");
+  CLI::App* sub = app.add_subcommand("generate", "Write text with a trained model");
   sub->add_option("RUN", o.source, "Folder of a training's results, as out/shakespeare; or a run file")
       ->required()
       ->type_name("");

@@ -19,6 +19,7 @@
 #include "client/training/worker_task.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
+#include "run/text_model.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
@@ -45,27 +46,22 @@ absl::StatusOr<std::string> CheckpointOf(const GenerateOptions& options, const R
   return FindCheckpoint(folder ? options.source : absl::StrCat("out/", spec.name));
 }
 
-bool ReadsIds(const RunSpec& spec) {
-  const auto* text = std::get_if<TextData>(&spec.data.source);
-  return text != nullptr && text->tokens != TextData::Tokens::kBytes;
-}
-
 // The bytes of a text; or, where the run's data are ids of tokens, these.
 absl::StatusOr<std::vector<int64_t>> TokensOf(const std::string& prompt, const RunSpec& spec) {
   if (prompt.empty())
     return absl::InvalidArgumentError("--prompt is empty; the model needs at least one token");
   std::vector<int64_t> tokens;
-  if (!ReadsIds(spec)) {
+  if (!ReadsTokenIds(spec)) {
     for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));
     return tokens;
   }
   for (const auto word : absl::StrSplit(prompt, absl::ByAnyChar(", \n\t"), absl::SkipEmpty())) {
     int64_t token = 0;
     if (!absl::SimpleAtoi(word, &token)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompt: \"", word.substr(0, 64),
-                       "\" is not a token; the model was trained on ids of "
-                       "tokens (data.text.tokens), so the prompt is ids too, as in --prompt \"17 4 99\""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--prompt: \"", word.substr(0, 64),
+          "\" is not a token; the model was trained on ids of "
+          "tokens (data.text.tokens, or arrays), so the prompt is ids too, as in --prompt \"17 4 99\""));
     }
     tokens.push_back(token);
   }
@@ -73,23 +69,19 @@ absl::StatusOr<std::vector<int64_t>> TokensOf(const std::string& prompt, const R
   return tokens;
 }
 
-absl::Status CheckModel(const RunSpec& spec, const std::vector<int64_t>& prompt) {
-  const auto* gpt = std::get_if<GptSpec>(&spec.model);
-  if (gpt == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the model of ", spec.name, " is ", ToJson(spec)["model"].begin().key(), "; only a gpt writes text"));
-  }
+absl::Status CheckPrompt(const std::vector<int64_t>& prompt, const TextModel& text) {
   for (const int64_t token : prompt) {
-    if (token >= 0 && token < gpt->vocabulary) continue;
+    if (token >= 0 && token < text.vocabulary) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "--prompt: token ", token, " is not in the model's vocabulary, 0 to ", gpt->vocabulary - 1));
+        "--prompt: token ", token, " is not in the model's vocabulary, 0 to ", text.vocabulary - 1));
   }
   return absl::OkStatus();
 }
 
 // The worker reads only as many tokens as the model's context has.
-std::string Request(const GenerateOptions& options, const std::vector<int64_t>& prompt, const RunSpec& spec) {
-  const auto context = static_cast<size_t>(std::get<GptSpec>(spec.model).context);
+std::string Request(const GenerateOptions& options, const std::vector<int64_t>& prompt,
+                    const TextModel& text) {
+  const auto context = static_cast<size_t>(text.context);
   const size_t first = prompt.size() > context ? prompt.size() - context : 0;
   return Json{
       {"prompt", std::vector<int64_t>(prompt.begin() + static_cast<std::ptrdiff_t>(first), prompt.end())},
@@ -150,7 +142,11 @@ ExitCode RunGenerate(const GenerateOptions& options) {
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
   const auto prompt = TokensOf(options.prompt, *spec);
   if (!prompt.ok()) return Fail(kExitUsage, prompt.status().message());
-  if (absl::Status fits = CheckModel(*spec, *prompt); !fits.ok())
+  const auto text = TextModelOf(spec->model);
+  if (!text.ok())
+    return Fail(kExitBadConfiguration,
+                absl::StrCat("the model of ", spec->name, " ", text.status().message()));
+  if (absl::Status fits = CheckPrompt(*prompt, *text); !fits.ok())
     return Fail(kExitBadConfiguration, fits.message());
   const auto checkpoint = CheckpointOf(options, *spec);
   if (!checkpoint.ok()) return Fail(kExitBadConfiguration, checkpoint.status().message());
@@ -161,10 +157,10 @@ ExitCode RunGenerate(const GenerateOptions& options) {
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();
   arguments.insert(arguments.end(), {"--checkpoint", AbsolutePath(*checkpoint), "--request",
-                                     Request(options, *prompt, *spec)});
+                                     Request(options, *prompt, *text)});
   if (const absl::Status started = task.Start("--generate", *spec, arguments); !started.ok())
     return Fail(kExitFailed, started.message());
-  Page page(options, ReadsIds(*spec));
+  Page page(options, ReadsTokenIds(*spec));
   bool unread = false;
   const absl::Status ended = task.Watch(
       [&](const Json& line) {

@@ -103,7 +103,7 @@ TEST_F(GenerateTest, WhatCannotBeRead_IsRefused) {
   refused(run_, Greedy({}, 1), "takes at least one");
   refused(run_, Greedy({'x', 256}, 1), "token 256; the model's vocabulary has tokens 0 to 255");
   refused(run_, Greedy({-1}, 1), "token -1");
-  refused(SmallMlpRun(folder_.path(), 2), Greedy({'x'}, 1), "not a gpt");
+  refused(SmallMlpRun(folder_.path(), 2), Greedy({'x'}, 1), "the model is mlp; only a gpt");
 }
 
 }  // namespace

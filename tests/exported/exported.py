@@ -199,6 +199,41 @@ def compare_old_weights(weft, folder):
     return failures
 
 
+def generated(weft, source, prompt, *flags):
+    return subprocess.run([weft, "generate", source, "--prompt", prompt, "--temperature", "0", "--tokens", "16", "-o", "json", *flags],
+                          capture_output=True, text=True, check=False)
+
+
+def compare_generated(weft, folder):
+    """Language models that were exported to be trained write what they have learned, past the end of their context."""
+    failures, around = [], [1, 2, 3, 4, 5, 6, 7] * 3
+    for name, tokens, labels, shift in (("gpt_scored", "tokens", "targets", 1), ("known_gpt2", "input_ids", "labels", 0),
+                                        ("known_llama", "input_ids", "labels", 0)):
+        write_array(folder / f"{name}.{tokens}.npy", "q", [around[i % 7:i % 7 + 8] for i in range(24)])
+        write_array(folder / f"{name}.{labels}.npy", "q", [around[i % 7 + shift:i % 7 + shift + 8] for i in range(24)])
+        run, out = run_file(folder, name, stages=2, steps=60, optimizer="{adamw: {lr: 0.02}}"), folder / f"{name}.wrote"
+        train(weft, run, out, "--reference")
+        done = generated(weft, out, "3 4 5")
+        wrote = json.loads(done.stdout)["tokens"] if done.returncode == 0 else done.stderr
+        print(f"{name} writes {wrote}")
+        failures += [] if wrote == (around * 2)[5:21] else [f"{name} writes {wrote}"]
+    unknown = generated(weft, folder / "gpt_scored.wrote", "3 99")
+    refused = generated(weft, run_file(folder, "classifier", stages=1), "1")
+    # The same model, but that attention sees all tokens where it is evaluated.
+    path = folder / "gpt_scored.weft" / "model.json"
+    model = json.loads(path.read_text())
+    for operation in model["evaluation"]["operations"]:
+        if operation["op"] == "aten::scaled_dot_product_attention":
+            operation["arguments"][3] = None
+    path.write_text(json.dumps(model))
+    run = run_file(folder, "gpt_scored", stages=2)
+    seeing = generated(weft, run, "3 4 5", "--checkpoint", folder / "gpt_scored.wrote" / "checkpoint")
+    for done, words in ((unknown, "token 99 is not in the model's vocabulary"), (refused, "its scores depend on x, and not on one field of tokens"),
+                        (seeing, "only a causal model writes text")):
+        failures += [] if done.returncode != 0 and words in done.stderr else [f"generate: exit {done.returncode}, {done.stderr}, not {words}"]
+    return failures
+
+
 # ---- data
 
 def write_array(path, type_, samples):
@@ -623,7 +658,7 @@ def main():
         else:
             shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
             checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_old_weights, compare_tokens, compare_evaluations, check_evaluation_refusals,
-                      check_refusals, check_empty_count)
+                      check_refusals, check_empty_count, compare_generated)
         failures = [failure for check in checks for failure in check(weft, folder)]
     for failure in failures:
         print(failure, file=sys.stderr)

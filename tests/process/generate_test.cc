@@ -127,7 +127,8 @@ TEST_F(GenerateTest, ModelThatIsNoGpt_IsRefusedByName) {
       "1f1b\n");
   const CommandResult refused = Generate(run, {});
   EXPECT_EQ(refused.code, 78);
-  EXPECT_THAT(refused.err, HasSubstr("the model of mlp is mlp; only a gpt writes text"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("the model of mlp is mlp; only a gpt, or an exported language model, writes text"));
 }
 
 }  // namespace

@@ -153,6 +153,7 @@ ExportedSpec TokenModel() {
   embed.name = "aten::embedding";
   embed.arguments = {GraphValue{1}, GraphValue{0}};
   layer.operations = {embed};
+  layer.values = 2;
   model->layers = {layer};
   ExportedSpec spec;
   spec.model = model;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "run/graphs_text.h"
 #include "run/model_layers.h"
 #include "run/run_spec.h"
+#include "run/text_model.h"
 #include "tests/unit/exported_run.h"
 
 namespace weft {
@@ -398,6 +400,28 @@ TEST(Plugins, WrongList_IsRefusedWithItsPlace) {
   expect({{{"library", "/librope.so"}, {"sha256", std::string(64, 'A')}}},
          "plugins[0].sha256: must be the 64");
   expect({{{"library", ""}, {"sha256", std::string(64, 'a')}}}, "plugins[0].library: must be the path");
+}
+
+TEST(TextModel, ModelsThatWriteNoText_SayWhatTheyLack) {
+  const auto run = ParseRunSpec(RunOf(TwoLayers()));
+  ASSERT_TRUE(run.ok()) << run.status();
+  ExportedSpec spec = std::get<ExportedSpec>(run->model);
+  const auto lacks = [&spec] { return std::string(TextModelOf(spec).status().message()); };
+  auto model = std::make_shared<ExportedModel>(*spec.model);
+  model->evaluation = nullptr;
+  model->no_evaluation = "it was exported without weights";
+  spec.model = model;
+  EXPECT_EQ(lacks(), "has no graph of its evaluation, and so no scores: it was exported without weights");
+  auto evaluation = std::make_shared<ExportedModel>();
+  evaluation->layers.emplace_back().values = 3;
+  evaluation->layers[0].fields = {0};
+  model->evaluation = evaluation;
+  EXPECT_THAT(lacks(), HasSubstr("its loss in evaluation mode is not one cross entropy of scores"));
+  evaluation->layers[0].operations = {
+      {"aten::cross_entropy_loss", "", {GraphValue{0}, GraphValue{1}}, {2}, ""}};
+  EXPECT_THAT(lacks(), HasSubstr("and not on one field of tokens that an embedding looks up"));
+  EXPECT_EQ(TextModelOf(MlpSpec()).status().message(),
+            "is mlp; only a gpt, or an exported language model, writes text");
 }
 
 TEST(ExportedOperations, Foreign_AreThoseOfAnotherNamespace) {

@@ -27,8 +27,9 @@ struct GenerateRequest {
 
 // Calls `on_token` with each new token; false ends it there (Cancelled). Where the run's data are bytes, only
 // bytes are chosen. It computes in the run's precision, on the backend's device or, without one, on the CPU.
-// Failure: InvalidArgument if the model is not a gpt or the prompt is not one of its; of the checkpoint as
-// checkpoint_reader.h says; FailedPrecondition where a score is not a finite number; Internal for LibTorch.
+// Failure: InvalidArgument if the model writes no text (text_model.h) or the prompt is not one of its; of the
+// checkpoint as checkpoint_reader.h says; FailedPrecondition where a score is not a finite number, or depends
+// on later tokens; Internal for LibTorch.
 absl::Status Generate(const RunSpec& run, const std::string& folder, const GenerateRequest& request,
                       const std::function<bool(int64_t token)>& on_token, DeviceBackend* backend = nullptr);
 
