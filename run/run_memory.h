@@ -16,7 +16,9 @@
 //   - the activations that every forward keeps until its backward.
 //
 // Tensors from ranks that share no memory with their reader come on top (received_copies.h). The counts are
-// upper bounds (a test compares them with what the compute measures), so that admission by them is safe.
+// upper bounds (a test compares them with what the compute measures), so that admission by them is safe. The
+// temporary memory of jobs is bounded by formulas, or, in a run with measured buffers, by these
+// (stage_buffers.h).
 // Pure.
 #ifndef WEFT_RUN_RUN_MEMORY_H_
 #define WEFT_RUN_RUN_MEMORY_H_

@@ -64,8 +64,9 @@ formulas; *within* counts the ranks whose measured bytes are at most the budget.
 
 Every training with a profile is refused with one byte less. What is left over is, for the most part, in other classes: a
 budget is a bound over all timings, and gradients, sums, and versions of weights could have waited for each other and did not.
-In stages of several layers, buffers are counted as if their maxima came where most lies beside them
-([memory](../design/memory.md#measured-buffers)). Made by
+So could states that migrate, which are buffers on their way: they are the largest figures of the column. Next are schedules
+with split backwards, whose halves may lie apart by as many micro-batches as their limits say. In stages of several layers,
+buffers are counted as if their maxima came where most lies beside them ([memory](../design/memory.md#measured-buffers)). Made by
 `tests/budgets.py build/release/bin --profile --rows FILE --out docs/measurements/budgets.md`, in parts (`--only`, `--every`);
 `ctest -R budgets_profile` makes a small one.
 """
