@@ -237,20 +237,23 @@ void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations,
   const int64_t made_again = activations == ActivationPolicy::kRecompute ? all : 0;
   memory->forward_work = retained ? measured.forward : measured.forward_once;
   memory->once_work = measured.forward_once;
-  memory->between = measured.between_beyond + made_again;
-  memory->between_buffers = (retained ? measured.between : measured.between_beyond) + made_again;
+  // A first half of a stage that offloads frees no activations of the rank's.
+  const bool offloads = activations == ActivationPolicy::kOffload;
+  const int64_t between = offloads ? measured.between : measured.between_beyond;
+  const int64_t between_buffers = retained ? measured.between : between;
+  memory->between = between + made_again;
+  memory->between_buffers = between_buffers + made_again;
   const auto work = [&](bool split, const BackwardWork& backward) {
     return MeasuredWork(measured, activations, split, backward, all, input);
   };
   const int64_t whole = retained ? measured.backward : measured.backward_beyond;
-  const int64_t between = retained ? measured.between : measured.between_beyond;
   memory->work = work(false, {measured.backward_beyond});
   memory->buffers = work(false, {whole});
   // A second half without a first is a whole backward.
   memory->split_work = work(true, {has_input ? measured.backward_weight : measured.backward_beyond,
-                                   measured.backward_input, measured.between_beyond});
+                                   measured.backward_input, between});
   memory->split_buffers =
-      work(true, {has_input ? measured.backward_weight : whole, measured.backward_input, between});
+      work(true, {has_input ? measured.backward_weight : whole, measured.backward_input, between_buffers});
   memory->remade_work = all + std::max({measured.forward, measured.backward_input, measured.backward_weight,
                                         measured.backward_beyond});
 }

@@ -115,6 +115,21 @@ TEST(StageBuffers, GradientsForTheOwnRank_AreInItsForwards) {
   EXPECT_EQ(CountRun(run, *ScheduleOf(run)).returned_bytes, (std::vector<int64_t>{first.output, 0}));
 }
 
+// A first half frees activations of the rank's where they are there: retained or made again, not offloaded.
+TEST(StageBuffers, FirstHalf_LeavesLessByTheActivationsThatItFrees) {
+  RunSpec run = RunCut({1, 1, 1, 1, 1, 1});
+  const LayerBuffers layer = Buffers().layers[2];
+  const StageMemory retained = CountStage(run, 2);
+  EXPECT_EQ(retained.between, layer.between_beyond);
+  EXPECT_EQ(retained.between_buffers, layer.between);
+  run.schedule.activations = "recompute";
+  EXPECT_EQ(CountStage(run, 2).between, layer.between_beyond + retained.activation_bytes);
+  EXPECT_EQ(CountStage(run, 2).between_buffers, layer.between_beyond + retained.activation_bytes);
+  run.schedule.activations = "offload";
+  EXPECT_EQ(CountStage(run, 2).between, layer.between);
+  EXPECT_EQ(CountStage(run, 2).between_buffers, layer.between);
+}
+
 TEST(MeasuredBuffers, RunFile_KeepsThem) {
   const RunSpec run = RunCut({3, 3});
   const auto again = ParseRunSpec(ToJson(run));
