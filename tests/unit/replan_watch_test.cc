@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -332,7 +333,7 @@ TEST_F(LeavingALink, NothingPassesOverItAnyMore_TheRunStays) {
 TEST_F(LeavingALink, CoordinatorIsStartedAgain_TheRunStays) {
   const int step = Leave();
   ASSERT_GE(step, 0);
-  const auto left = ReadLeftLinks(LeftLinksText(last_->links));
+  const auto left = ReadLeftLinks(LeftLinksText(last_->links), 3);
   ASSERT_TRUE(left.ok()) << left.status();
   passes_ = false;
   watch_ = ReplanWatch(std::make_shared<const RunSpec>(run_), 3);
@@ -351,7 +352,7 @@ TEST(LeftLinks, Text_IsReadAsItWasWritten) {
   RankLinks left;
   left.usual = {1e-3, 1e9};
   left.slow = {{{0, 1, 1.5e6, 0.25}, 7.5}, {{1, 2, 0, 0.125}, 3}};
-  const auto read = ReadLeftLinks(LeftLinksText(left));
+  const auto read = ReadLeftLinks(LeftLinksText(left), 3);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(LeftLinksText(*read), LeftLinksText(left));
   ASSERT_EQ(read->slow.size(), 2u);
@@ -360,8 +361,8 @@ TEST(LeftLinks, Text_IsReadAsItWasWritten) {
   EXPECT_EQ(read->slow[1].b, 2);
   EXPECT_EQ(read->usual.bandwidth, 1e9);
   EXPECT_EQ(LeftLinksText({}), "");
-  ASSERT_TRUE(ReadLeftLinks("").ok());
-  EXPECT_TRUE(ReadLeftLinks("")->slow.empty());
+  ASSERT_TRUE(ReadLeftLinks("", 3).ok());
+  EXPECT_TRUE(ReadLeftLinks("", 3)->slow.empty());
 }
 
 TEST(LeftLinks, OtherText_IsRefused) {
@@ -370,7 +371,22 @@ TEST(LeftLinks, OtherText_IsRefused) {
         R"({"slow": [1], "usual": {"latency": 0, "bandwidth": 0}})",
         R"({"slow": [{"a": 1, "b": 0, "latency": 0, "bandwidth": 1, "times": 4}],
             "usual": {"latency": 0, "bandwidth": 0}})"})
-    EXPECT_FALSE(ReadLeftLinks(text).ok()) << text;
+    EXPECT_FALSE(ReadLeftLinks(text, 3).ok()) << text;
+}
+
+TEST(LeftLinks, RanksThatTheRunDoesNotHave_AreRefused) {
+  const auto reads = [](const Json& a, const Json& b) {
+    const Json link = {{"a", a}, {"b", b}, {"latency", 0}, {"bandwidth", 1}, {"times", 4}};
+    const Json left = {{"slow", Json::array({link})}, {"usual", {{"latency", 0}, {"bandwidth", 0}}}};
+    return ReadLeftLinks(left.dump(), 3).ok();
+  };
+  EXPECT_TRUE(reads(0, 2));
+  EXPECT_FALSE(reads(0, 3));
+  EXPECT_FALSE(reads(-1, 2));
+  EXPECT_FALSE(reads(0, uint64_t{1} << 63));
+  EXPECT_FALSE(reads(0, (int64_t{1} << 32) + 2));
+  EXPECT_FALSE(reads(0, 1.5));
+  EXPECT_FALSE(reads("0", 2));
 }
 
 TEST_F(LeavingALink, ItIsAsFastAsUsualAgain_TheRunMovesBack) {
