@@ -294,6 +294,39 @@ TEST(AnswerOf_RunWithANetwork, LinkBetweenTwoRanks_IsComparedWithIt) {
   EXPECT_TRUE(slow_with({{"bandwidth", 1e9}, {"nodes", {2}}, {"between", between}}));
 }
 
+// Beside the link that the run has left there is one between two nodes, as the run file states it. A link
+// inside a node is far faster.
+TEST(AnswerOf_RunThatHasLeftALink, LinkThatTheNetworkStates_IsComparedWithThat) {
+  RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
+  const MeasuredLink between{0.01, 2000}, inside{1e-3, 20'000};
+  const auto slow_with = [&](const Json& network) {
+    absl::Status status;
+    run.network = ReadNetworkSpec(network, "network", status);
+    EXPECT_TRUE(status.ok()) << status;
+    WindowQuestion question;
+    question.run = std::make_shared<const RunSpec>(run);
+    question.jobs = JobsAt(run, {1, 1, 1});
+    question.transfers = TransfersOver(between);
+    question.transfers_before = std::make_shared<const MeasuredTransfers>();
+    question.left = {inside, {{{1, 2, 20, 1}, 1000}}, {}};
+    const auto answer = AnswerOf(question);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    std::vector<std::pair<Rank, Rank>> slow;
+    for (const SlowLink& link : answer->links.slow) slow.emplace_back(link.a, link.b);
+    return slow;
+  };
+  const std::vector<std::pair<Rank, Rank>> left = {{1, 2}}, both = {{0, 1}, {1, 2}};
+  const Json stated = {{"bandwidth", between.bandwidth}, {"latency", between.latency}};
+  const Json network = {{"bandwidth", inside.bandwidth}, {"latency", inside.latency}};
+  Json nodes = network;
+  nodes["nodes"] = {1, 2};
+  nodes["between"] = stated;
+  EXPECT_EQ(slow_with(nodes), left);
+  nodes["nodes"] = {2, 1};
+  EXPECT_EQ(slow_with(nodes), both) << "it is inside a node";
+  EXPECT_EQ(slow_with({{"latency", inside.latency}}), both) << "only the usual link of that time is known";
+}
+
 // The third rank has become half as fast, and does the stage of half the work. Without the link of the others
 // it stands between them, and does a stage of all of it.
 class LeavingALink : public WatchingLinks {
