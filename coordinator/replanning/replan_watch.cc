@@ -108,8 +108,8 @@ void ReplanWatch::Restore(int32_t restarts, RankLinks left) {
 
 void ReplanWatch::Began(int32_t restarts) {
   if (restarts == restarts_) return;
-  restarts_ = restarts;
-  if (!std::exchange(keeps_, false)) {
+  const bool is_next = restarts == std::exchange(restarts_, restarts) + 1;
+  if (const bool keeps = std::exchange(keeps_, false); !keeps || !is_next) {
     before_.reset();
     windows_before_ = 0;
     transfers_before_ = std::make_shared<MeasuredTransfers>();

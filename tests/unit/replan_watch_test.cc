@@ -333,21 +333,21 @@ class LeavingALink : public WatchingLinks {
  protected:
   LeavingALink()
       : WatchingLinks(Run("custom,ranks=3,compute=s,order=1f1b", Json::array({2, 3, 1})), {2, 2, 1}) {}
-  // Lets the run go on under the schedule of the last answer.
-  void Move(int step) {
+  // Lets the run go on under the schedule of the last answer. Of so many attempts only the last one runs.
+  void Move(int step, int32_t attempts = 1) {
     run_.schedule = last_->better.schedule;
     run_.replan.steps = 1;
     watch_.Replanned(std::make_shared<const RunSpec>(run_), step);
-    watch_.Began(++restarts_);
+    watch_.Began(restarts_ += attempts);
   }
-  // Moves the run to what suits the speeds, and then away from the link. Returns the step of that, -1 if it
-  // does not move.
-  int Leave() {
+  // Moves the run to what suits the speeds, and then away from the link, with so many attempts. Returns the
+  // step of that, -1 if it does not move.
+  int Leave(int32_t attempts = 1) {
     if (const int step = Play(1, 0, 10); step >= 0) Move(step);
     if (const int step = Play(1, 10, 10, speeds_); step >= 0) Move(step);
     EXPECT_EQ(Play(1, 20, 20, speeds_), -1) << ToText(last_->better.schedule);
     const int step = Play(1000, 40, 20, speeds_);
-    if (step >= 0) Move(step);
+    if (step >= 0) Move(step, attempts);
     return step;
   }
   int32_t restarts_ = 0;
@@ -436,6 +436,16 @@ TEST_F(LeavingALink, RanksThatAreElsewhere_HaveOtherLinks) {
   const int step = Leave();
   ASSERT_GE(step, 0);
   watch_.Began(++restarts_);
+  passes_ = false;
+  Play(1, step, 10, speeds_);
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->links.slow.empty());
+}
+
+// A process dies before the attempt runs that would have had the ranks where they were.
+TEST_F(LeavingALink, AttemptThatLeavesItNeverRuns_TheNextHasOtherLinks) {
+  const int step = Leave(/*attempts=*/2);
+  ASSERT_GE(step, 0);
   passes_ = false;
   Play(1, step, 10, speeds_);
   ASSERT_TRUE(last_.ok()) << last_.status();
