@@ -1,5 +1,7 @@
 #include "coordinator/replanning/left_links.h"
 
+#include <cstdint>
+
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -7,11 +9,19 @@ namespace {
 
 using nlohmann::json;
 
-// Returns the finite number >= 0 of a key; -1 for another value, or none.
+// Returns the number of a key as it is, also a negative one; -1 for another value, or none.
 double NumberOf(const json& link, const char* key) {
   const auto value = link.find(key);
   if (value == link.end() || !value->is_number()) return -1;
   return value->get<double>();
+}
+
+// Returns the rank of a key; -1 for another value, or none.
+Rank RankOf(const json& link, const char* key, int ranks) {
+  const auto value = link.find(key);
+  if (value == link.end() || !value->is_number_integer()) return -1;
+  const auto rank = value->get<int64_t>();
+  return rank >= 0 && rank < ranks ? static_cast<Rank>(rank) : -1;
 }
 
 }  // namespace
@@ -31,7 +41,7 @@ std::string LeftLinksText(const RankLinks& left) {
       .dump();
 }
 
-absl::StatusOr<RankLinks> ReadLeftLinks(const std::string& text) {
+absl::StatusOr<RankLinks> ReadLeftLinks(const std::string& text, int ranks) {
   RankLinks left;
   if (text.empty()) return left;
   const absl::Status unreadable = absl::DataLossError("the slow links that a run has left cannot be read");
@@ -43,11 +53,12 @@ absl::StatusOr<RankLinks> ReadLeftLinks(const std::string& text) {
   bool sound = left.usual.latency >= 0 && left.usual.bandwidth >= 0;
   for (const json& link : slow) {
     if (!link.is_object()) return unreadable;
-    const double a = NumberOf(link, "a"), b = NumberOf(link, "b"), times = NumberOf(link, "times");
+    const Rank a = RankOf(link, "a", ranks), b = RankOf(link, "b", ranks);
     const double latency = NumberOf(link, "latency"), bandwidth = NumberOf(link, "bandwidth");
-    sound = sound && a >= 0 && b > a && b < 1e9 && times > 0 && latency >= 0 && bandwidth >= 0;
+    const double times = NumberOf(link, "times");
+    sound = sound && a >= 0 && b > a && times > 0 && latency >= 0 && bandwidth >= 0;
     if (!sound) return unreadable;
-    left.slow.push_back({{static_cast<Rank>(a), static_cast<Rank>(b), bandwidth, latency}, times});
+    left.slow.push_back({{a, b, bandwidth, latency}, times});
   }
   return sound ? absl::StatusOr<RankLinks>(left) : unreadable;
 }

@@ -12,8 +12,8 @@ namespace weft {
 // Returns JSON; "" where no link is slow.
 std::string LeftLinksText(const RankLinks& left);
 
-// Returns the links of such a text. DataLoss for another one.
-absl::StatusOr<RankLinks> ReadLeftLinks(const std::string& text);
+// Returns the links of such a text, of a run of so many ranks. DataLoss for another one.
+absl::StatusOr<RankLinks> ReadLeftLinks(const std::string& text, int ranks);
 
 }  // namespace weft
 

@@ -79,8 +79,9 @@ absl::StatusOr<WindowAnswer> AnswerOf(const WindowQuestion& question, const std:
       CostsOfJobs(*question.run, question.jobs, question.before.has_value() ? &*question.before : nullptr);
   answer.better.schedule = question.run->schedule;
   const auto expected = [&](Rank a, Rank b) -> std::optional<MeasuredLink> {
-    if (!question.left.slow.empty()) return question.left.usual;
-    return LinkOfNetwork(question.run->network, a, b);
+    const std::optional<MeasuredLink> stated = LinkOfNetwork(question.run->network, a, b);
+    if (stated.has_value() || question.left.slow.empty()) return stated;
+    return question.left.usual;  // knows no nodes
   };
   answer.links = LinksOf(question.transfers, *question.transfers_before, answer.measured.speeds, expected);
   answer.timed = !question.transfers.empty();
@@ -107,8 +108,8 @@ void ReplanWatch::Restore(int32_t restarts, RankLinks left) {
 
 void ReplanWatch::Began(int32_t restarts) {
   if (restarts == restarts_) return;
-  restarts_ = restarts;
-  if (!std::exchange(keeps_, false)) {
+  const bool is_next = restarts == std::exchange(restarts_, restarts) + 1;
+  if (const bool keeps = std::exchange(keeps_, false); !keeps || !is_next) {
     before_.reset();
     windows_before_ = 0;
     transfers_before_ = std::make_shared<MeasuredTransfers>();

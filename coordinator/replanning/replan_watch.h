@@ -77,7 +77,8 @@ class ReplanWatch {
   void Restore(int32_t restarts, RankLinks left);
   // Notes that an attempt has begun, or goes on: the run has begun again so often.
   void Began(int32_t restarts);
-  // Notes that the run goes on under another schedule, with its ranks where they are.
+  // Notes that the run goes on under another schedule. The next attempt has its ranks where they are; one
+  // behind it, if that has not run, does not.
   void Replanned(std::shared_ptr<const RunSpec> run, int32_t step);
   void JobEnded(Rank rank, const Job& job, double seconds);
   // Notes that a tensor came from rank to rank. The same transfer may be told more than once.

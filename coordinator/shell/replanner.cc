@@ -42,7 +42,7 @@ void Replanner::Add(const RestoreRun& restored) {
   Add(stored.submission.run, *restored.plan);
   const auto watch = watches_.find(stored.submission.run);
   if (watch == watches_.end() || !stored.under_way()) return;
-  absl::StatusOr<RankLinks> left = ReadLeftLinks(stored.attempt.left_links);
+  absl::StatusOr<RankLinks> left = ReadLeftLinks(stored.attempt.left_links, restored.plan->ranks());
   if (left.ok()) watch->second.watch.Restore(stored.figures.info.restarts, *std::move(left));
 }
 

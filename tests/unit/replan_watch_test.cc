@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -293,27 +294,60 @@ TEST(AnswerOf_RunWithANetwork, LinkBetweenTwoRanks_IsComparedWithIt) {
   EXPECT_TRUE(slow_with({{"bandwidth", 1e9}, {"nodes", {2}}, {"between", between}}));
 }
 
+// Beside the link that the run has left there is one between two nodes, as the run file states it. A link
+// inside a node is far faster.
+TEST(AnswerOf_RunThatHasLeftALink, LinkThatTheNetworkStates_IsComparedWithThat) {
+  RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
+  const MeasuredLink between{0.01, 2000}, inside{1e-3, 20'000};
+  const auto slow_with = [&](const Json& network) {
+    absl::Status status;
+    run.network = ReadNetworkSpec(network, "network", status);
+    EXPECT_TRUE(status.ok()) << status;
+    WindowQuestion question;
+    question.run = std::make_shared<const RunSpec>(run);
+    question.jobs = JobsAt(run, {1, 1, 1});
+    question.transfers = TransfersOver(between);
+    question.transfers_before = std::make_shared<const MeasuredTransfers>();
+    question.left = {inside, {{{1, 2, 20, 1}, 1000}}, {}};
+    const auto answer = AnswerOf(question);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    std::vector<std::pair<Rank, Rank>> slow;
+    for (const SlowLink& link : answer->links.slow) slow.emplace_back(link.a, link.b);
+    return slow;
+  };
+  const std::vector<std::pair<Rank, Rank>> left = {{1, 2}}, both = {{0, 1}, {1, 2}};
+  const Json stated = {{"bandwidth", between.bandwidth}, {"latency", between.latency}};
+  const Json network = {{"bandwidth", inside.bandwidth}, {"latency", inside.latency}};
+  Json nodes = network;
+  nodes["nodes"] = {1, 2};
+  nodes["between"] = stated;
+  EXPECT_EQ(slow_with(nodes), left);
+  nodes["nodes"] = {2, 1};
+  EXPECT_EQ(slow_with(nodes), both) << "it is inside a node";
+  EXPECT_EQ(slow_with({{"latency", inside.latency}}), both) << "only the usual link of that time is known";
+}
+
 // The third rank has become half as fast, and does the stage of half the work. Without the link of the others
 // it stands between them, and does a stage of all of it.
 class LeavingALink : public WatchingLinks {
  protected:
   LeavingALink()
       : WatchingLinks(Run("custom,ranks=3,compute=s,order=1f1b", Json::array({2, 3, 1})), {2, 2, 1}) {}
-  // Lets the run go on under the schedule of the last answer.
-  void Move(int step) {
+  // Lets the run go on under the schedule of the last answer. Of so many attempts only the last one runs.
+  void Move(int step, int32_t attempts = 1) {
     run_.schedule = last_->better.schedule;
     run_.replan.steps = 1;
     watch_.Replanned(std::make_shared<const RunSpec>(run_), step);
-    watch_.Began(++restarts_);
+    watch_.Began(restarts_ += attempts);
   }
-  // Moves the run to what suits the speeds, and then away from the link. Returns the step of that, -1 if it
-  // does not move.
-  int Leave() {
+  // Moves the run to what suits the speeds, and then away from the link, with so many attempts. Returns the
+  // step of that, -1 if it does not move.
+  int Leave(int32_t attempts = 1) {
     if (const int step = Play(1, 0, 10); step >= 0) Move(step);
     if (const int step = Play(1, 10, 10, speeds_); step >= 0) Move(step);
     EXPECT_EQ(Play(1, 20, 20, speeds_), -1) << ToText(last_->better.schedule);
     const int step = Play(1000, 40, 20, speeds_);
-    if (step >= 0) Move(step);
+    if (step >= 0) Move(step, attempts);
     return step;
   }
   int32_t restarts_ = 0;
@@ -332,7 +366,7 @@ TEST_F(LeavingALink, NothingPassesOverItAnyMore_TheRunStays) {
 TEST_F(LeavingALink, CoordinatorIsStartedAgain_TheRunStays) {
   const int step = Leave();
   ASSERT_GE(step, 0);
-  const auto left = ReadLeftLinks(LeftLinksText(last_->links));
+  const auto left = ReadLeftLinks(LeftLinksText(last_->links), 3);
   ASSERT_TRUE(left.ok()) << left.status();
   passes_ = false;
   watch_ = ReplanWatch(std::make_shared<const RunSpec>(run_), 3);
@@ -351,7 +385,7 @@ TEST(LeftLinks, Text_IsReadAsItWasWritten) {
   RankLinks left;
   left.usual = {1e-3, 1e9};
   left.slow = {{{0, 1, 1.5e6, 0.25}, 7.5}, {{1, 2, 0, 0.125}, 3}};
-  const auto read = ReadLeftLinks(LeftLinksText(left));
+  const auto read = ReadLeftLinks(LeftLinksText(left), 3);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(LeftLinksText(*read), LeftLinksText(left));
   ASSERT_EQ(read->slow.size(), 2u);
@@ -360,8 +394,8 @@ TEST(LeftLinks, Text_IsReadAsItWasWritten) {
   EXPECT_EQ(read->slow[1].b, 2);
   EXPECT_EQ(read->usual.bandwidth, 1e9);
   EXPECT_EQ(LeftLinksText({}), "");
-  ASSERT_TRUE(ReadLeftLinks("").ok());
-  EXPECT_TRUE(ReadLeftLinks("")->slow.empty());
+  ASSERT_TRUE(ReadLeftLinks("", 3).ok());
+  EXPECT_TRUE(ReadLeftLinks("", 3)->slow.empty());
 }
 
 TEST(LeftLinks, OtherText_IsRefused) {
@@ -370,7 +404,22 @@ TEST(LeftLinks, OtherText_IsRefused) {
         R"({"slow": [1], "usual": {"latency": 0, "bandwidth": 0}})",
         R"({"slow": [{"a": 1, "b": 0, "latency": 0, "bandwidth": 1, "times": 4}],
             "usual": {"latency": 0, "bandwidth": 0}})"})
-    EXPECT_FALSE(ReadLeftLinks(text).ok()) << text;
+    EXPECT_FALSE(ReadLeftLinks(text, 3).ok()) << text;
+}
+
+TEST(LeftLinks, RanksThatTheRunDoesNotHave_AreRefused) {
+  const auto reads = [](const Json& a, const Json& b) {
+    const Json link = {{"a", a}, {"b", b}, {"latency", 0}, {"bandwidth", 1}, {"times", 4}};
+    const Json left = {{"slow", Json::array({link})}, {"usual", {{"latency", 0}, {"bandwidth", 0}}}};
+    return ReadLeftLinks(left.dump(), 3).ok();
+  };
+  EXPECT_TRUE(reads(0, 2));
+  EXPECT_FALSE(reads(0, 3));
+  EXPECT_FALSE(reads(-1, 2));
+  EXPECT_FALSE(reads(0, uint64_t{1} << 63));
+  EXPECT_FALSE(reads(0, (int64_t{1} << 32) + 2));
+  EXPECT_FALSE(reads(0, 1.5));
+  EXPECT_FALSE(reads("0", 2));
 }
 
 TEST_F(LeavingALink, ItIsAsFastAsUsualAgain_TheRunMovesBack) {
@@ -387,6 +436,16 @@ TEST_F(LeavingALink, RanksThatAreElsewhere_HaveOtherLinks) {
   const int step = Leave();
   ASSERT_GE(step, 0);
   watch_.Began(++restarts_);
+  passes_ = false;
+  Play(1, step, 10, speeds_);
+  ASSERT_TRUE(last_.ok()) << last_.status();
+  EXPECT_TRUE(last_->links.slow.empty());
+}
+
+// A process dies before the attempt runs that would have had the ranks where they were.
+TEST_F(LeavingALink, AttemptThatLeavesItNeverRuns_TheNextHasOtherLinks) {
+  const int step = Leave(/*attempts=*/2);
+  ASSERT_GE(step, 0);
   passes_ = false;
   Play(1, step, 10, speeds_);
   ASSERT_TRUE(last_.ok()) << last_.status();
