@@ -262,7 +262,9 @@ def profile_table(options):
     if not whole:
         sys.exit("nothing was trained")
     print(profiled_table(whole))
-    if options.out:
+    if options.out and wrong:
+        print(f"{options.out} is left as it is, because it says that there are no such faults", file=sys.stderr, flush=True)
+    elif options.out:
         section = PROFILED.format(table=profiled_table(whole), trainings=len(whole))
         page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(section)
         options.out.write_text(page)
