@@ -1,5 +1,6 @@
 #include "run/measured_buffers.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,17 +12,18 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kMaxBytes = 1e15;
 constexpr int kMaxSamples = 1 << 30;
 
 // Reads a number of bytes.
 int64_t ReadBytes(FileSection& section, const char* name) {
   double bytes = 0;
-  section.Read(name, bytes, 0, kMaxBytes);
-  return static_cast<int64_t>(bytes);
+  section.Read(name, bytes, 0, kMaxBufferBytes);
+  return WholeBytes(bytes);
 }
 
 }  // namespace
+
+int64_t WholeBytes(double bytes) { return static_cast<int64_t>(std::ceil(bytes)); }
 
 MeasuredBuffers ReadMeasuredBuffers(const Json& value, size_t layers, absl::Status& status) {
   MeasuredBuffers buffers;

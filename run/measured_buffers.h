@@ -17,6 +17,11 @@
 
 namespace weft {
 
+inline constexpr double kMaxBufferBytes = 1e15;  // largest figure in a file
+
+// Returns the figure of a file as whole bytes: a fraction is one more.
+int64_t WholeBytes(double bytes);
+
 // Bytes that the jobs of one layer take, under `activations: retain`.
 struct LayerBuffers {
   int64_t forward = 0;  // of a forward, beyond what it keeps

@@ -15,13 +15,15 @@ struct JobBytes {
   int64_t most = 0;     // likewise of both
   // Of buffers, and of both, when it ends, beyond those when it begins; negative if it frees more.
   int64_t left_buffers = 0, left = 0;
+  int64_t passing = 0;  // the most of both at a time, beyond those when it ends
   friend auto operator<=>(const JobBytes&, const JobBytes&) = default;
 };
 
 // Returns the larger of each figure.
 inline JobBytes MostOf(const JobBytes& a, const JobBytes& b) {
-  return {std::max(a.before, b.before), std::max(a.buffers, b.buffers), std::max(a.most, b.most),
-          std::max(a.left_buffers, b.left_buffers), std::max(a.left, b.left)};
+  return {std::max(a.before, b.before), std::max(a.buffers, b.buffers),
+          std::max(a.most, b.most),     std::max(a.left_buffers, b.left_buffers),
+          std::max(a.left, b.left),     std::max(a.passing, b.passing)};
 }
 
 }  // namespace weft

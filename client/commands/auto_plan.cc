@@ -1,9 +1,13 @@
 #include "client/commands/auto_plan.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
 #include "client/commands/measured_run.h"
 #include "client/commands/profile_command.h"
 #include "client/files/measured_profile.h"
@@ -11,6 +15,7 @@
 #include "client/planning/make_plan.h"
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
+#include "run/run_schedule.h"
 
 namespace weft {
 namespace {
@@ -18,6 +23,42 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kProfiledSteps = 6;
+
+// Returns OK if each rank has room for all layers: within the run's budget, and within its share of the
+// host's memory where the ranks compute there.
+absl::Status CheckRoom(const RunSpec& run, const RunSpec& together, int ranks, const DeviceFlags& device) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  RunSpec limited = together;
+  limited.memory = run.memory > 0 ? run.memory : kNoLimit;
+  const HostMemory host = ReadHostMemory();
+  if (!absl::StartsWith(device.device, "cuda") && host.Least().has_value())
+    limited.memory = std::clamp<int64_t>(*host.Least() / ranks, 1, limited.memory);
+  if (limited.memory == kNoLimit) return absl::OkStatus();
+  const absl::Status fits = CheckedScheduleOf(limited).status();
+  if (fits.ok() || limited.memory == run.memory) return fits;
+  return absl::ResourceExhaustedError(absl::StrCat("there are ", host.Describe(), ": ", fits.message()));
+}
+
+// Gives the profile the times of jobs beside which the other ranks compute. If that cannot be measured, it
+// says why, and the times stay. Returns Cancelled or OK.
+absl::Status MeasureTogether(const RunSpec& run, const PlannedRanks& planned_for, const DeviceFlags& device,
+                             const std::string& folder, StopSignals* signals,
+                             nlohmann::ordered_json* profile) {
+  const auto [ranks, processes] = planned_for;
+  if (ranks < 2) return absl::OkStatus();
+  const RunSpec together = SpeedProfilingRun(run, kProfiledSteps, ranks);
+  absl::Status measured = CheckRoom(run, together, ranks, device);
+  if (measured.ok()) {
+    const auto slowed = TrainAndMeasure(together, processes, device, folder, signals);
+    // Processes of one machine have no lasting speeds of their own.
+    if (slowed.ok()) SlowToTogether(together, slowed->trace, profile);
+    measured = slowed.status();
+  }
+  if (measured.ok() || absl::IsCancelled(measured)) return measured;
+  PrintMessage(absl::StrCat("the plan is made with the times of one rank alone; ", ranks,
+                            " ranks with all layers each could not be measured: ", measured.message()));
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -30,14 +71,9 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();
   nlohmann::ordered_json profile = ProfileOf(profiling, measured->trace);
-  const auto [ranks, processes] = planned_for;
-  if (ranks > 1) {
-    const RunSpec together = SpeedProfilingRun(run, kProfiledSteps, ranks);
-    const auto slowed = TrainAndMeasure(together, processes, device, **scratch / "together", &signals);
-    if (absl::IsCancelled(slowed.status())) return slowed.status();
-    // Processes of one machine have no lasting speeds of their own.
-    if (slowed.ok()) SlowToTogether(together, slowed->trace, &profile);
-  }
+  const absl::Status beside =
+      MeasureTogether(run, planned_for, device, **scratch / "together", &signals, &profile);
+  if (!beside.ok()) return beside;
   AutoPlan planned;
   planned.kept.profile = profile.dump(2) + "\n";
   PlanSourceOptions options;
@@ -48,7 +84,7 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   if (!source.ok()) return source.status();
   const auto wanted = ParseWantedPlan("auto");
   if (!wanted.ok()) return wanted.status();
-  auto report = MakePlan(*source, *wanted, {ranks, asked.time_limit, asked.microbatches});
+  auto report = MakePlan(*source, *wanted, {planned_for.ranks, asked.time_limit, asked.microbatches});
   if (!report.ok()) return report.status();
   report->profile = kKeptProfile;
   planned.line = PlanLine(*report);

@@ -51,8 +51,10 @@ std::string NodeText(const std::vector<Node>& nodes) {
 
 std::vector<RankBurst> BurstsOf(const std::vector<DrawnTransfer>& of_training) {
   std::map<std::pair<Rank, Rank>, std::vector<TimedTransfer>> directions;
-  for (const DrawnTransfer& t : of_training)
+  for (const DrawnTransfer& t : of_training) {
+    if (t.job.stage < 0) continue;  // its ranks are not known
     directions[{t.from, t.to}].push_back({t.start, t.end, static_cast<int64_t>(t.bytes)});
+  }
   std::vector<RankBurst> bursts;
   for (auto& [ranks, of_direction] : directions) {
     for (const Burst& burst : BurstsOf(std::move(of_direction)))

@@ -40,7 +40,8 @@ struct RankBurst {
   Rank from = 0, to = 0;
   Burst burst;
 };
-// Joins the transfers of one training that overlap.
+// Joins the transfers of one training that overlap. Those whose job has no stage (Trace::transfers) do not
+// count.
 std::vector<RankBurst> BurstsOf(const std::vector<DrawnTransfer>& of_training);
 
 // Fits one link to all bursts, between whatever ranks.

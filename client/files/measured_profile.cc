@@ -75,8 +75,9 @@ class JobFigures {
     if (!summary.is_object() || !summary.contains("job_bytes")) return;
     for (const nlohmann::json& job : summary["job_bytes"]) {
       figures_[{job.value("kind", ""), job.value("stage", -1)}] = {
-          job.value("before", int64_t{0}), job.value("buffers", int64_t{0}), job.value("most", int64_t{0}),
-          job.value("left_buffers", int64_t{0}), job.value("left", int64_t{0})};
+          job.value("before", int64_t{0}), job.value("buffers", int64_t{0}),
+          job.value("most", int64_t{0}),   job.value("left_buffers", int64_t{0}),
+          job.value("left", int64_t{0}),   job.value("passing", int64_t{0})};
     }
   }
   bool known() const { return !figures_.empty(); }
@@ -164,8 +165,7 @@ void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann:
     int64_t input_gradients = 0;
     for (const int input : layers[l].inputs) input_gradients += counted[input].output;
     LayerBuffers buffers;
-    const JobBytes forward = of_whole.Of(JobKind::kForward, stage);
-    buffers.forward = std::max<int64_t>(0, forward.most - forward.left);
+    buffers.forward = of_whole.Of(JobKind::kForward, stage).passing;
     buffers.backward = of_whole.Of(JobKind::kBackward, stage).buffers;
     buffers.backward_beyond = of_whole.Of(JobKind::kBackward, stage).most;
     buffers.update = of_whole.Of(JobKind::kUpdate, stage).buffers;

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,7 +24,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMax = 1e30;
-constexpr double kMaxBufferBytes = 1e15;
 constexpr int kMaxSamples = 1 << 30;
 
 // Reads the layers that read a tied parameter, which is part `number`.
@@ -86,32 +84,40 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
   return part;
 }
 
-// Reads what the jobs of a layer take while they run. Returns false if the part does not say all of it.
-bool ReadLayerBuffers(const Json& value, const std::string& path, LayerBuffers* layer, absl::Status& status) {
-  if (!value.is_object()) return false;
+// Reads what the jobs of a layer take while they run. Returns a key that the layer lacks; null if it has all.
+const char* ReadLayerBuffers(const Json& value, const std::string& path, LayerBuffers* layer,
+                             absl::Status& status) {
   for (const LayerBuffersField& field : kLayerBuffersFields) {
     const auto found = value.find(field.in_profile);
-    if (found == value.end()) return false;
+    if (found == value.end()) return field.in_profile;
     if (status.ok() && (!found->is_number() || !(*found >= 0) || !(*found <= kMaxBufferBytes)))
       status = ErrorAt(absl::StrCat(path, ".", field.in_profile), "must be a number of bytes");
-    if (!status.ok()) return false;
-    layer->*field.bytes = static_cast<int64_t>(std::ceil(found->get<double>()));
+    if (status.ok()) layer->*field.bytes = WholeBytes(found->get<double>());
   }
-  return true;
+  return nullptr;
 }
 
-// Reads the buffers of a profile's layers; sets none unless all layers have them and the samples are known.
+// Reads the buffers of a profile's layers. Sets none, but what they lack, unless all layers have them and the
+// samples are known.
 void ReadBuffers(const Json& file, Profile* profile, absl::Status& status) {
-  if (profile->of_stages || profile->samples == 0) return;
+  profile->lacks_for_buffers = "it is of stages, not of layers";
+  if (profile->of_stages) return;
   MeasuredBuffers buffers;
   buffers.samples = profile->samples;
   const Json& layers = file["layers"];
   for (size_t l = 0; l < layers.size(); ++l) {
-    if (!ReadLayerBuffers(layers[l], absl::StrCat("layers[", l, "]"), &buffers.layers.emplace_back(), status))
+    const std::string path = absl::StrCat("layers[", l, "]");
+    const char* const lacks = ReadLayerBuffers(layers[l], path, &buffers.layers.emplace_back(), status);
+    if (!status.ok()) return;
+    if (lacks != nullptr) {
+      profile->lacks_for_buffers = absl::StrCat(path, " has no `", lacks, "`");
       return;
+    }
   }
+  profile->lacks_for_buffers = profile->samples == 0 ? "it has no `samples`" : "";
+  if (profile->samples == 0) return;
   const auto standing = file.find("standing_buffer_bytes");
-  if (standing != file.end()) buffers.standing = static_cast<int64_t>(std::ceil(standing->get<double>()));
+  if (standing != file.end()) buffers.standing = WholeBytes(standing->get<double>());
   profile->buffers = std::move(buffers);
 }
 
@@ -169,12 +175,29 @@ std::vector<LayerCount> LayersOf(const Profile& profile) {
 }
 
 std::vector<int> CutByTime(const Profile& profile, int stages) {
-  std::vector<LayerCount> layers;
-  for (const ProfilePart& part : profile.parts) {
-    layers.emplace_back();
-    layers.back().forward_flops = part.forward + part.backward;
-  }
+  std::vector<LayerCount> layers = LayersOf(profile);
+  for (LayerCount& layer : layers) layer.inputs.clear();  // cut anywhere, as a chain
   return CutStages(layers, stages);
+}
+
+// Checks a cut of a profile's layers into so many stages.
+absl::Status CheckCutOfProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage) {
+  if (static_cast<int>(layers_of_stage.size()) != stages) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the layers are cut into %d stages, and the schedule is of %d", layers_of_stage.size(), stages));
+  }
+  const int parts = static_cast<int>(profile.parts.size());
+  int64_t layers = 0;
+  for (const int count : layers_of_stage) {
+    if (count < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("a stage of the model has %d layers; it needs at least 1", count));
+    }
+    layers += count;
+  }
+  if (layers == parts) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the profile is of %d layers, the model has %d", parts, layers));
 }
 
 }  // namespace
@@ -202,7 +225,8 @@ absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path) {
   if (!profile.ok()) return profile.status();
   if (profile->buffers.has_value()) return *std::move(profile->buffers);
   return absl::InvalidArgumentError(
-      absl::StrCat(path, " does not say what jobs take while they run; measure it with weft profile"));
+      absl::StrCat(path, " does not say what jobs take while they run: ", profile->lacks_for_buffers,
+                   "; measure it with weft profile"));
 }
 
 Profile CountedProfile(const RunSpec& run, double flops) {
@@ -276,6 +300,7 @@ absl::Status ApplyToSchedule(const Profile& profile, const std::vector<int>& lay
   const std::vector<LayerCount> layers = LayersOf(profile);
   StageCut cut;
   if (!layers_of_stage.empty()) {
+    if (absl::Status fits = CheckCutOfProfile(profile, stages, layers_of_stage); !fits.ok()) return fits;
     cut = WithTiedStages(layers, layers_of_stage);
   } else if (stages <= MostStages(layers)) {
     cut = CutBesideTied(layers, stages);
@@ -304,11 +329,7 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
           absl::StrFormat("the profile's %d layers cannot be cut into %d stages", parts, stages));
     }
     cut = layers_of_stage.empty() ? CutByTime(profile, stages) : layers_of_stage;
-    const int layers = std::accumulate(cut.begin(), cut.end(), 0);
-    if (layers != parts) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("the profile is of %d layers, the model has %d", parts, layers));
-    }
+    if (absl::Status fits = CheckCutOfProfile(profile, stages, cut); !fits.ok()) return fits;
   }
   const auto times = [&](JobKind kind) -> std::vector<double>& {
     return options->duration[static_cast<int>(kind)];

@@ -57,6 +57,7 @@ struct Profile {
   std::optional<NetworkSpec> network;
   double host_bandwidth = 0;  // bytes per unit of time between a rank's memory and the host's; 0 if not known
   std::optional<MeasuredBuffers> buffers;  // of the layers, for their own number of samples
+  std::string lacks_for_buffers;           // says why a profile that was read has none
 
   // Returns the number of layers at the front that are tied parameters, as the file says.
   int tied_layers() const;

@@ -125,6 +125,11 @@ double PlannedStep(const Json& plan) {
   return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
 }
 
+// Puts the plan's buffers into a run that has none of its own.
+void TakeBuffers(const Json& plan, Json& run) {
+  if (plan.contains("buffers") && !run.contains("buffers")) run["buffers"] = plan["buffers"];
+}
+
 }  // namespace
 
 bool IsRunFile(const std::string& path) {
@@ -224,7 +229,7 @@ absl::Status EmbedPlan(const std::string& folder, Json& run) {
     }
   }
   run["stages"] = (*plan)["stages"];
-  if (plan->contains("buffers") && !run.contains("buffers")) run["buffers"] = (*plan)["buffers"];
+  TakeBuffers(*plan, run);
   Json beside = schedule;  // keys of a schedule beside its name: rule, reduction, activations
   beside.erase("file");
   run["schedule"] = (*plan)["schedule"];
@@ -239,7 +244,7 @@ void TakePlan(const Json& plan, Json& run) {
   run["schedule"] = plan["schedule"];
   if (!reduction.is_null() && run["schedule"].is_object()) run["schedule"]["reduction"] = reduction;
   run["stages"] = plan["stages"];
-  if (plan.contains("buffers")) run["buffers"] = plan["buffers"];
+  TakeBuffers(plan, run);
   if (plan.contains("microbatches") && run.contains("train") && run["train"].is_object())
     run["train"]["microbatches"] = plan["microbatches"];
 }

@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxNumber = 1'000'000;  // largest rank, stage or micro-batch
 constexpr int64_t kMaxStep = 1'000'000'000;
+constexpr double kMaxTransferBytes = 1e15;
 
 // Returns a whole number from 0 up, or nothing.
 std::optional<int> Number(const Json& object, const char* key, int64_t most) {
@@ -115,10 +116,11 @@ std::optional<DrawnTransfer> TransferOfEvent(const Json& event) {
   const std::optional<EventTime> time = TimeOf(event);
   if (args == event.end() || !args->is_object() || !time.has_value()) return std::nullopt;
   const auto bytes = args->find("bytes");
+  const double size = bytes != args->end() && bytes->is_number() ? bytes->get<double>() : 0;
   DrawnTransfer transfer;
   transfer.start = time->start;
   transfer.end = time->end;
-  transfer.bytes = bytes != args->end() && bytes->is_number() ? bytes->get<double>() : 0;
+  transfer.bytes = size >= 0 && size <= kMaxTransferBytes ? size : 0;
   transfer.job = ReaderOfEvent(*args);
   const auto from = Number(*args, "from", kMaxNumber), to = Number(*args, "to", kMaxNumber);
   const std::optional<TensorKind> tensor = Tensor(*args);

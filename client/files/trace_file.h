@@ -26,7 +26,9 @@ struct Trace {
   // Planned jobs, idle times and durations of transfers, in the same time unit, if the trace has them.
   std::vector<DrawnJob> planned;
   std::vector<DrawnIdle> idle;
-  std::vector<DrawnTransfer> transfers;  // in traces of version 0.1 their jobs have no stage: -1
+  // The jobs of transfers have no stage, -1, where the trace does not tell them or their ranks, as traces of
+  // version 0.1. Bytes that are negative or more than 1e15 count as not known: 0.
+  std::vector<DrawnTransfer> transfers;
   std::vector<std::vector<int>> inputs;  // as RunTerms::inputs
   std::vector<double> activation_bytes;  // bytes by stage: of a micro-batch's activation; empty if not given
 };

@@ -87,7 +87,8 @@ Json JobBytesJson(const std::vector<RankReport>& reports) {
                     {"buffers", bytes.buffers},
                     {"most", bytes.most},
                     {"left_buffers", bytes.left_buffers},
-                    {"left", bytes.left}});
+                    {"left", bytes.left},
+                    {"passing", bytes.passing}});
   }
   return list;
 }

@@ -45,9 +45,9 @@ absl::StatusOr<JobBytesOfStage> DecodeJobBytes(const v1::JobBytes& in) {
   job.kind = static_cast<JobKind>(kind);
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.job_bytes: stage", in.stage(), kMaxStages - 1));
   job.stage = static_cast<int32_t>(in.stage());
-  if (in.before() < 0 || in.buffers() < 0 || in.most() < 0)
+  if (in.before() < 0 || in.buffers() < 0 || in.most() < 0 || in.passing() < 0)
     return absl::InvalidArgumentError("report.job_bytes has a negative size");
-  job.bytes = {in.before(), in.buffers(), in.most(), in.left_buffers(), in.left()};
+  job.bytes = {in.before(), in.buffers(), in.most(), in.left_buffers(), in.left(), in.passing()};
   return job;
 }
 
@@ -68,6 +68,7 @@ void Encode(const RankReport& report, v1::RankReport* out) {
     to->set_most(job.bytes.most);
     to->set_left_buffers(job.bytes.left_buffers);
     to->set_left(job.bytes.left);
+    to->set_passing(job.bytes.passing);
   }
   EncodeMap(report.live_bytes, out->mutable_live_bytes());
   EncodeMap(report.peak_bytes, out->mutable_peak_bytes());

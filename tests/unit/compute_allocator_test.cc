@@ -246,15 +246,15 @@ TEST(SegmentAllocator, Job_IsMeasuredFromItsBegin) {
   void* const kept = *allocator->Allocate(640, MemoryClass::kActivations);
   void* const waiting = *allocator->Allocate(64, MemoryClass::kBuffers);
   allocator->BeginJob();
-  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 0, 0, 0, 0}));
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 0, 0, 0, 0, 0}));
   void* const made = *allocator->Allocate(320, MemoryClass::kBuffers);
   SegmentAllocator::Free(kept);
   void* const more = *allocator->Allocate(128, MemoryClass::kBuffers);
   void* const sum = *allocator->Allocate(6400, MemoryClass::kGradients);
-  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 448, 320, 448, -192}));
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{704, 448, 320, 448, -192, 512}));
   SegmentAllocator::Free(made);
   allocator->BeginJob();
-  EXPECT_EQ(allocator->job_bytes(), (JobBytes{192, 0, 0, 0, 0}));
+  EXPECT_EQ(allocator->job_bytes(), (JobBytes{192, 0, 0, 0, 0, 0}));
   for (void* const block : {waiting, more, sum}) SegmentAllocator::Free(block);
 }
 

@@ -60,6 +60,19 @@ TEST(NetworkOf_TwoNodes, LinksInsideAndBetweenAreToldApart) {
   EXPECT_EQ(read->network.speeds, (std::vector<double>{1, 1, 0.5, 0.5}));
 }
 
+TEST(BurstsOf_Training, TransfersOfUnknownRanks_DoNotCount) {
+  std::vector<DrawnTransfer> transfers;
+  Send(0, 1, 1e-5, 1e10, &transfers);
+  const size_t known = BurstsOf(transfers).size();
+  ASSERT_EQ(known, 2u);
+  DrawnTransfer unknown;
+  unknown.job.stage = -1;
+  unknown.end = 1;
+  unknown.bytes = 1e9;
+  transfers.push_back(unknown);
+  EXPECT_EQ(BurstsOf(transfers).size(), known);
+}
+
 TEST(NetworkOf_OneMachine, HasOneLinkAndNoNodes) {
   std::vector<DrawnTransfer> transfers;
   Send(0, 1, 1e-5, 1e10, &transfers);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "run/run_memory.h"
 #include "tests/unit/small_run_spec.h"
 
@@ -95,6 +96,57 @@ TEST(SlowToTogether, RanksThatComputeAtOnce_GiveTheProfileTheirTimesAtSpeedOne) 
     EXPECT_NEAR(layer["update"].get<double>(), 0.75, 1e-6);
     EXPECT_EQ(layer["weight_bytes"], 100);
   }
+}
+
+// A summary with the figures of each layer's jobs of these kinds: those of layer 2 are larger.
+Json SummaryOf(const RunSpec& run, const std::vector<JobKind>& kinds, int64_t base) {
+  Json summary = {{"job_bytes", Json::array()}};
+  for (const JobKind kind : kinds) {
+    for (int s = 0; s < run.stages(); ++s) {
+      const int64_t of_job = base * (1 + static_cast<int>(kind)) + (s == 2 ? 64 : 0);
+      summary["job_bytes"].push_back({{"kind", JobKindName(kind)},
+                                      {"stage", s},
+                                      {"before", of_job + 1},
+                                      {"buffers", of_job + 2},
+                                      {"most", of_job + 3},
+                                      {"left_buffers", of_job + 4},
+                                      {"left", of_job + 5},
+                                      {"passing", of_job + 6}});
+    }
+  }
+  return summary;
+}
+
+TEST(AddBuffers, FiguresOfEachLayersJobs_AreThoseOfTheProfile) {
+  const RunSpec run = LayersOfSmallRun();
+  const int64_t k = 1 << 20;
+  const Json whole = SummaryOf(run, {JobKind::kForward, JobKind::kBackward, JobKind::kUpdate}, k);
+  const Json split =
+      SummaryOf(run, {JobKind::kForward, JobKind::kBackwardInput, JobKind::kBackwardWeight}, 2 * k);
+  nlohmann::ordered_json profile = {{"layers", Json::array()}};
+  for (int s = 0; s < run.stages(); ++s) profile["layers"].push_back({{"forward", 1.0}});
+  const nlohmann::ordered_json without = profile;
+  AddBuffers(run, whole, Json(), &profile);
+  AddBuffers(run, Json::object(), split, &profile);
+  EXPECT_EQ(profile, without) << "one of the trainings was not made";
+
+  AddBuffers(run, whole, split, &profile);
+  const auto of = [&](JobKind kind) { return k * (1 + static_cast<int>(kind)); };
+  const std::vector<StageMemory> counted = CountStages(run);
+  for (int s = 0; s < run.stages(); ++s) {
+    const auto& layer = profile["layers"][s];
+    const int64_t more = s == 2 ? 64 : 0;
+    const int64_t sent_back = s == 0 ? 0 : counted[s - 1].output;
+    EXPECT_EQ(layer["forward_buffer_bytes"], of(JobKind::kForward) + more + 6);
+    EXPECT_EQ(layer["backward_buffer_bytes"], of(JobKind::kBackward) + more + 2);
+    EXPECT_EQ(layer["backward_beyond_bytes"], of(JobKind::kBackward) + more + 3);
+    EXPECT_EQ(layer["update_buffer_bytes"], of(JobKind::kUpdate) + more + 2);
+    EXPECT_EQ(layer["backward_input_buffer_bytes"], 2 * of(JobKind::kBackwardInput) + more + 2);
+    EXPECT_EQ(layer["backward_weight_buffer_bytes"], 2 * of(JobKind::kBackwardWeight) + more + 2);
+    EXPECT_EQ(layer["between_buffer_bytes"], 2 * of(JobKind::kBackwardInput) + more + 4 - sent_back);
+    EXPECT_EQ(layer["between_beyond_bytes"], 2 * of(JobKind::kBackwardInput) + more + 5 - sent_back);
+  }
+  EXPECT_EQ(profile["standing_buffer_bytes"], 2 * of(JobKind::kForward) + 1) << "the larger of the trainings";
 }
 
 }  // namespace

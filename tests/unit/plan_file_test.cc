@@ -198,6 +198,8 @@ TEST_F(PlanInRunFile, MeasuredBuffers_GoWithThePlan) {
   Json own = {{"schedule", {{"file", "plan.yaml"}}}, {"buffers", "own.json"}};
   ASSERT_TRUE(Embed(PlanYaml(report), own).ok());
   EXPECT_EQ(own["buffers"], "own.json");
+  TakePlan(PlanKeys(report), own);
+  EXPECT_EQ(own["buffers"], "own.json") << "by --plan as by the run file";
 }
 
 TEST_F(PlanInRunFile, StepInSeconds_IsTheSchedulesPlannedOne) {
@@ -336,6 +338,26 @@ TEST(ApplyToSchedule, MoreStagesThanLayersBesideTiedOnes_IsAnError) {
   SimulationOptions costs;
   EXPECT_EQ(ApplyToSchedule(profile, {}, &schedule, &costs).message(),
             "the profile's 3 layers cannot be cut into 3 stages beside its tied parameters");
+}
+
+// The cut of a plan may be of another model than the profile.
+TEST(ApplyToSchedule, CutThatIsNotOfTheProfilesLayers_IsAnError) {
+  Profile tied = OfOneSample(7);
+  tied.parts[0].readers = {1, 6};
+  for (const Profile& profile : {tied, OfOneSample(7)}) {
+    const auto error = [&](const std::vector<int>& cut) {
+      RunSchedule schedule = Pipeline(3);
+      SimulationOptions costs;
+      return std::string(ApplyToSchedule(profile, cut, &schedule, &costs).message());
+    };
+    EXPECT_EQ(error({3, 2, 3}), "the profile is of 7 layers, the model has 8");
+    EXPECT_EQ(error({2147483647, 2147483647, 9}), "the profile is of 7 layers, the model has 4294967303");
+    EXPECT_EQ(error({3, 2, 1}), "the profile is of 7 layers, the model has 6");
+    EXPECT_EQ(error({9, -3, 1}), "a stage of the model has -3 layers; it needs at least 1");
+    EXPECT_EQ(error({5, 0, 2}), "a stage of the model has 0 layers; it needs at least 1");
+    EXPECT_EQ(error({5, 2}), "the layers are cut into 2 stages, and the schedule is of 3");
+    EXPECT_EQ(error({3, 2, 2}), "");
+  }
 }
 
 std::string ErrorOfProfile(const std::string& text) {

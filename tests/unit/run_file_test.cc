@@ -77,7 +77,9 @@ TEST_F(RunFile, Buffers_AreReadFromTheProfile) {
   };
   std::ofstream(folder_ + "/old.json") << profile();
   EXPECT_THAT(Refusal(good_ + "buffers: old.json\n"),
-              StartsWith(":12: buffers: " + folder_ + "/old.json does not say what jobs take"));
+              StartsWith(":12: buffers: " + folder_ +
+                         "/old.json does not say what jobs take while they run: "
+                         "layers[0] has no `forward_buffer_bytes`"));
   for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 640;
   std::ofstream(folder_ + "/profile.json") << profile();
   const auto spec = ParseRunFile(Path(), good_ + "buffers: profile.json\n");
@@ -86,6 +88,24 @@ TEST_F(RunFile, Buffers_AreReadFromTheProfile) {
   EXPECT_EQ(spec->buffers->samples, 4);
   ASSERT_EQ(spec->buffers->layers.size(), 6u);
   EXPECT_EQ(spec->buffers->layers[5].between, 640);
+}
+
+TEST_F(RunFile, BuffersOfAProfileThatLacksAKey_AreRefusedWithTheKey) {
+  nlohmann::json layer = {{"forward", 1}};
+  for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 639.5;
+  nlohmann::json profile = {{"layers", std::vector(6, layer)}};
+  const auto refusal = [&] {
+    std::ofstream(folder_ + "/profile.json") << profile.dump();
+    return Refusal(good_ + "buffers: profile.json\n");
+  };
+  EXPECT_THAT(refusal(), testing::HasSubstr("while they run: it has no `samples`; measure it"));
+  profile["samples"] = 4;
+  std::ofstream(folder_ + "/profile.json") << profile.dump();
+  const auto spec = ParseRunFile(Path(), good_ + "buffers: profile.json\n");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->buffers->layers[0].forward, 640) << "a fraction of a byte is one";
+  profile["layers"][3].erase("update_buffer_bytes");
+  EXPECT_THAT(refusal(), testing::HasSubstr("layers[3] has no `update_buffer_bytes`"));
 }
 
 TEST_F(RunFile, WrongValue_MessageHasFileLineAndPath) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,26 @@ TEST_F(TraceFile, ActivationBytes_AreReadByTheirFormerNameToo) {
   EXPECT_THAT(Read(R"(,"left_bytes":[5,7])").activation_bytes, ElementsAre(5, 7));
   EXPECT_THAT(Read(R"(,"activation_bytes":[1],"left_bytes":[2])").activation_bytes, ElementsAre(1));
   EXPECT_THAT(Read("").activation_bytes, IsEmpty());
+}
+
+// A transfer of that size is in no run, and no number of bytes in 64 bits holds it.
+TEST_F(TraceFile, BytesOfATransferOutOfRange_CountAsNotKnown) {
+  const auto bytes = [&](const std::string& text) {
+    std::istringstream trace(absl::StrCat(
+        R"({"traceEvents":[{"ph":"X","cat":"forward","ts":0,"dur":5,)",
+        R"("args":{"step":0,"stage":0,"microbatch":0,"rank":0}},)",
+        R"({"ph":"X","cat":"transfer","ts":0,"dur":5,"args":{"from":0,"to":1,"tensor":"activation",)",
+        R"("for":"forward","step":0,"stage":1,"microbatch":0,"bytes":)", text, "}}]}"));
+    const absl::StatusOr<Trace> read = ParseTrace(trace, "trace.json");
+    EXPECT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->transfers.size(), 1u);
+    EXPECT_EQ(read->transfers.at(0).to, 1);
+    return read->transfers.at(0).bytes;
+  };
+  EXPECT_EQ(bytes("4096"), 4096);
+  EXPECT_EQ(bytes("1e15"), 1e15);
+  EXPECT_EQ(bytes("1e300"), 0);
+  EXPECT_EQ(bytes("-1e300"), 0);
 }
 
 TEST_F(TraceFile, PlannedJobsAndIdleTimes_AreReadApartFromTheJobs) {

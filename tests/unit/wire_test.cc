@@ -44,7 +44,7 @@ RankReport SomeReport() {
   r.idle_seconds = {{"dependency", 0.25}};
   r.live_bytes = {{"weights", 7}};
   r.activation_bytes = {{0, 5}, {65535, 1ll << 33}};
-  r.job_bytes = {{JobKind::kForward, 0, {1, 2, 3, 4, 5}}, {JobKind::kUpdate, 65535, {0, 0, 5, -6, -7}}};
+  r.job_bytes = {{JobKind::kForward, 0, {1, 2, 3, 4, 5, 6}}, {JobKind::kUpdate, 65535, {0, 0, 5, -6, -7, 8}}};
   r.gpu = {{"utilization", 0.875}, {"temperature_celsius", 63}};
   r.peak_bytes = {{"activations", 1ll << 40}};
   r.bytes_sent = {{"activation", 11}};

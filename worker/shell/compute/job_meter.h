@@ -27,8 +27,9 @@ class JobMeter {
   }
   // Returns the job's figures up to now.
   JobBytes Read(int64_t buffers, int64_t activations) const {
-    return {first_, most_buffers_ - first_buffers_, most_ - first_, buffers - first_buffers_,
-            buffers + activations - first_};
+    const int64_t now = buffers + activations;
+    return {first_,       most_buffers_ - first_buffers_, most_ - first_, buffers - first_buffers_,
+            now - first_, std::max(most_, now) - now};
   }
 
  private:
