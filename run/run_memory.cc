@@ -235,7 +235,12 @@ void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations,
   const bool retained = activations == ActivationPolicy::kRetain;
   // Activations that are made again, or come back, are buffers.
   const int64_t made_again = activations == ActivationPolicy::kRecompute ? all : 0;
-  memory->forward_work = retained ? measured.forward : measured.forward_once;
+  // On a GPU, what goes to the host is there until its copy has ended. A forward whose backward is on another
+  // rank sends nothing.
+  const bool offloads = activations == ActivationPolicy::kOffload;
+  memory->forward_work = offloads   ? all + measured.forward
+                         : retained ? measured.forward
+                                    : measured.forward_once;
   memory->once_work = measured.forward_once;
   memory->between = measured.between_beyond + made_again;
   memory->between_buffers = (retained ? measured.between : measured.between_beyond) + made_again;
