@@ -2,30 +2,47 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
 
+// Jobs of one kind on one stage.
+using StageJobs = std::pair<JobKind, int>;
+
 // Tells whether the jobs of one kind on one stage go in the order of micro-batches, whatever jobs and
 // transfers last: on one rank, which prefers the older, and made ready by jobs that go in it.
 class JobOrders {
  public:
-  explicit JobOrders(const Graph& graph) : graph_(graph) {}
-
-  // A job that waits for itself by way of others is taken to be in order: then it is, if the others are.
-  bool IsInOrder(JobKind kind, int stage) {
-    const auto [known, is_new] = known_.try_emplace({kind, stage}, true);
-    if (!is_new) return known->second;
-    const bool in_order = PrefersOlder(kind, stage) && IsReadyInOrder(kind, stage);
-    return known_[{kind, stage}] = in_order;
+  explicit JobOrders(const Graph& graph) : graph_(graph) {
+    std::vector<StageJobs> out_of_order;
+    for (const JobKind kind : kComputeKinds) {
+      if (!graph.IsComputeKindUsed(kind)) continue;
+      for (int stage = 0; stage < graph.schedule().stages; ++stage) {
+        const StageJobs jobs{kind, stage};
+        AddMakers(jobs);
+        if (!PrefersOlder(jobs) || !AddPreceding(jobs)) out_of_order.push_back(jobs);
+      }
+    }
+    // What waits for jobs out of order is out of order; all else is in order, rings of jobs included.
+    while (!out_of_order.empty()) {
+      const StageJobs jobs = out_of_order.back();
+      out_of_order.pop_back();
+      if (!out_of_order_.insert(jobs).second) continue;
+      for (const StageJobs& waiting : waiting_for_[jobs]) out_of_order.push_back(waiting);
+    }
   }
 
+  bool IsInOrder(StageJobs jobs) const { return out_of_order_.count(jobs) == 0; }
+
  private:
-  bool PrefersOlder(JobKind kind, int stage) const {
+  bool PrefersOlder(StageJobs jobs) const {
+    const auto [kind, stage] = jobs;
     const Schedule& schedule = graph_.schedule();
     for (int step = 0; step < schedule.period; ++step) {
       for (int b = 1; b < schedule.microbatches; ++b) {
@@ -38,34 +55,42 @@ class JobOrders {
     return true;
   }
 
-  bool IsReadyInOrder(JobKind kind, int stage) {
-    const auto all_of = [&](const std::vector<int>& stages, JobKind of) {
-      return std::all_of(stages.begin(), stages.end(), [&](int s) { return IsInOrder(of, s); });
-    };
-    if (!PrecedingAreInOrder(kind, stage)) return false;
-    if (kind == JobKind::kForward) return all_of(graph_.inputs(stage), kind);
-    if (kind != graph_.input_backward()) return IsInOrder(graph_.input_backward(), stage);
-    return IsInOrder(JobKind::kForward, stage) && all_of(graph_.consumers(stage), kind);
-  }
-
-  // Likewise of the jobs that the schedule has end before.
-  bool PrecedingAreInOrder(JobKind kind, int stage) {
+  // Notes the jobs that the schedule has end before. Returns whether those of one kind and stage come in the
+  // order of the micro-batches that wait for them.
+  bool AddPreceding(StageJobs jobs) {
     const Schedule& schedule = graph_.schedule();
     if (!schedule.precedes) return true;
-    std::map<std::pair<JobKind, int>, std::pair<int, int>> last;  // by kind and stage: step, micro-batch
-    for (int b = 0; b < schedule.microbatches; ++b) {
-      for (const Job& job : schedule.precedes(Job::Compute(schedule.period, stage, b, kind))) {
-        const std::pair at{job.step, job.microbatch};
-        const auto [found, is_new] = last.try_emplace({job.kind, job.stage}, at);
-        if (at < found->second || !IsInOrder(job.kind, job.stage)) return false;
-        found->second = at;
+    for (int step = schedule.period; step < 2 * schedule.period; ++step) {
+      std::map<StageJobs, std::pair<int, int>> last;  // step, micro-batch
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        for (const Job& job : schedule.precedes(Job::Compute(step, jobs.second, b, jobs.first))) {
+          const std::pair at{job.step, job.microbatch};
+          const auto [found, is_new] = last.try_emplace({job.kind, job.stage}, at);
+          if (at < found->second || !HasMicrobatch(job.kind)) return false;
+          found->second = at;
+          waiting_for_[{job.kind, job.stage}].insert(jobs);
+        }
       }
     }
     return true;
   }
 
+  // Notes the jobs whose results these read.
+  void AddMakers(StageJobs jobs) {
+    const auto [kind, stage] = jobs;
+    if (kind == JobKind::kForward) {
+      for (const int input : graph_.inputs(stage)) waiting_for_[{kind, input}].insert(jobs);
+    } else if (kind == graph_.input_backward()) {
+      waiting_for_[{JobKind::kForward, stage}].insert(jobs);
+      for (const int consumer : graph_.consumers(stage)) waiting_for_[{kind, consumer}].insert(jobs);
+    } else {
+      waiting_for_[{graph_.input_backward(), stage}].insert(jobs);
+    }
+  }
+
   const Graph& graph_;
-  std::map<std::pair<JobKind, int>, bool> known_;
+  std::map<StageJobs, std::set<StageJobs>> waiting_for_;  // by what they wait for
+  std::set<StageJobs> out_of_order_;
 };
 
 // Returns how many gradients of the stage wait at a time in the rank's fixed order.
@@ -86,7 +111,8 @@ int EarlyInOrder(const Graph& graph, int stage, const std::vector<Job>& order) {
 
 std::vector<int> CountEarlyGradients(const Graph& graph) {
   const Schedule& schedule = graph.schedule();
-  JobOrders orders(graph);
+  const bool greedy = !graph.replays() && graph.route() == nullptr;
+  const std::optional<JobOrders> orders = greedy ? std::make_optional<JobOrders>(graph) : std::nullopt;
   std::vector<int> early(schedule.stages, 0);
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const Protocol& protocol = graph.protocol(stage);
@@ -94,7 +120,7 @@ std::vector<int> CountEarlyGradients(const Graph& graph) {
     if (graph.replays()) {
       const Rank rank = graph.RankOf(Job::Compute(0, stage, 0, graph.final_backward()));
       early[stage] = EarlyInOrder(graph, stage, schedule.order[rank]);
-    } else if (graph.route() == nullptr && !orders.IsInOrder(graph.final_backward(), stage)) {
+    } else if (greedy && !orders->IsInOrder({graph.final_backward(), stage})) {
       early[stage] = (schedule.microbatches - 1) * (1 + schedule.MaxStaleness());
     }
   }

@@ -44,8 +44,10 @@ MeasuredBuffers ReadMeasuredBuffers(const Json& value, size_t layers, absl::Stat
   for (size_t l = 0; l < list.size() && status.ok(); ++l) {
     FileSection of_layer(list[l], absl::StrCat("buffers.layers[", l, "]"), names, status);
     LayerBuffers& layer = buffers.layers.emplace_back();
-    for (const LayerBuffersField& field : kLayerBuffersFields)
+    for (const LayerBuffersField& field : kLayerBuffersFields) {
+      of_layer.Require(field.name, absl::StrCat(field.name, ": 4096"));
       layer.*field.bytes = ReadBytes(of_layer, field.name);
+    }
   }
   return buffers;
 }

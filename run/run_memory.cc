@@ -28,6 +28,9 @@ namespace {
 constexpr int64_t kFloat = 4;
 constexpr int64_t kSmallTensors = 4096;  // scalars and the like
 
+// Tells whether the schedule has the rank: one that is yet to be refused may name others.
+bool IsRank(const Schedule& schedule, Rank rank) { return rank >= 0 && rank < schedule.ranks; }
+
 // Adds what a holder keeps of a stage, or a rank of a state that visits it.
 void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& stage, RankMemory* rank) {
   const Kept& kept = *of_stage.kept;
@@ -82,7 +85,7 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
     const int64_t gathered =
         (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
     const auto take = [&](Rank rank, int64_t work, int64_t buffers) {
-      if (rank < 0 || rank >= schedule.ranks) return;
+      if (!IsRank(schedule, rank)) return;
       (*ranks)[rank].buffers = std::max((*ranks)[rank].buffers, buffers + gathered);
       if (work + gathered <= (*ranks)[rank].work) return;
       (*ranks)[rank].work = work + gathered;
@@ -102,7 +105,7 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
                schedule.split_backward ? stage.split_buffers : stage.buffers);
           take(rank, stage.forward_work, stage.forward_work);
         }
-        if (graph.has_pairs() && rank >= 0 && rank < schedule.ranks)
+        if (graph.has_pairs() && IsRank(schedule, rank))
           overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
       }
     }
@@ -111,22 +114,6 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
     (*ranks)[rank].work += overlapped[rank];
     (*ranks)[rank].buffers += overlapped[rank];
   }
-}
-
-// Adds outputs of stage `input` that stage `reader` has not given back when their own backward has ended: as
-// many as the reader may have micro-batches in flight.
-void CountLateOutputs(const Graph& graph, int reader, int input, int64_t bytes,
-                      std::vector<RankMemory>* ranks) {
-  const Schedule& schedule = graph.schedule();
-  std::map<Rank, int> late;
-  for (int b = 0; b < schedule.microbatches; ++b) {
-    const Rank made = schedule.compute(Job::Compute(0, input, b, JobKind::kForward));
-    const Rank reads = schedule.compute(Job::Compute(0, reader, b, graph.final_backward()));
-    const std::optional<int> limit = schedule.limit ? schedule.limit(reads, reader) : std::nullopt;
-    int& count = late[made];
-    if (!limit.has_value() || count < *limit) ++count;
-  }
-  for (const auto& [rank, count] : late) (*ranks)[rank].waiting += count * bytes;
 }
 
 // Returns by stage the bytes of the gradient of its output where its own rank makes it: then it is there from
@@ -156,24 +143,37 @@ std::vector<int64_t> CountReturned(const Graph& graph, const std::vector<StageMe
   return returned;
 }
 
-// Adds the gradients that wait for a stage on another rank: as many as that may have micro-batches in flight.
-// `outputs`: and the outputs that a second half still reads when the stage's own backward has ended.
+// Returns, by rank, how many tensors of a step's micro-batches may wait at a time for their takers: as many
+// as the takers' stage may have micro-batches in flight. `maker` and `taker` are jobs of one micro-batch.
+// `own`: those that the rank takes itself, too.
+std::map<Rank, int> CountUntaken(const Schedule& schedule, Job maker, Job taker, bool own) {
+  std::map<Rank, int> untaken;
+  for (int b = 0; b < schedule.microbatches; ++b) {
+    maker.microbatch = taker.microbatch = b;
+    const Rank made = schedule.compute(maker), taken = schedule.compute(taker);
+    if (!IsRank(schedule, made) || !IsRank(schedule, taken) || (made == taken && !own)) continue;
+    const std::optional<int> limit = schedule.limit ? schedule.limit(taken, taker.stage) : std::nullopt;
+    int& count = untaken[made];
+    if (!limit.has_value() || count < *limit) ++count;
+  }
+  return untaken;
+}
+
+// Adds the gradients that wait for a stage on another rank. `outputs`: and the outputs that a second half of
+// the consumer still reads when the stage's own backward has ended.
 void CountWaiting(const Graph& graph, const std::vector<StageMemory>& stages, bool outputs,
                   std::vector<RankMemory>* ranks) {
   const Schedule& schedule = graph.schedule();
+  const auto job = [](int stage, JobKind kind) { return Job::Compute(0, stage, 0, kind); };
+  const JobKind first = graph.input_backward(), last = graph.final_backward();
   for (int s = 0; s < schedule.stages; ++s) {
     for (const int input : graph.inputs(s)) {
-      std::map<Rank, int> waiting;
-      for (int b = 0; b < schedule.microbatches; ++b) {
-        const Rank made = schedule.compute(Job::Compute(0, s, b, graph.input_backward()));
-        const Rank taken = schedule.compute(Job::Compute(0, input, b, graph.input_backward()));
-        if (made == taken || made < 0 || made >= schedule.ranks) continue;
-        const std::optional<int> limit = schedule.limit ? schedule.limit(taken, input) : std::nullopt;
-        int& count = waiting[made];
-        if (!limit.has_value() || count < *limit) ++count;
-      }
-      for (const auto& [rank, count] : waiting) (*ranks)[rank].waiting += count * stages[input].output;
-      if (outputs && schedule.split_backward) CountLateOutputs(graph, s, input, stages[input].output, ranks);
+      const auto add = [&](const std::map<Rank, int>& counts) {
+        for (const auto& [rank, count] : counts) (*ranks)[rank].waiting += count * stages[input].output;
+      };
+      add(CountUntaken(schedule, job(s, first), job(input, first), /*own=*/false));
+      if (!outputs || !schedule.split_backward) continue;
+      add(CountUntaken(schedule, job(input, JobKind::kForward), job(s, last), /*own=*/true));
     }
   }
 }
@@ -184,13 +184,12 @@ void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std:
   for (int s = 0; s < graph.schedule().stages; ++s) {
     if (early[s] == 0) continue;
     const Rank rank = graph.schedule().compute(Job::Compute(0, s, 0, graph.final_backward()));
-    (*ranks)[rank].gradients += early[s] * stages[s].parameters;
+    if (IsRank(graph.schedule(), rank)) (*ranks)[rank].gradients += early[s] * stages[s].parameters;
   }
 }
 
-std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedule,
+std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
                                    const std::vector<StageMemory>& stages) {
-  const Graph graph(schedule);
   std::vector<RankMemory> ranks(graph.schedule().ranks);
   const std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
@@ -235,7 +234,12 @@ void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations,
   const bool retained = activations == ActivationPolicy::kRetain;
   // Activations that are made again, or come back, are buffers.
   const int64_t made_again = activations == ActivationPolicy::kRecompute ? all : 0;
-  memory->forward_work = retained ? measured.forward : measured.forward_once;
+  // On a GPU, what goes to the host is there until its copy has ended. A forward whose backward is on another
+  // rank sends nothing.
+  const bool offloads = activations == ActivationPolicy::kOffload;
+  memory->forward_work = offloads   ? all + measured.forward
+                         : retained ? measured.forward
+                                    : measured.forward_once;
   memory->once_work = measured.forward_once;
   // A first half of a stage that offloads frees no activations of the rank's.
   const bool offloads = activations == ActivationPolicy::kOffload;
@@ -343,8 +347,8 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
   for (const StageMemory& stage : stages)
     memory.activation_bytes.push_back(stage.activation_bytes +
                                       (schedule.scheme.split_backward ? stage.between : 0));
-  memory.ranks = CountRanks(run, schedule, stages);
   const Graph graph(schedule);
+  memory.ranks = CountRanks(run, graph, stages);
   ReceivedCopies copies = CountReceived(graph, run, stages);
   if (run.buffers.has_value()) memory.returned_bytes = CountReturned(graph, stages);
   memory.received_bytes = std::move(copies.of_forward);
@@ -352,7 +356,7 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
     // Known only when the run has its devices.
     RunSchedule joint = schedule;
     joint.terms.reduction = ReductionMode::kFast;
-    const std::vector<RankMemory> others = CountRanks(run, joint, stages);
+    const std::vector<RankMemory> others = CountRanks(run, Graph(joint), stages);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];
       if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];

@@ -61,7 +61,7 @@ struct Instant {
 
 class PeakCount {
  public:
-  PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs,
+  PeakCount(const RunSpec& run, const Graph& graph, const std::vector<SimulatedJob>& jobs,
             const std::optional<MemoryOfRank>& memory_of_rank);
 
   std::vector<PeakBytes> Count(const std::vector<SimulatedJob>& jobs);
@@ -89,6 +89,10 @@ class PeakCount {
   Ran AtPass(const Job& forward, JobKind kind) const {
     return At(Job::Compute(forward.step, forward.stage, forward.microbatch, kind));
   }
+  ActivationPolicy PolicyOf(int stage) const {
+    const std::vector<ActivationPolicy>& policies = graph_.terms().activations;
+    return policies.empty() ? ActivationPolicy::kRetain : policies[stage];
+  }
   double GivenBack(const Job& forward, int consumer, Rank reader, double time) const;
   Instant OutputFreed(const Job& forward) const;
   void AddForward(const Job& forward);
@@ -108,7 +112,7 @@ class PeakCount {
   bool VersionsStay() const;
 
   const RunSpec& run_;
-  const Graph graph_;
+  const Graph& graph_;
   const std::vector<StageMemory> stages_;
   const RunMemory counted_;
   const std::optional<MemoryOfRank>& memory_of_rank_;
@@ -117,14 +121,14 @@ class PeakCount {
   std::vector<OfRank> ranks_;
 };
 
-PeakCount::PeakCount(const RunSpec& run, const RunSchedule& schedule, const std::vector<SimulatedJob>& jobs,
+PeakCount::PeakCount(const RunSpec& run, const Graph& graph, const std::vector<SimulatedJob>& jobs,
                      const std::optional<MemoryOfRank>& memory_of_rank)
     : run_(run),
-      graph_(schedule),
+      graph_(graph),
       stages_(CountStages(run)),
-      counted_(CountRun(run, schedule)),
+      counted_(CountRun(run, graph.run_schedule())),
       memory_of_rank_(memory_of_rank),
-      ranks_(schedule.scheme.ranks) {
+      ranks_(graph.schedule().ranks) {
   if (jobs.empty()) return;
   const auto [first, last] = std::minmax_element(
       jobs.begin(), jobs.end(),
@@ -164,8 +168,7 @@ Instant PeakCount::OutputFreed(const Job& forward) const {
   Instant freed{-kNever, -kNever};
   for (const int consumer : graph_.consumers(forward.stage)) {
     const Job at = Job::Compute(forward.step, consumer, forward.microbatch, JobKind::kForward);
-    const bool moves =
-        ActivationsOf(run_, consumer) == ActivationPolicy::kOffload && !graph_.HasRemoteBackward(at);
+    const bool moves = PolicyOf(consumer) == ActivationPolicy::kOffload && !graph_.HasRemoteBackward(at);
     const Job ends = moves ? at : Job::Compute(at.step, consumer, at.microbatch, graph_.final_backward());
     const Ran first = moves ? At(at) : AtPass(at, graph_.input_backward());
     const Ran last = At(ends);
@@ -187,7 +190,7 @@ void PeakCount::AddForward(const Job& forward) {
   const Ran first = AtPass(forward, graph_.input_backward()), last = AtPass(forward, graph_.final_backward());
   Instant output = OutputFreed(forward);
   const bool retains =
-      ActivationsOf(run_, forward.stage) == ActivationPolicy::kRetain && !graph_.HasRemoteBackward(forward);
+      PolicyOf(forward.stage) == ActivationPolicy::kRetain && !graph_.HasRemoteBackward(forward);
   if (retains) {
     // The first half of a split backward may free what the second does not read.
     const Instant own{first.start, last.known() ? last.end : kNever};
@@ -302,7 +305,7 @@ Instant PeakCount::CopyFreed(const Edge& edge, const Ran& reader) const {
   } else if (edge.tensor == TensorKind::kActivation) {
     const bool leaves = job.kind == JobKind::kForward && graph_.HasRemoteBackward(job);
     if (leaves) return freed;
-    const bool moves = ActivationsOf(run_, job.stage) == ActivationPolicy::kOffload;
+    const bool moves = PolicyOf(job.stage) == ActivationPolicy::kOffload;
     if (moves && job.kind == JobKind::kForward) return freed;
     freed.late = last_of(graph_.final_backward());
     const Ran first = AtPass(job, graph_.input_backward());
@@ -455,7 +458,7 @@ std::vector<PeakBytes> CountPeaks(const RunSpec& run, const RunSchedule& schedul
     const std::vector<Rank>& ranks = graph.members(j.job.stage);
     j.job.member = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), j.rank) - ranks.begin());
   }
-  return PeakCount(run, schedule, jobs, memory_of_rank).Count(jobs);
+  return PeakCount(run, graph, jobs, memory_of_rank).Count(jobs);
 }
 
 }  // namespace weft

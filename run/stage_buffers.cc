@@ -57,15 +57,30 @@ class StageBufferCount {
   bool IsInside(int layer) const { return layer >= links_.first_layer && layer < links_.end_layer; }
 
   // Returns the layer's figures for micro-batches of the run. A part does not depend on the samples, so
-  // figures of larger micro-batches are taken as they are, and those of smaller ones in proportion.
+  // figures of smaller micro-batches are taken in proportion, and those of larger ones as they are.
   LayerBuffers Measured(int layer) const {
     LayerBuffers buffers = run_.buffers->layers[layer];
     const double factor = static_cast<double>(run_.microbatch_samples()) / run_.buffers->samples;
-    if (factor <= 1) return buffers;
+    if (factor == 1) return buffers;
+    if (factor < 1) return OfLarger(layer, buffers);
     for (const LayerBuffersField& field : kLayerBuffersFields)
       buffers.*field.bytes =
           static_cast<int64_t>(std::ceil(static_cast<double>(buffers.*field.bytes) * factor));
     return buffers;
+  }
+
+  // Returns the figures that larger micro-batches measured as those of the run's. Some are net of activations
+  // that the layer keeps or frees. A smaller micro-batch has fewer of them to take off, so such a figure may
+  // be larger than what was measured: by the difference of what the layer keeps, at most. A backward takes no
+  // new activations, so it takes no more than buffers.
+  LayerBuffers OfLarger(int layer, LayerBuffers measured) const {
+    const int64_t then = KeptTensorBytes(layers_, layer, layer + 1, run_.buffers->samples);
+    // A single sample's data may be one tensor for several layers, which none of them frees.
+    const int64_t less = then - (layers_[layer].reads_data ? 0 : Kept(layer));
+    measured.forward += less;
+    measured.backward_beyond = std::min(measured.backward, measured.backward_beyond + less);
+    measured.between_beyond = std::min(measured.between, measured.between_beyond + less);
+    return measured;
   }
 
   // Returns, by layer of the stage, the bytes of gradients of outputs that are there while its backward runs:

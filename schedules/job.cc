@@ -10,6 +10,13 @@ absl::string_view JobKindName(JobKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+std::optional<JobKind> JobKindOfName(absl::string_view name) {
+  for (int kind = 0; kind < kJobKinds; ++kind) {
+    if (JobKindName(static_cast<JobKind>(kind)) == name) return static_cast<JobKind>(kind);
+  }
+  return std::nullopt;
+}
+
 absl::string_view TensorKindName(TensorKind kind) {
   constexpr absl::string_view kNames[kTensorKinds] = {"order",   "activation", "input_gradient",
                                                       "weights", "gradient",   "gradient_sum",

@@ -12,6 +12,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -26,6 +27,8 @@ inline constexpr int kJobKinds = 6;
 // Returns "forward", "backward", "backward_input", "backward_weight", "reduce" or "update": as on the wire,
 // in files and in metrics.
 absl::string_view JobKindName(JobKind kind);
+// Returns the kind of that name.
+std::optional<JobKind> JobKindOfName(absl::string_view name);
 
 // Returns true for the kinds that work on one micro-batch.
 constexpr bool HasMicrobatch(JobKind kind) { return kind < JobKind::kReduce; }

@@ -14,13 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::optional<JobKind> KindNamed(absl::string_view name) {
-  for (int kind = 0; kind < kJobKinds; ++kind) {
-    if (JobKindName(static_cast<JobKind>(kind)) == name) return static_cast<JobKind>(kind);
-  }
-  return std::nullopt;
-}
-
 // These throw nlohmann's exceptions, and std::invalid_argument, for a line that is not of this form.
 uint64_t Bits(const Json& digits) {
   uint64_t bits = 0;
@@ -53,7 +46,7 @@ ValueHash ReadValueHash(const Json& entry, bool received) {
 
 JobHashes ReadJob(const Json& line) {
   JobHashes job;
-  const auto kind = KindNamed(line.at("kind").get<std::string>());
+  const auto kind = JobKindOfName(line.at("kind").get<std::string>());
   if (!kind.has_value()) throw std::invalid_argument("a kind");
   const int step = line.at("step").get<int32_t>(), stage = line.at("stage").get<int32_t>();
   const int part = line.at(HasMicrobatch(*kind) ? "microbatch" : "member").get<int32_t>();

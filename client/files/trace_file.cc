@@ -39,12 +39,7 @@ bool IsOf(const Json& event, const char* category) {
 std::optional<JobKind> Kind(const Json& event, const char* key) {
   const auto found = event.find(key);
   if (found == event.end() || !found->is_string()) return std::nullopt;
-  for (int k = 0; k < kJobKinds; ++k) {
-    if (found->get_ref<const std::string&>() == std::string(JobKindName(static_cast<JobKind>(k)))) {
-      return static_cast<JobKind>(k);
-    }
-  }
-  return std::nullopt;
+  return JobKindOfName(found->get_ref<const std::string&>());
 }
 
 // Start and end of an event, in seconds.

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -38,11 +39,9 @@ absl::Status DecodeMap(absl::string_view field, const Map& from, std::map<std::s
 
 absl::StatusOr<JobBytesOfStage> DecodeJobBytes(const v1::JobBytes& in) {
   JobBytesOfStage job;
-  const auto is_kind = [&](int k) { return JobKindName(static_cast<JobKind>(k)) == in.kind(); };
-  int kind = 0;
-  while (kind < kJobKinds && !is_kind(kind)) ++kind;
-  if (kind == kJobKinds) return absl::InvalidArgumentError("report.job_bytes has an unknown kind of job");
-  job.kind = static_cast<JobKind>(kind);
+  const std::optional<JobKind> kind = JobKindOfName(in.kind());
+  if (!kind.has_value()) return absl::InvalidArgumentError("report.job_bytes has an unknown kind of job");
+  job.kind = *kind;
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.job_bytes: stage", in.stage(), kMaxStages - 1));
   job.stage = static_cast<int32_t>(in.stage());
   if (in.before() < 0 || in.buffers() < 0 || in.most() < 0 || in.passing() < 0)

@@ -103,17 +103,14 @@ void Encode(const Job& job, v1::Job* out) {
 
 absl::StatusOr<Job> Decode(const v1::Job& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("job.step", in.step(), kMaxSteps));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("job.stage", in.stage(), kMaxStages));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("job.stage", in.stage(), kMaxStages - 1));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("job.part", in.part(), kMaxParts));
-  for (int k = 0; k < kJobKinds; ++k) {
-    const auto kind = static_cast<JobKind>(k);
-    if (JobKindName(kind) != in.kind()) continue;
-    const auto part = static_cast<int32_t>(in.part());
-    const bool computes = HasMicrobatch(kind);
-    return Job{static_cast<int32_t>(in.step()), static_cast<int32_t>(in.stage()), computes ? part : -1,
-               computes ? 0 : part, kind};
-  }
-  return absl::InvalidArgumentError("job.kind is not known");
+  const std::optional<JobKind> kind = JobKindOfName(in.kind());
+  if (!kind.has_value()) return absl::InvalidArgumentError("job.kind is not known");
+  const auto part = static_cast<int32_t>(in.part());
+  const bool computes = HasMicrobatch(*kind);
+  return Job{static_cast<int32_t>(in.step()), static_cast<int32_t>(in.stage()), computes ? part : -1,
+             computes ? 0 : part, *kind};
 }
 
 void Encode(const RunWaits& waits, v1::WaitsResponse* out) {

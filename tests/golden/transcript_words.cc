@@ -1,5 +1,6 @@
 #include "tests/golden/transcript_words.h"
 
+#include <optional>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -131,12 +132,9 @@ std::string JobsWords(const std::vector<Job>& jobs) {
 absl::StatusOr<Job> ParseJobWords(absl::string_view words) {
   const std::vector<std::string> parts = absl::StrSplit(words, ' ', absl::SkipEmpty());
   Job job;
-  bool known = false;
-  for (int kind = 0; kind < kJobKinds && !parts.empty(); ++kind) {
-    if (parts[0] != JobKindName(static_cast<JobKind>(kind))) continue;
-    job.kind = static_cast<JobKind>(kind);
-    known = true;
-  }
+  const std::optional<JobKind> kind = parts.empty() ? std::nullopt : JobKindOfName(parts[0]);
+  bool known = kind.has_value();
+  job.kind = kind.value_or(job.kind);
   if (!HasMicrobatch(job.kind)) job.microbatch = -1;
   for (size_t i = 1; i < parts.size(); ++i) {
     int32_t number = 0;

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 #include "run/run_schedule.h"
 #include "tests/process/command.h"
 #include "tests/process/measured_peaks.h"
@@ -309,7 +310,7 @@ TEST(PredictedBytes, JobsThatTakeMoreThanMeasured_EndTheRun) {
   const std::string text = absl::StrCat(
       "name: more\nmodel: {gpt: {layers: 2, width: 32, heads: 2, context: 32}}\ndata: {text: {path: ",
       folder / "text.txt", "}}\ntrain: {steps: 3, batch: 16, microbatches: 4}\nstages: 2\nschedule: 1f1b\n",
-      "buffers: {samples: 4, layers: [{}, {}, {}, {}]}\n");
+      "buffers: ", ToJson(MeasuredBuffers{4, 0, std::vector<LayerBuffers>(4)}).dump(), "\n");
   const auto run = ReadRunFile(folder.Write("run.yaml", text));
   ASSERT_TRUE(run.ok()) << run.status();
   const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", LeastBudget(*run), "\n"));

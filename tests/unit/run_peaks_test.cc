@@ -1,6 +1,8 @@
 #include "run/run_peaks.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "run/early_gradients.h"
@@ -87,6 +89,64 @@ TEST(CountEarlyGradients, YoungerMicrobatchesFirst_AllButOneWait) {
       (std::vector<int>{3, 3}));
   EXPECT_EQ(early_of({{"ranks", "2"}, {"compute", "s"}, {"split_backward", "true"}}),
             (std::vector<int>{0, 0}));
+}
+
+TEST(CountEarlyGradients, ByOrderAndStaleness_AreAsManyAsMayWait) {
+  const Json periodic = {{"placement", "0+1+2+3"},
+                         {"window", "12"},
+                         {"forward", "0+3+5+7+6+11+13+15"},
+                         {"backward", "15+13+11+9+33+21+19+17"}};
+  const Json younger = {{"ranks", "4"}, {"compute", "s"}, {"priority", "(k != forward)*B + B - 1 - b"}};
+  Json stale = younger;
+  stale["staleness"] = "1";
+  const struct {
+    const char* name;
+    Json schedule;
+    std::vector<int> early;
+  } cases[] = {
+      {"older first", {{"1f1b", nullptr}}, {0, 0, 0, 0}},
+      {"younger first", {{"custom", younger}}, {3, 3, 3, 3}},
+      {"in two steps", {{"custom", stale}}, {6, 6, 6, 6}},
+      {"fixed order", {{"periodic", periodic}}, {1, 0, 0, 0}},
+      {"cyclic", {{"fsdp", nullptr}, {"rule", "cdp_v2"}}, {0, 0, 0, 0}},
+  };
+  for (const auto& c : cases) {
+    const auto schedule = ScheduleOf(RunUnder(c.schedule));
+    ASSERT_TRUE(schedule.ok()) << c.name << ": " << schedule.status();
+    EXPECT_EQ(CountEarlyGradients(Graph(*schedule)), c.early) << c.name;
+  }
+}
+
+Schedule CustomOf(int stages, const std::map<std::string, std::string>& parameters) {
+  auto schedule = MakeSchedule("custom", parameters, stages, 4);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  return *std::move(schedule);
+}
+
+// Stages 1 and 2 read 0, and 3 reads both. Stage 2 prefers the younger, so 0 is not in order. Stage 1, which
+// waits for 0 and has 0 wait for it, is not either.
+TEST(CountEarlyGradients, StageThatWaitsForOneOutOfOrder_IsOutOfOrder) {
+  Schedule schedule =
+      CustomOf(4, {{"ranks", "4"},
+                   {"compute", "s"},
+                   {"priority", "(k != forward)*B + (k != forward && s == 2 ? B - 1 - b : b)"}});
+  schedule.precedes = [](const Job& job) {
+    if (job.kind != JobKind::kBackward || job.stage != 1 || job.microbatch == 0) return std::vector<Job>();
+    return std::vector<Job>{Job::Compute(job.step, 0, job.microbatch - 1, JobKind::kBackward)};
+  };
+  RunTerms terms;
+  terms.inputs = {{}, {0}, {0}, {1, 2}};
+  EXPECT_EQ(CountEarlyGradients(Graph({std::move(schedule), terms})), (std::vector<int>{3, 3, 3, 0}));
+}
+
+TEST(CountEarlyGradients, OddStepsOutOfOrder_AreFound) {
+  Schedule schedule = CustomOf(2, {{"ranks", "2"}, {"compute", "s"}, {"period", "2"}});
+  schedule.precedes = [](const Job& job) {
+    if (job.kind != JobKind::kBackward || job.stage != 1) return std::vector<Job>();
+    const int b = job.step % 2 == 0 ? job.microbatch : 3 - job.microbatch;
+    return std::vector<Job>{Job::Compute(job.step, 1, b, JobKind::kForward)};
+  };
+  EXPECT_EQ(CountEarlyGradients(Graph(WithoutTerms(std::move(schedule)))), (std::vector<int>{3, 3}));
 }
 
 // What families make comes in order, so they need no room for what waits.

@@ -93,7 +93,31 @@ TEST(StageBuffers, StageOfSeveralLayers_HasTheGradientsOfThoseBehindBesideEach) 
 TEST(StageBuffers, LargerMicrobatches_TakeInProportion_SmallerOnesAsMuch) {
   const Json cut = {1, 1, 1, 1, 1, 1};
   EXPECT_EQ(CountAll(RunCut(cut, Buffers(2)))[2].forward, 2 * Buffers().layers[2].forward);
-  EXPECT_EQ(CountAll(RunCut(cut, Buffers(8)))[2].forward, Buffers().layers[2].forward);
+  const StageBuffers more = CountAll(RunCut(cut, Buffers(2)))[2],
+                     fewer = CountAll(RunCut(cut, Buffers(8)))[2];
+  const LayerBuffers measured = Buffers().layers[2];
+  EXPECT_EQ(more.backward_beyond, 2 * measured.backward_beyond);
+  EXPECT_EQ(more.between_beyond, 2 * measured.between_beyond);
+  EXPECT_EQ(fewer.backward, measured.backward);
+  EXPECT_EQ(fewer.backward_input, measured.backward_input);
+  EXPECT_EQ(fewer.backward_weight, measured.backward_weight);
+  EXPECT_EQ(fewer.between, measured.between);
+}
+
+// Eight samples took off what they kept, or freed; four keep less.
+TEST(StageBuffers, SmallerMicrobatches_TakeBackActivationsThatTheyDoNotHave) {
+  MeasuredBuffers buffers = Buffers(8);
+  buffers.layers[2] = {.forward = 100, .backward = 50'000'000, .between = 40'000'000};
+  const RunSpec run = RunCut({1, 1, 1, 1, 1, 1}, buffers);
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  const int64_t less = KeptTensorBytes(layers, 2, 3, 8) - KeptTensorBytes(layers, 2, 3, 4);
+  ASSERT_GT(less, 0);
+  const std::vector<StageBuffers> stages = CountAll(run);
+  EXPECT_EQ(stages[2].forward, 100 + less);
+  EXPECT_EQ(stages[2].backward_beyond, less);
+  EXPECT_EQ(stages[2].between_beyond, less);
+  EXPECT_EQ(stages[3].backward_beyond, stages[3].backward) << "no more than the buffers";
+  EXPECT_EQ(stages[3].between_beyond, stages[3].between);
 }
 
 TEST(StageBuffers, Budget_CountsThemInPlaceOfFormulas) {
@@ -104,6 +128,20 @@ TEST(StageBuffers, Budget_CountsThemInPlaceOfFormulas) {
   RunSpec standing = run;
   standing.buffers->standing = 77;
   EXPECT_EQ(CountRun(standing, *ScheduleOf(standing)).ranks[3].work, counted.ranks[3].work + 77);
+}
+
+// Each tensor that goes to the host is there until its copy has ended. Where the backward is on another rank,
+// none goes.
+TEST(StageBuffers, ForwardUnderOffload_HasWhatGoesToTheHost) {
+  RunSpec run = RunCut({1, 1, 1, 1, 1, 1});
+  const StageBuffers buffers = CountAll(run)[3];
+  run.schedule.activations = "offload";
+  const StageMemory stage = CountStage(run, 3);
+  const int64_t all = KeptTensorBytes(CountLayers(run.model, run.precision), 3, 4, 4);
+  EXPECT_EQ(stage.forward_work, all + buffers.forward);
+  EXPECT_EQ(stage.once_work, buffers.forward_once);
+  run.schedule.activations = "recompute";
+  EXPECT_EQ(CountStage(run, 3).forward_work, buffers.forward_once);
 }
 
 // A rank that computes neighbouring stages has the gradient between them, beside what its jobs take.
@@ -145,6 +183,9 @@ TEST(MeasuredBuffers, OfAnotherModel_AreRefused) {
   negative["layers"][2]["forward"] = -1;
   ExpectRefused({With("/buffers", negative), "buffers.layers[2].forward", "must be"});
   ExpectRefused({With("/buffers", Json::object()), "buffers.samples", ""});
+  Json missing = ToJson(Buffers());
+  missing["layers"][4].erase("between");
+  ExpectRefused({With("/buffers", missing), "buffers.layers[4].between", "between: 4096"});
 }
 
 }  // namespace

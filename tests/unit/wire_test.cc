@@ -299,6 +299,8 @@ TEST(RunsCodec, WaitsOfAFaultyCoordinator_AreRefused) {
     return wire::Decode(bad).status().code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->set_root(2); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->mutable_job()->set_stage(kMaxStages); }));
+  EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->mutable_job()->set_kind("forwards"); }));
   EXPECT_TRUE(refused([](auto& w) { w.mutable_ranks(0)->add_chain(1 << 20); }));
   EXPECT_TRUE(refused([](auto& w) {
     for (int i = 0; i < kMostOfChain; ++i) w.mutable_ranks(0)->add_chain(0);
@@ -640,6 +642,16 @@ TEST(SessionCodec, OutOfRange_IsRefusedWithTheField) {
       Refuse(FromWorker(Report{1, {SomeReport()}}),
              [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_activation_bytes())[0] = -1; }),
       "activation_bytes");
+  const auto refuse_job_bytes = [](auto change) {
+    return Refuse(FromWorker(Report{1, {SomeReport()}}), [&](auto* p) {
+      v1::JobBytes* const job = p->mutable_report()->mutable_ranks(0)->add_job_bytes();
+      job->set_kind("forward");
+      change(job);
+    });
+  };
+  ExpectInvalid(refuse_job_bytes([](v1::JobBytes* job) { job->set_kind("forwards"); }),
+                "unknown kind of job");
+  ExpectInvalid(refuse_job_bytes([](v1::JobBytes* job) { job->set_stage(kMaxStages); }), "stage");
   ExpectInvalid(Refuse(FromCoordinator(Assign{1, 1, "", "", {}, {0}, {}}),
                        [](auto* p) { p->mutable_assign()->set_spec(std::string(kMaxSpecBytes + 1, ' ')); }),
                 "assign.spec");
