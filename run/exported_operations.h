@@ -7,6 +7,7 @@
 #define WEFT_RUN_EXPORTED_OPERATIONS_H_
 
 #include "absl/strings/string_view.h"
+#include "run/exported_model.h"
 
 namespace weft {
 
@@ -14,8 +15,10 @@ namespace weft {
 bool IsExportedOperation(absl::string_view name);
 
 // Returns true for one of them that, on a device with memory of its own, waits for values and reads them on
-// the host, as to see whether a matrix has an inverse.
-bool ReadsValuesOnHost(absl::string_view name);
+// the host, as to see whether a matrix has an inverse. Some read values only with some arguments. What an
+// index holds is not told by its operation: `index` and `index_put` wait where it is a mask, and have false
+// here. Captures of them fail, and their stages run without (worker/shell/torch/torch_graphs.h).
+bool ReadsValuesOnHost(const GraphOperation& operation);
 
 // Returns true for the name of an operation outside of ATen, as "mynet::rope". Whether a library that the run
 // names registers it is the worker's to check (worker/shell/torch/plugins.h).

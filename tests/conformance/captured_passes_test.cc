@@ -256,6 +256,20 @@ TEST_F(CapturedPasses, StagesOfExportedModelsThatDrawNumbers_RunWithout) {
   EXPECT_THAT(err, HasSubstr("draws numbers by LibTorch's generator"));
 }
 
+// Captured passes keep what measured buffers do not count, and the run would end in CheckBudget.
+TEST_F(CapturedPasses, RanksWithABudgetAndMeasuredBuffers_RunWithout) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  run.memory = int64_t{1} << 40;
+  run.buffers = MeasuredBuffers();
+  ::testing::internal::CaptureStderr();
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("weft: rank 0 runs without graphs"));
+  EXPECT_EQ(counts_.captured, 0);
+  run.buffers.reset();
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_GT(counts_.captured, 0);
+}
+
 TEST_F(CapturedPasses, FetchedWeights_AreNotCaptured) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
   ExpectSame(run, {Kind::kFetched, {}});

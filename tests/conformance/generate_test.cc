@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "tests/conformance/training_driver.h"
@@ -104,6 +107,81 @@ TEST_F(GenerateTest, WhatCannotBeRead_IsRefused) {
   refused(run_, Greedy({'x', 256}, 1), "token 256; the model's vocabulary has tokens 0 to 255");
   refused(run_, Greedy({-1}, 1), "token -1");
   refused(SmallMlpRun(folder_.path(), 2), Greedy({'x'}, 1), "the model is mlp; only a gpt");
+}
+
+// ---- Exported models.
+
+class ExportedGenerateTest : public ::testing::Test {
+ protected:
+  // Trains for one step.
+  RunSpec Trained(const std::string& model, double lr) {
+    RunSpec run = SmallExportedRun(model, 2);
+    run.train.steps = 1;
+    std::get<AdamWSpec>(run.train.optimizer).lr = lr;
+    EXPECT_TRUE(RunReference(run, folder_.path(), [](const ReferenceStep&) { return true; }).ok());
+    return run;
+  }
+  absl::StatusOr<std::vector<int64_t>> Generated(const RunSpec& run, const GenerateRequest& request) {
+    std::vector<int64_t> tokens;
+    const absl::Status status = Generate(run, folder_.path() + "/checkpoint", request, [&](int64_t token) {
+      tokens.push_back(token);
+      return true;
+    });
+    if (!status.ok()) return status;
+    return tokens;
+  }
+  void ExpectRefused(const RunSpec& run, std::vector<int64_t> prompt, const std::string& part) {
+    const absl::Status status = Generated(run, Greedy(std::move(prompt), 1)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+
+  TemporaryFolder folder_;
+};
+
+// The context is 8.
+const std::vector<int64_t> kWhole = {1, 2, 3, 4, 5, 6, 7, 8};
+
+// Changes the model, so that attention sees all tokens where it is evaluated.
+void SeeAll(RunSpec* run) {
+  auto& exported = std::get<ExportedSpec>(run->model);
+  auto model = std::make_shared<ExportedModel>(*exported.model);
+  auto evaluation = std::make_shared<ExportedModel>(*model->evaluation);
+  int changed = 0;
+  for (GraphOperation& operation : evaluation->layers[0].operations) {
+    if (operation.name != "aten::scaled_dot_product_attention") continue;
+    operation.arguments[3] = std::monostate();
+    ++changed;
+  }
+  EXPECT_GT(changed, 0);
+  model->evaluation = std::move(evaluation);
+  exported.model = std::move(model);
+}
+
+TEST_F(ExportedGenerateTest, ModelThatSeesLaterTokens_IsRefused_ThoughThePromptFillsItsContext) {
+  RunSpec run = Trained("gpt_scored", 0.01);
+  EXPECT_TRUE(Generated(run, Greedy(kWhole, 3)).ok());
+  SeeAll(&run);
+  std::vector<int64_t> longer = kWhole;
+  longer.push_back(9);
+  for (const std::vector<int64_t>& prompt : {std::vector<int64_t>{1, 2}, kWhole, longer})
+    ExpectRefused(run, prompt, "only a causal model writes text");
+}
+
+TEST_F(ExportedGenerateTest, ModelThatDiverged_IsSaidToHaveDiverged) {
+  const RunSpec run = Trained("gpt_scored", 1e38);
+  for (const std::vector<int64_t>& prompt : {std::vector<int64_t>{1, 2}, kWhole})
+    ExpectRefused(run, prompt, "is not a finite number");
+}
+
+// The scores of its loss end one token before the context, as the last token has no label.
+TEST_F(ExportedGenerateTest, ModelWhoseScoresEndOneTokenEarlier_ReadsOneTokenLess) {
+  const RunSpec run = Trained("known_gpt2", 0.01);
+  const auto all = Generated(run, Greedy(kWhole, 6));
+  ASSERT_TRUE(all.ok()) << all.status();
+  const auto last = Generated(run, Greedy({kWhole.begin() + 1, kWhole.end()}, 6));
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(*all, *last);
 }
 
 }  // namespace

@@ -432,12 +432,38 @@ TEST(ExportedOperations, Foreign_AreThoseOfAnotherNamespace) {
 }
 
 TEST(ExportedOperations, ThoseThatReadValuesOnTheHost_AreAllowedOnes) {
-  for (const char* reads : {"aten::linalg_cholesky", "aten::linalg_eigh", "aten::linalg_inv",
-                            "aten::linalg_matrix_exp", "aten::linalg_matrix_power", "aten::linalg_solve"}) {
-    EXPECT_TRUE(ReadsValuesOnHost(reads)) << reads;
+  for (const char* reads :
+       {"aten::linalg_cholesky", "aten::linalg_eigh", "aten::linalg_inv", "aten::linalg_matrix_exp",
+        "aten::linalg_matrix_power", "aten::linalg_solve", "aten::linalg_svd"}) {
+    EXPECT_TRUE(ReadsValuesOnHost({reads, "", {}, {}, ""})) << reads;
     EXPECT_TRUE(IsExportedOperation(reads)) << reads;
   }
-  EXPECT_FALSE(ReadsValuesOnHost("aten::linear"));
+  EXPECT_FALSE(ReadsValuesOnHost({"aten::linear", "", {}, {}, ""}));
+}
+
+TEST(ExportedOperations, ThoseThatReadValuesWithSomeArguments_DoNotWithOthers) {
+  const GraphArgument x = GraphValue{0}, none, one = GraphNumbers{int64_t{-1}};
+  const GraphArgument two = GraphNumbers{int64_t{-2}, int64_t{-1}};
+  const GraphOperation reads[] = {
+      {"aten::linalg_matrix_norm", "", {x, int64_t{2}, two, false, none}, {}, ""},
+      {"aten::linalg_matrix_norm", "str_ord", {x, std::string("nuc"), two, false, none}, {}, ""},
+      {"aten::linalg_norm", "", {x, -2.0, none, false, none}, {}, ""},
+      {"aten::linalg_norm", "ord_str", {x, std::string("nuc"), two, false, none}, {}, ""},
+      {"aten::one_hot", "", {x, int64_t{-1}}, {}, ""},
+      {"aten::repeat_interleave", "Tensor", {x, none}, {}, ""},
+      {"aten::repeat_interleave", "self_Tensor", {x, GraphValue{1}, int64_t{0}, none}, {}, ""},
+      {"aten::tensor_split", "tensor_indices_or_sections", {x, GraphValue{1}, int64_t{0}}, {}, ""}};
+  for (const GraphOperation& o : reads) EXPECT_TRUE(ReadsValuesOnHost(o)) << o.name << "." << o.overload;
+  const GraphOperation others[] = {
+      {"aten::linalg_matrix_norm", "str_ord", {x, std::string("fro"), two, false, none}, {}, ""},
+      {"aten::linalg_matrix_norm", "", {x, int64_t{1}, two, false, none}, {}, ""},
+      {"aten::linalg_norm", "", {x, none, none, false, none}, {}, ""},
+      {"aten::linalg_norm", "", {x, int64_t{2}, one, false, none}, {}, ""},
+      {"aten::one_hot", "", {x, int64_t{5}}, {}, ""},
+      {"aten::repeat_interleave", "self_int", {x, int64_t{2}, int64_t{0}, none}, {}, ""},
+      {"aten::repeat_interleave", "self_Tensor", {x, GraphValue{1}, int64_t{0}, int64_t{9}}, {}, ""},
+      {"aten::tensor_split", "sections", {x, int64_t{2}, int64_t{0}}, {}, ""}};
+  for (const GraphOperation& o : others) EXPECT_FALSE(ReadsValuesOnHost(o)) << o.name << "." << o.overload;
 }
 
 TEST(ExportedOperations, List_HasFunctionalOperationsOnly) {

@@ -51,6 +51,7 @@ absl::StatusOr<at::Tensor> EvaluationGraph::Run(const at::Tensor& fields) {
   key.seed = seed_;
   key.microbatch = batches_++;
   key.math = &device_.math();
+  key.generator = &device_.generator_lock();
   at::Tensor made;
   absl::Status s = device_.Run(Job::Compute(0, 0, 0, JobKind::kForward), [&] {
     made = graph_->Forward(&*read, parameters_.data(), key);

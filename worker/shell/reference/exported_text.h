@@ -36,11 +36,13 @@ class ExportedText {
   absl::StatusOr<std::vector<float>> ScoresAfter(const std::vector<int64_t>& tokens);
 
  private:
-  absl::StatusOr<at::Tensor> AllScores(const std::vector<int64_t>& tokens, int64_t filling);
+  absl::Status CheckCausal(std::vector<int64_t> tokens);
+  absl::StatusOr<at::Tensor> AllScores(std::vector<int64_t> tokens, int64_t filling);
   absl::StatusOr<std::vector<float>> ScoresBehind(const std::vector<int64_t>& tokens, int64_t filling);
 
   EvaluationGraph graph_;
   const ExportedField field_;  // of the tokens
+  int64_t rows_;               // most tokens that there are scores behind; the context until the first run
   bool checked_ = false;       // that fillings change nothing
 };
 

@@ -519,6 +519,7 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   if (!read.ok()) return read.status();
   if (!wanted.ok()) return wanted.status();
   MaskKey key{run.train.seed, step, b, true, &device.math()};
+  key.generator = &device.generator_lock();
   at::Tensor loss;
   s = device.Run(Job::Compute(step, 0, b, JobKind::kForward), [&] {
     const absl::StatusOr<float> divisor = counts.DivisorOf(step);

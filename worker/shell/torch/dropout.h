@@ -37,7 +37,7 @@ struct MaskKey {
   PassNumbers* numbers = nullptr;
   // Number by which the model's loss is divided, where that is a sum (loss_counts.h).
   float loss_divisor = 1;
-  // Lock of LibTorch's generator of the device (rank_device.h); null where no rank captures.
+  // Lock of LibTorch's generator of the device (RankDevice::generator_lock); null for the host's.
   Mutex* generator = nullptr;
 };
 

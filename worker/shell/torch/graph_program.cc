@@ -22,6 +22,7 @@
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/torch/batch_norm.h"
 #include "worker/shell/torch/plugins.h"
+#include "worker/shell/torch/rank_device.h"
 #include "worker/shell/torch/torch_stage.h"
 
 namespace weft {
@@ -295,8 +296,7 @@ void GraphProgram::Call(const Step& step, const MaskKey& key, int index, torch::
   if (step.kind != Step::Kind::kDrawingCall) return step.handle.callBoxed(*stack);
   TORCH_CHECK(key.numbers == nullptr, "the operation draws numbers, which captured work cannot");
   // LibTorch has one generator for all threads, and no operation that takes a seed.
-  static auto* const one_at_a_time = new Mutex;
-  MutexLock lock(key.generator != nullptr ? *key.generator : *one_at_a_time);
+  MutexLock lock(key.generator != nullptr ? *key.generator : HostGeneratorLock());
   at::Generator generator = at::globalContext().defaultGenerator(place_.device);
   generator.set_current_seed(MaskSeed(key.seed, key.step, key.microbatch, index, step.site));
   step.handle.callBoxed(*stack);
@@ -305,7 +305,7 @@ void GraphProgram::Call(const Step& step, const MaskKey& key, int index, torch::
 absl::Status GraphProgram::CheckCapturable() const {
   for (const Step& step : steps_) {
     const std::string why = step.kind == Step::Kind::kDrawingCall ? "draws numbers by LibTorch's generator"
-                            : ReadsValuesOnHost(step.operation->name)  ? "reads values on the host"
+                            : ReadsValuesOnHost(*step.operation)  ? "reads values on the host"
                             : IsForeignOperation(step.operation->name) ? "is an operation of a plug-in"
                                                                        : "";
     if (why.empty()) continue;

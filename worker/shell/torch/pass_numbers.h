@@ -24,7 +24,9 @@ struct MaskKey;
 
 class PassNumbers {
  public:
-  // Makes room for the seeds of `sites` sites of dropout. Throws c10::OutOfMemoryError.
+  // Makes room for the seeds of `sites` sites of dropout: at least as many as there are pairs of a layer and
+  // a site that SeedOf will be asked for, the sum of Layer::dropout_sites over the pass's layers. Throws
+  // c10::OutOfMemoryError.
   PassNumbers(const FlatMath& math, c10::Device device, int sites);
 
   // Returns the place of a site's seed, the same one each time. Throws c10::Error if there is no room.

@@ -58,6 +58,10 @@ absl::StatusOr<std::unique_ptr<PlainDevice>> PlainDevice::Create(DeviceBackend* 
 
 const FlatMath& PlainDevice::math() const { return device_ == nullptr ? HostMath() : device_->math(); }
 
+Mutex& PlainDevice::generator_lock() const {
+  return device_ == nullptr ? HostGeneratorLock() : device_->generator_lock();
+}
+
 at::TensorOptions PlainDevice::Options(c10::ScalarType type) const {
   const c10::Device cpu(c10::DeviceType::CPU);
   return at::TensorOptions().dtype(type).device(device_ == nullptr ? cpu : device_->torch_device());

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "run/run_spec.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/device_backend.h"
@@ -29,6 +30,7 @@ class PlainDevice {
   static absl::StatusOr<std::unique_ptr<PlainDevice>> Create(DeviceBackend* backend);
 
   const FlatMath& math() const;
+  Mutex& generator_lock() const;  // as RankDevice's
   bool is_host() const { return device_ == nullptr; }
   at::TensorOptions Options(c10::ScalarType type) const;
 

@@ -40,6 +40,12 @@
 
 namespace weft {
 
+// Returns the lock of LibTorch's generator of the host, which the whole process has in common.
+inline Mutex& HostGeneratorLock() {
+  static auto* const lock = new Mutex;
+  return *lock;
+}
+
 // The purpose of a copy to the host: activations that wait there for their backward, charged to class host,
 // or tensors for other processes, in the transport's memory.
 enum class HostUse : uint8_t { kOffload, kTransfer };
@@ -117,10 +123,7 @@ class RankDevice : public FlatMemory {
   virtual bool captures() const { return false; }
   // Returns the lock of LibTorch's generator of the device, which the whole process has in common. Numbers
   // are drawn under it, and so is work captured: the generator gives none to others during a capture.
-  virtual Mutex& generator_lock() const {
-    static auto* const lock = new Mutex;
-    return *lock;
-  }
+  virtual Mutex& generator_lock() const { return HostGeneratorLock(); }
   // Runs `work` while the device records the enqueued work instead of doing it; memory that it allocates
   // stays its own as long as the result lives. Returns null where the device cannot capture beside its
   // present work; then `work` has not run. After a failure, of memory or of something that cannot be

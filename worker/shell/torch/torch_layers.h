@@ -36,8 +36,8 @@ class Layer {
   virtual absl::Status Prepare(int64_t /*samples*/, c10::Device /*device*/) const { return absl::OkStatus(); }
 
   // Say what a captured pass with this layer needs (torch_graphs.h); call them behind Prepare.
-  // CheckCapturable returns why the layer's work must not be captured, if so; dropout_sites the most sites of
-  // dropout.
+  // CheckCapturable returns why the layer's work must not be captured, if so; dropout_sites returns at least
+  // the number of sites of dropout for which one pass asks for a seed.
   virtual absl::Status CheckCapturable() const { return absl::OkStatus(); }
   virtual int dropout_sites() const { return 2; }
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 
+#include <cstdio>
 #include <utility>
 #include <variant>
 
@@ -38,6 +39,20 @@ DataPrefetch::OfStep PiecesOf(const ScheduledRun& run, Rank rank) {
   };
 }
 
+// Returns true if passes may be captured. A captured pass keeps its rooms and the gradients of all parameters
+// as long as it lives. Measured buffers have no room for that, and a run that is admitted by them ends where
+// a rank has more than its budget (CheckBudget).
+bool Captures(const ScheduledRun& run, Rank rank, const RankDevice& device) {
+  const bool stale = run.schedule != nullptr && run.schedule->scheme.MaxStaleness() > 0;
+  if (!device.captures() || stale) return false;
+  if (run.spec.memory == 0 || !run.spec.buffers.has_value()) return true;
+  std::fprintf(stderr,
+               "weft: rank %d runs without graphs, with the same bits: the run has a memory budget with "
+               "measured buffers, and these do not count what captured passes keep\n",
+               rank);
+  return false;
+}
+
 // Returns the words for a failure of a job.
 auto Naming(const Job& job) {
   return [&job] { return Describe(job); };
@@ -56,8 +71,7 @@ TorchRank::TorchRank(const ScheduledRun& run, Rank rank, PreparedRun prepared, s
              at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
              std::make_unique<LossCounts>(run_.spec),
-             /*capturable=*/device_->captures() &&
-                 (run.schedule == nullptr || run.schedule->scheme.MaxStaleness() == 0),
+             /*capturable=*/Captures(run_, rank, *device_),
              /*split_backward=*/run.schedule != nullptr && run.schedule->scheme.split_backward},
       files_(run_, *device_),
       data_(run_.spec, std::move(data), *device_, guard_, PiecesOf(run_, rank)) {}
