@@ -242,7 +242,6 @@ void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations,
                                     : measured.forward_once;
   memory->once_work = measured.forward_once;
   // A first half of a stage that offloads frees no activations of the rank's.
-  const bool offloads = activations == ActivationPolicy::kOffload;
   const int64_t between = offloads ? measured.between : measured.between_beyond;
   const int64_t between_buffers = retained ? measured.between : between;
   memory->between = between + made_again;
