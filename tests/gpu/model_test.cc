@@ -18,12 +18,15 @@
 #include "run/run_schedule.h"
 #include "tests/conformance/small_runs.h"
 #include "tests/conformance/training_driver.h"
+#include "tests/gpu/beside_a_capture.h"
 #include "tests/gpu/fake_gpu.h"
+#include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/reference/reference.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft::testing {
 namespace {
@@ -205,6 +208,20 @@ TEST(CudaRanksTest, RanksThatCaptureAtTheSameTime_LeaveEachOtherAlone) {
   for (std::thread& thread : threads) thread.join();
   // All but the first step, in which nothing has run before.
   EXPECT_EQ(FakeGpu::graphs() - graphs, kRanks * (kSteps - 1) * 2 * run.train.microbatches);
+}
+
+// LibTorch's generator throws where it is asked for numbers beside a capture.
+TEST(CudaRanksTest, NumbersThatAModelDrawsWhileAnotherRankCaptures_WaitForTheCapture) {
+  RunSpec run = SmallExportedRun("drawing", 1);
+  run.schedule = Require(ParseScheduleText("lpp,groups=1,ranks=1"));
+  PlainMemory memory;
+  StageJobs rank(run, 1, memory);
+  rank.Do(Job::Compute(0, 0, 0, JobKind::kForward), {});  // libraries make what they make at first use
+  const std::unique_ptr<RankDevice> captor = NewRankOfTheGpu(0);
+  const Tensor zeroed = Require(captor->NewFlat(64, MemoryClass::kActivations, DataType::kFloat32));
+  BesideACapture(*captor, zeroed, [&] { rank.Do(Job::Compute(0, 0, 1, JobKind::kForward), {}); });
+  FakeGpu::Run();
+  rank.ExpectDone();
 }
 
 // The order is that of dualpipe: a forward of one stage while the backward of another is enqueued on the
