@@ -22,7 +22,8 @@
 namespace weft {
 
 // Number of jobs of a rank whose fetched weights, or arriving states, may be there at once, where weights are
-// sharded or states migrate: the running job, and the next. Workers fetch for so many, and budgets count them.
+// sharded or states migrate: the running job, and the next. Workers fetch for so many, and budgets count
+// them.
 inline constexpr int kFetchesAtOnce = 2;
 
 enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
