@@ -139,9 +139,11 @@ absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
 }
 
 // Makes the schedule and checks that it fits the stages and micro-batches and can run to its end.
-absl::StatusOr<RunSchedule> FittingSchedule(const RunSpec& spec, RunFileData data) {
-  // A user who only simulates may be looking for a budget that fits.
-  if (data != RunFileData::kIgnored || spec.memory == 0) return CheckedScheduleOf(spec);
+absl::StatusOr<RunSchedule> FittingSchedule(const RunSpec& spec, RunFileData data, const Json* plan) {
+  // A user who only simulates may be looking for a budget that fits. A plan on one rank stands for another
+  // schedule, or for none.
+  const bool must_fit = data != RunFileData::kIgnored && (plan == nullptr || *plan != PlanOnOneRank());
+  if (must_fit || spec.memory == 0) return CheckedScheduleOf(spec);
   RunSpec run = spec;
   run.memory = 0;
   return CheckedScheduleOf(run);
@@ -260,7 +262,7 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
               absl::StrCat(DottedPath(where), ": ", readable.message(),
                            relative ? "; a relative path starts at the folder of the run file" : ""));
   }
-  absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data);
+  absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data, plan);
   if (const absl::Status& fits = schedule.status(); !fits.ok()) {
     const auto place = fits.GetPayload(kPathPayload);  // its message names it
     if (place.has_value()) return at(std::string(*place), absl::StrCat(fits.message(), Enough(*spec, fits)));

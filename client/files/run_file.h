@@ -31,8 +31,8 @@ enum class RunFileData { kReadable, kElsewhere, kIgnored };
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable,
                                     const nlohmann::json* plan = nullptr);
 
-// Reads the file likewise, and returns the schedule with it that was made to check it. Under kIgnored it is
-// that of the run without its memory budget.
+// Reads the file likewise, and returns the schedule with it that was made to check it. Under kIgnored, and
+// with PlanOnOneRank, it is that of the run without its memory budget.
 absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path,
                                               RunFileData data = RunFileData::kReadable,
                                               const nlohmann::json* plan = nullptr);
@@ -47,7 +47,8 @@ struct AutoSchedule {
 // Returns nothing for a file with a schedule of its own, or that cannot be read.
 absl::StatusOr<std::optional<AutoSchedule>> ReadAutoSchedule(const std::string& path);
 
-// Returns the plan of a run on one rank, for commands to which the schedule does not matter.
+// Returns the plan of a run on one rank, for commands to which the schedule does not matter. With it, the run
+// need not fit the memory.
 nlohmann::json PlanOnOneRank();
 
 // Parses a text that stands for the file at `path`.

@@ -475,6 +475,35 @@ TEST_F(PlanCommand, ScheduleAuto_MeasuresPlansTrainsAndLeavesThePlan) {
   EXPECT_THAT(submitted.err, HasSubstr("auto is planned by weft train"));
 }
 
+// A budget that two ranks keep and one does not: what is refused on one rank is no reason to refuse the plan.
+TEST_F(PlanCommand, ScheduleAutoOfAModelThatOnlyFitsInStages_IsPlannedAndTrained) {
+  const auto most_of = [&](const char* workers) {
+    const std::string run = WriteSmallRun(folder_, {});
+    const CommandResult plan = Plan({run, "--workers", workers, "--schedule", "1f1b", "-o", "json"});
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    const Json peaks = Json::parse(plan.out)["peak_bytes"];
+    return *std::max_element(peaks.begin(), peaks.end());
+  };
+  const double one = most_of("1"), two = most_of("2");
+  ASSERT_LT(1.2 * two, one);
+  const std::string memory = std::to_string(static_cast<int64_t>((one + two) / 2));
+  const std::string alone = WriteSmallRun(
+      folder_, {{"schedule", "{lpp: {groups: 1, ranks: 1}}"}, {"stages", "1"}, {"memory", memory}});
+  const CommandResult refused = Command::Run({"weft", "train", alone, "--out", folder_ / "alone"});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("memory"));
+  const std::string run = WriteSmallRun(
+      folder_, {{"schedule", "{auto: {ranks: 2, time_limit: 1}}"}, {"stages", ""}, {"memory", memory}});
+  const CommandResult train = Command::Run({"weft", "train", run, "--out", folder_ / "out"}, 180);
+  ASSERT_EQ(train.code, 0) << train.err;
+  EXPECT_THAT(train.err, HasSubstr("schedule: auto chose "));
+  EXPECT_THAT(train.err, HasSubstr("with the times of one rank alone"));
+  const CommandResult plain =
+      Command::Run({"weft", "train", run, "--reference", "--out", folder_ / "plain"}, 180);
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(ReadTensors(folder_ / "out/checkpoint"), ReadTensors(folder_ / "plain/checkpoint"));
+}
+
 TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {
   const auto layers = [&](int count) {
     Json profile = {{"layers", Json::array()}};
