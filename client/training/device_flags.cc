@@ -1,6 +1,9 @@
 #include "client/training/device_flags.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "worker/shell/compute/device_library.h"
 
 namespace weft {
@@ -24,6 +27,17 @@ std::string ReportedDevice(absl::string_view words) {
   const absl::string_view line = words.substr(begin + kWorkerSays.size());
   const size_t end = line.find('\n');
   return end == absl::string_view::npos ? "" : std::string(line.substr(0, end));
+}
+
+std::vector<std::string> LinesAboutGraphs(absl::string_view words) {
+  std::vector<std::string> about;
+  if (!absl::StrContains(words, kWithoutGraphs)) return about;
+  std::vector<absl::string_view> lines = absl::StrSplit(words, '\n');
+  lines.pop_back();
+  for (const absl::string_view line : lines) {
+    if (absl::StrContains(line, kWithoutGraphs)) about.emplace_back(absl::StripPrefix(line, "weft: "));
+  }
+  return about;
 }
 
 }  // namespace weft

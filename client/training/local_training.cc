@@ -347,9 +347,11 @@ absl::Status LocalTraining::Watch() {
       server_->WorkerExited({ended.pid, ended.how, ended.wrote});
       Replace(ended, run);
     }
-    for (const std::string& device : workers_.TakeDevices()) {
-      progress_.Clear();
-      PrintMessage(device);
+    for (const auto& said : {workers_.TakeDevices(), workers_.TakeLinesAboutGraphs()}) {
+      for (const std::string& line : said) {
+        progress_.Clear();
+        PrintMessage(line);
+      }
     }
     // The coordinator fails the run then, with a better reason than this process could give.
     if (workers_.any_running()) {

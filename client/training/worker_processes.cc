@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,8 +19,8 @@ namespace {
 
 // Returns true for lines that a worker prints while all is well. No such line is the cause of its end.
 bool IsInformation(absl::string_view line) {
-  return absl::StrContains(line, "weft-worker: note: ") || absl::StrContains(line, "weft-worker: device ") ||
-         absl::StrContains(line, " info weft-worker: ");
+  return absl::StrContains(line, kWithoutGraphs) || absl::StrContains(line, "weft-worker: note: ") ||
+         absl::StrContains(line, "weft-worker: device ") || absl::StrContains(line, " info weft-worker: ");
 }
 
 // Returns the lines that are more than information.
@@ -126,6 +127,15 @@ std::vector<std::string> WorkerProcesses::TakeDevices() {
     const std::string device = ReportedDevice(processes_[i]->last_words());
     device_reported_[i] = !device.empty();
     if (device_reported_[i] && devices_.insert(device).second) taken.push_back(device);
+  }
+  return taken;
+}
+
+std::vector<std::string> WorkerProcesses::TakeLinesAboutGraphs() {
+  std::vector<std::string> taken;
+  for (const auto& process : processes_) {
+    for (std::string& line : LinesAboutGraphs(process->last_words()))
+      if (about_graphs_.insert(line).second) taken.push_back(std::move(line));
   }
   return taken;
 }

@@ -51,6 +51,8 @@ class WorkerProcesses {
   // Returns what processes reported of their devices since the last call; if several report the same, the
   // first.
   std::vector<std::string> TakeDevices();
+  // Returns what processes have said since the last call of ranks and stages that run without CUDA graphs.
+  std::vector<std::string> TakeLinesAboutGraphs();
 
   // Waits until all have ended, at most that long.
   void WaitForEnd(double seconds);
@@ -72,8 +74,9 @@ class WorkerProcesses {
   std::vector<int> numbers_;                              // of these
   std::vector<bool> reported_;                            // true for processes whose end Poll has returned
   std::vector<bool> device_reported_;
-  int64_t memory_kills_ = 0;       // kills by the kernel before these began
-  std::set<std::string> devices_;  // devices that TakeDevices has returned
+  int64_t memory_kills_ = 0;            // kills by the kernel before these began
+  std::set<std::string> devices_;       // devices that TakeDevices has returned
+  std::set<std::string> about_graphs_;  // lines that TakeLinesAboutGraphs has returned
 };
 
 }  // namespace weft
