@@ -12,12 +12,13 @@ using ::testing::IsEmpty;
 TEST(LinesAboutGraphs, WordsOfAWorker_AreTheWholeLinesAboutThem) {
   EXPECT_THAT(LinesAboutGraphs(""), IsEmpty());
   EXPECT_THAT(LinesAboutGraphs("weft-worker: device cuda:0\n"), IsEmpty());
-  EXPECT_THAT(LinesAboutGraphs("weft-worker: device cuda:0\n"
-                               "weft: rank 3 runs without graphs, with the same bits: no room\n"
-                               "weft: from here on stage 1 runs without graphs, with the same bits: it draws\n"
-                               "weft: rank 4 runs without graphs, with the sa"),
-              ElementsAre("rank 3 runs without graphs, with the same bits: no room",
-                          "from here on stage 1 runs without graphs, with the same bits: it draws"));
+  EXPECT_THAT(
+      LinesAboutGraphs("weft-worker: device cuda:0\n"
+                       "weft: rank 3 runs without graphs, with the same bits: no room\n"
+                       "weft: from here on stage 1 runs without graphs, with the same bits: it draws\n"
+                       "weft: rank 4 runs without graphs, with the sa"),
+      ElementsAre("rank 3 runs without graphs, with the same bits: no room",
+                  "from here on stage 1 runs without graphs, with the same bits: it draws"));
 }
 
 }  // namespace
