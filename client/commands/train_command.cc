@@ -163,6 +163,8 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
     auto run = ReadScheduledRun(options.file, RunFileData::kReadable,
                                 given->keys.is_null() ? nullptr : &given->keys);
     if (!run.ok()) return run.status();
+    // The budget is that of ranks that the plain loop does not have.
+    if (given->keys == PlanOnOneRank()) run->spec.memory = 0;
     if (absl::Status status = ready(run->spec); !status.ok()) return status;
     return TrainedRun{*std::move(run), std::move(given->kept)};
   }
