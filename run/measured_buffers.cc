@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxSamples = 1 << 30;
+constexpr int kMaxSamples = 1 << 20;
 
 // Reads a number of bytes.
 int64_t ReadBytes(FileSection& section, const char* name) {

@@ -1,7 +1,6 @@
 #include "run/stage_buffers.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <variant>
 
@@ -63,9 +62,10 @@ class StageBufferCount {
     const double factor = static_cast<double>(run_.microbatch_samples()) / run_.buffers->samples;
     if (factor == 1) return buffers;
     if (factor < 1) return OfLarger(layer, buffers);
+    // A figure of a file may be anything.
     for (const LayerBuffersField& field : kLayerBuffersFields)
       buffers.*field.bytes =
-          static_cast<int64_t>(std::ceil(static_cast<double>(buffers.*field.bytes) * factor));
+          WholeBytes(std::min(kMaxBufferBytes, static_cast<double>(buffers.*field.bytes) * factor));
     return buffers;
   }
 

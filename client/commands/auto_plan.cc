@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "client/commands/measured_run.h"
@@ -15,6 +15,7 @@
 #include "client/planning/make_plan.h"
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
+#include "run/run_memory.h"
 #include "run/run_schedule.h"
 
 namespace weft {
@@ -24,6 +25,15 @@ namespace fs = std::filesystem;
 
 constexpr int kProfiledSteps = 6;
 
+// Returns the bytes that a rank's micro-batch has in the host's memory beside the rank's own.
+int64_t OffloadedBytes(const RunSpec& run) {
+  const std::vector<StageMemory> stages = CountStages(run);
+  int64_t bytes = 0;
+  for (int s = 0; s < run.stages(); ++s)
+    bytes += ActivationsOf(run, s) == ActivationPolicy::kOffload ? stages[s].offloaded : 0;
+  return bytes;
+}
+
 // Returns OK if each rank has room for all layers: within the run's budget, and within its share of the
 // host's memory where the ranks compute there.
 absl::Status CheckRoom(const RunSpec& run, const RunSpec& together, int ranks, const DeviceFlags& device) {
@@ -31,8 +41,10 @@ absl::Status CheckRoom(const RunSpec& run, const RunSpec& together, int ranks, c
   RunSpec limited = together;
   limited.memory = run.memory > 0 ? run.memory : kNoLimit;
   const HostMemory host = ReadHostMemory();
-  if (!absl::StartsWith(device.device, "cuda") && host.Least().has_value())
-    limited.memory = std::clamp<int64_t>(*host.Least() / ranks, 1, limited.memory);
+  if (device.device == "cpu" && host.Least().has_value()) {
+    const int64_t share = *host.Least() / ranks - OffloadedBytes(together);
+    limited.memory = std::clamp<int64_t>(share, 1, limited.memory);
+  }
   if (limited.memory == kNoLimit) return absl::OkStatus();
   const absl::Status fits = CheckedScheduleOf(limited).status();
   if (fits.ok() || limited.memory == run.memory) return fits;

@@ -18,6 +18,7 @@
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
 #include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
 
@@ -151,12 +152,25 @@ absl::StatusOr<std::optional<MeasuredRun>> TrainForOffload(const RunSpec& run, c
   return std::nullopt;
 }
 
-// Trains with retained activations, unless that has been done. A rank may have no room for those of all
-// layers, where the run recomputes or offloads them: then the summaries stay empty. Returns Cancelled or OK.
-absl::Status TrainForBuffers(const RunSpec& run, const TrainRun& train, ProfiledRuns* runs) {
+// Returns the run with a budget that it keeps, and with measured buffers: with both, passes are not captured
+// as CUDA graphs. Captured ones keep memory of their own, which is no part of what a job takes.
+RunSpec WithoutGraphs(RunSpec profiling) {
+  constexpr int64_t kMuch = int64_t{1} << 49;
+  profiling.memory = kMuch;
+  profiling.buffers = MeasuredBuffers{profiling.microbatch_samples(), 0,
+                                      std::vector<LayerBuffers>(profiling.layers_of_stage.size())};
+  return profiling;
+}
+
+// Trains with retained activations and without CUDA graphs, unless that has been done. A rank may have no
+// room for the activations of all layers, where the run recomputes or offloads them: then the summaries stay
+// empty. Returns Cancelled or OK.
+absl::Status TrainForBuffers(const RunSpec& run, const ProfileOptions& options, const TrainRun& train,
+                             ProfiledRuns* runs) {
   RunSpec retaining = run;
   retaining.schedule.activations = ScheduleSpec().activations;
-  if (ActivationsOfLayers(run) == retaining.schedule.activations) {
+  const bool has_graphs = options.fleet.wanted || options.device.device != "cpu";
+  if (!has_graphs && ActivationsOfLayers(run) == retaining.schedule.activations) {
     runs->whole_retained = runs->whole.summary;
     runs->split_retained = runs->split.summary;
     return absl::OkStatus();
@@ -166,9 +180,9 @@ absl::Status TrainForBuffers(const RunSpec& run, const TrainRun& train, Profiled
     PrintMessage(absl::StrCat("buffers are not in the profile: ", failed.message()));
     return absl::OkStatus();
   };
-  const auto whole = train(ProfilingRun(retaining, kBufferSteps), 1, "buffers");
+  const auto whole = train(WithoutGraphs(ProfilingRun(retaining, kBufferSteps)), 1, "buffers");
   if (!whole.ok()) return without(whole.status());
-  const auto split = train(SplitProfilingRun(retaining, kBufferSteps), 1, "split-buffers");
+  const auto split = train(WithoutGraphs(SplitProfilingRun(retaining, kBufferSteps)), 1, "split-buffers");
   if (!split.ok()) return without(split.status());
   runs->whole_retained = whole->summary;
   runs->split_retained = split->summary;
@@ -190,7 +204,7 @@ absl::StatusOr<ProfiledRuns> TrainForProfile(const RunSpec& run, const ProfileOp
   runs.split = *std::move(split);
   runs.offloaded = *std::move(offloaded);
   runs.linked = *std::move(linked);
-  if (absl::Status retained = TrainForBuffers(run, train, &runs); !retained.ok()) return retained;
+  if (absl::Status retained = TrainForBuffers(run, options, train, &runs); !retained.ok()) return retained;
   if (options.ranks == 0) return runs;
   auto sped = train(SpeedProfilingRun(run, options.steps, options.ranks), options.ranks, "speeds");
   if (!sped.ok()) return sped.status();

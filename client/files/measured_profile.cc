@@ -165,7 +165,8 @@ void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann:
     int64_t input_gradients = 0;
     for (const int input : layers[l].inputs) input_gradients += counted[input].output;
     LayerBuffers buffers;
-    buffers.forward = of_whole.Of(JobKind::kForward, stage).passing;
+    const JobBytes forward = of_whole.Of(JobKind::kForward, stage);
+    buffers.forward = std::max(forward.passing, forward.most - forward.left);
     buffers.backward = of_whole.Of(JobKind::kBackward, stage).buffers;
     buffers.backward_beyond = of_whole.Of(JobKind::kBackward, stage).most;
     buffers.update = of_whole.Of(JobKind::kUpdate, stage).buffers;

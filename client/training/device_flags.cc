@@ -34,8 +34,9 @@ std::vector<std::string> LinesAboutGraphs(absl::string_view words) {
   if (!absl::StrContains(words, kWithoutGraphs)) return about;
   std::vector<absl::string_view> lines = absl::StrSplit(words, '\n');
   lines.pop_back();
-  for (const absl::string_view line : lines) {
-    if (absl::StrContains(line, kWithoutGraphs)) about.emplace_back(absl::StripPrefix(line, "weft: "));
+  for (absl::string_view line : lines) {
+    if (absl::StrContains(line, kWithoutGraphs) && absl::ConsumePrefix(&line, "weft: "))
+      about.emplace_back(line);
   }
   return about;
 }

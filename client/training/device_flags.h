@@ -32,7 +32,8 @@ std::string ReportedDevice(absl::string_view words);
 
 // In lines about passes that are not captured as CUDA graphs (docs/guide/gpu.md).
 inline constexpr absl::string_view kWithoutGraphs = " runs without graphs, ";
-// Returns the lines about such passes, without their beginning "weft: ". One that has no end yet is left out.
+// Returns the lines about such passes, without their beginning "weft: ". One that lacks its beginning or has
+// no end yet is left out.
 std::vector<std::string> LinesAboutGraphs(absl::string_view words);
 
 }  // namespace weft

@@ -271,8 +271,8 @@ TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
   std::cout << "least budgets: " << least_by_profile << " bytes with profiles, " << least_by_formulas
             << " without\n";
   EXPECT_LE(least_by_profile, least_by_formulas);
-  EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
   if (std::getenv("WEFT_SEED") == nullptr) {
+    EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
     EXPECT_GT(least_by_profile, 0) << "of some run there is a least budget";
   }
 }

@@ -25,8 +25,9 @@ ExportedText::ExportedText(const RunSpec& run, const TextModel& text, PlainDevic
     : graph_(run, text.scores, device), field_(text.scores->fields[text.field]), rows_(field_.sizes[0]) {}
 
 absl::StatusOr<std::vector<float>> ExportedText::ScoresAfter(const std::vector<int64_t>& tokens) {
-  if (!std::exchange(checked_, true)) {
+  if (!checked_) {
     if (absl::Status s = CheckCausal(tokens); !s.ok()) return s;
+    checked_ = true;
   }
   return ScoresBehind(tokens, 0);
 }

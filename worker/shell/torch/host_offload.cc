@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -135,10 +136,15 @@ c10::Storage OffloadedTensor::Arrived() {
 }
 
 int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
-  // The sources are held, so that none goes between the two counts.
+  // The sources are held, so that none goes between the two counts. The bytes of one that another thread is
+  // just giving back are still counted, so they are waited for.
   std::vector<std::shared_ptr<OffloadSource>> sources;
-  for (const std::weak_ptr<OffloadSource>& source : sources_) {
-    if (auto held = source.lock()) sources.push_back(std::move(held));
+  for (const Source& source : sources_) {
+    if (auto held = source.source.lock()) {
+      sources.push_back(std::move(held));
+    } else {
+      while (!*source.gone) std::this_thread::yield();
+    }
   }
   int64_t bytes = tally();
   for (const std::shared_ptr<OffloadSource>& source : sources) {
@@ -187,7 +193,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   const auto [entry, is_new] = sent_.try_emplace(key, Sent{NoStorage(), counter, nullptr, {}});
   Sent& sent = entry->second;
   if (!is_new) return sent.away;
-  const auto source = std::make_shared<OffloadSource>(OffloadSource{tensor.storage(), nullptr});
+  const auto source = std::make_shared<OffloadSource>(tensor.storage());
   Tensor bytes;
   bytes.shape = {DataType::kUInt8, 1, {static_cast<int64_t>(storage->nbytes())}};
   bytes.data = storage->mutable_data();

@@ -20,11 +20,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "worker/shell/memory/tensor.h"
@@ -55,8 +57,19 @@ class OffloadedTensor {
 
 // The source of a copy to the host, as long as the copy reads it.
 struct OffloadSource {
+  explicit OffloadSource(c10::Storage of) : storage(std::move(of)) {}
+  ~OffloadSource() {
+    storage = c10::Storage();
+    stripped.reset();
+    *gone = true;
+  }
+  OffloadSource(const OffloadSource&) = delete;
+  OffloadSource& operator=(const OffloadSource&) = delete;
+
   c10::Storage storage;
   std::shared_ptr<at::DataPtr> stripped;  // its bytes, once the storage has them no more
+  // True once the source has given its bytes back, which takes a moment after its last owner is gone.
+  const std::shared_ptr<std::atomic<bool>> gone = std::make_shared<std::atomic<bool>>(false);
 };
 
 // The offloaded tensors of one pass, in the order in which its forward saved them, as long as its graph needs
@@ -65,7 +78,7 @@ class OffloadedTensors {
  public:
   void Append(const std::shared_ptr<OffloadedTensor>& saved, const std::shared_ptr<OffloadSource>& source) {
     saved_.push_back(saved);
-    sources_.push_back(source);
+    sources_.push_back({source, source->gone});
   }
   // Returns the bytes that `tally` counts of a forward's storages, without those that go as soon as they have
   // been copied.
@@ -75,8 +88,12 @@ class OffloadedTensors {
   void ForgetRest();
 
  private:
+  struct Source {
+    std::weak_ptr<OffloadSource> source;
+    std::shared_ptr<const std::atomic<bool>> gone;
+  };
   std::vector<std::weak_ptr<OffloadedTensor>> saved_;
-  std::vector<std::weak_ptr<OffloadSource>> sources_;
+  std::vector<Source> sources_;
 };
 
 class HostOffload {
