@@ -85,6 +85,14 @@ class CudaCaptureTest : public ::testing::Test {
     return device_->Capture(work, nullptr);
   }
 
+  // Ends the job that has begun, and expects that the GPU gets to its end.
+  void ExpectJobEnds() {
+    const std::shared_ptr<LaunchedJob> job = device_->EndJob();
+    FakeGpu::Run();
+    const absl::StatusOr<bool> reached = job->Reached();
+    EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  }
+
   std::unique_ptr<RankDevice> device_, other_;
 };
 
@@ -194,10 +202,7 @@ TEST_F(CudaCaptureTest, WorkThatMayNotBeCaptured_FailsAndTheJobGoesOnWithoutATra
                 device_->math().Copy(a.data, b.data, a.bytes);
                 return absl::OkStatus();
               }).ok());
-  const auto job = device_->EndJob();
-  FakeGpu::Run();
-  const absl::StatusOr<bool> reached = job->Reached();
-  EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  ExpectJobEnds();
   EXPECT_EQ(Read(*device_, b), All(3));
   EXPECT_TRUE(IsFreedBehindOtherStreams());
 }
@@ -219,10 +224,7 @@ TEST_F(CudaCaptureTest, FailedCapture_LeavesTheGeneratorThatOtherWorkUses) {
   const auto floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
   EXPECT_NO_THROW(at::randn({kFloats}, floats));
   (*before)->Replay();
-  const auto job = device_->EndJob();
-  FakeGpu::Run();
-  const absl::StatusOr<bool> reached = job->Reached();
-  EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  ExpectJobEnds();
   EXPECT_EQ(Read(*device_, b), All(3));
 }
 
@@ -284,10 +286,7 @@ TEST_F(CudaCaptureTest, MaskAsIndexInACapture_FailsAndTheJobGoesOn) {
                 device_->math().Zero(a.data, a.bytes);
                 return absl::OkStatus();
               }).ok());
-  const auto job = device_->EndJob();
-  FakeGpu::Run();
-  const absl::StatusOr<bool> reached = job->Reached();
-  EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  ExpectJobEnds();
 }
 
 TEST_F(CudaCaptureTest, NoMemoryForAFlatTensor_TakesWhatAnotherStreamIsDoneWith) {

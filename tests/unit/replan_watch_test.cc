@@ -269,16 +269,20 @@ TEST(LinksOf_TwoRanks, LinkSlowFromTheStart_ShowsBesideTheOneThatIsExpected) {
   EXPECT_TRUE(LinksOf(TransfersOver(stated), {}, {1, 1}, expected).slow.empty());
 }
 
+std::shared_ptr<const RunSpec> WithNetwork(RunSpec run, const Json& network) {
+  absl::Status status;
+  run.network = ReadNetworkSpec(network, "network", status);
+  EXPECT_TRUE(status.ok()) << status;
+  return std::make_shared<const RunSpec>(std::move(run));
+}
+
 // The link of the first two is as slow as in the network of the run file, or slower.
 TEST(AnswerOf_RunWithANetwork, LinkBetweenTwoRanks_IsComparedWithIt) {
   RunSpec run = RunUnder("ddp,ranks=2", 12);
   run.replan = {0.05, 4};
   const auto slow_with = [&](const Json& network) {
-    absl::Status status;
-    run.network = ReadNetworkSpec(network, "network", status);
-    EXPECT_TRUE(status.ok()) << status;
     WindowQuestion question;
-    question.run = std::make_shared<const RunSpec>(run);
+    question.run = WithNetwork(run, network);
     question.jobs = JobsAt(run, {1, 1});
     question.transfers = TransfersOver({0.01, 2000});
     question.transfers_before = std::make_shared<const MeasuredTransfers>(question.transfers);
@@ -297,14 +301,11 @@ TEST(AnswerOf_RunWithANetwork, LinkBetweenTwoRanks_IsComparedWithIt) {
 // Beside the link that the run has left there is one between two nodes, as the run file states it. A link
 // inside a node is far faster.
 TEST(AnswerOf_RunThatHasLeftALink, LinkThatTheNetworkStates_IsComparedWithThat) {
-  RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
+  const RunSpec run = RunUnder("custom,ranks=3,compute=s/2,order=1f1b", 12);
   const MeasuredLink between{0.01, 2000}, inside{1e-3, 20'000};
   const auto slow_with = [&](const Json& network) {
-    absl::Status status;
-    run.network = ReadNetworkSpec(network, "network", status);
-    EXPECT_TRUE(status.ok()) << status;
     WindowQuestion question;
-    question.run = std::make_shared<const RunSpec>(run);
+    question.run = WithNetwork(run, network);
     question.jobs = JobsAt(run, {1, 1, 1});
     question.transfers = TransfersOver(between);
     question.transfers_before = std::make_shared<const MeasuredTransfers>();
