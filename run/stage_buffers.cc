@@ -36,8 +36,10 @@ class StageBufferCount {
     stage.backward_input = BackwardInput();
     stage.backward_weight = Backward(&LayerBuffers::backward_weight, /*frees=*/false);
     // A layer that reads no input of the stage runs whole, in the second half.
-    if (!AllReachInputs()) stage.backward_weight = std::max(stage.backward_weight, stage.backward);
-    if (!AllReachInputs()) stage.backward_input = std::max(stage.backward_input, stage.backward);
+    if (!AllReachInputs()) {
+      stage.backward_weight = std::max(stage.backward_weight, stage.backward);
+      stage.backward_input = std::max(stage.backward_input, stage.backward);
+    }
     stage.between = Between(&LayerBuffers::between);
     stage.between_beyond = Between(&LayerBuffers::between_beyond);
     return stage;
@@ -164,12 +166,16 @@ class StageBufferCount {
     return std::clamp<int64_t>(beyond, 0, largest);
   }
 
-  // Returns what first halves leave: the gradients that arrive at parameters'
-  // places, one of which may be that of an output within the stage.
+  // Returns what the first half of a layer leaves: the gradients that arrive at parameters' places, one of
+  // which may be that of an output within the stage.
+  int64_t LeftBy(int layer, int64_t LayerBuffers::*figure) const {
+    return Of(layer).*figure + (layer + 1 < links_.end_layer ? Output(layer) : 0);
+  }
+
+  // Returns what the first halves of all layers leave.
   int64_t Between(int64_t LayerBuffers::*figure) const {
     int64_t bytes = 0;
-    for (int l = links_.first_layer; l < links_.end_layer; ++l)
-      bytes += Of(l).*figure + (l + 1 < links_.end_layer ? Output(l) : 0);
+    for (int l = links_.first_layer; l < links_.end_layer; ++l) bytes += LeftBy(l, figure);
     return bytes;
   }
 
@@ -177,7 +183,7 @@ class StageBufferCount {
     int64_t most = 0, left = 0, copy = 0;
     for (int l = links_.end_layer - 1; l >= links_.first_layer; --l) {
       most = std::max(most, left + Waiting(l) + Of(l).backward_input);
-      left += Of(l).between + (l + 1 < links_.end_layer ? Output(l) : 0);
+      left += LeftBy(l, &LayerBuffers::between);
       copy = std::max(copy, CopyOf(l, Of(l).backward_input - Of(l).between - Inputs(l)));
     }
     return std::max(most, left + input_gradients_ + copy);

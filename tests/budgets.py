@@ -152,6 +152,10 @@ def add(row, name, training):
             row.left.append(100 * (budget - max(bytes_of)) / budget)
 
 
+def spread(percents):
+    return f"{min(percents):.0f}, {statistics.median(percents):.0f}, {max(percents):.0f}"
+
+
 def line(name, rows):
     def total(figure):
         return sum(figure(row) for row in rows)
@@ -159,7 +163,7 @@ def line(name, rows):
     within = [f"{total(lambda r, w=which: r.within[w])} of {total(lambda r, w=which: r.ranks[w])}" for which in ("whole", "middle", "least")]
     left = [percent for row in rows for percent in row.left] or [0]
     return (f"| {name}: {total(lambda r: r.trainings)} | {' | '.join(within)} | {total(lambda r: r.held)} | {total(lambda r: r.refused)} | "
-            f"{min(left):.0f}, {statistics.median(left):.0f}, {max(left):.0f} |")
+            f"{spread(left)} |")
 
 
 def profile_of(weft, folder, title, text, profiles):
@@ -198,14 +202,12 @@ def with_profile(weft, folder, title, name, text, profiles):
 
 
 def left_over(rows, which):
-    left = [100 * (row[which]["least"] - max(row[which]["most"])) / row[which]["least"] for row in rows]
-    return f"{min(left):.0f}, {statistics.median(left):.0f}, {max(left):.0f}"
+    return spread([100 * (row[which]["least"] - max(row[which]["most"])) / row[which]["least"] for row in rows])
 
 
 def spare_buffers(rows, which):
     """Buffers that were predicted and not counted, of the rank that had most."""
-    spare = [100 * row[which]["buffers"] / row[which]["least"] for row in rows]
-    return f"{min(spare):.0f}, {statistics.median(spare):.0f}, {max(spare):.0f}"
+    return spread([100 * row[which]["buffers"] / row[which]["least"] for row in rows])
 
 
 def profiled_line(title, rows):
@@ -213,7 +215,7 @@ def profiled_line(title, rows):
     ranks = [(most, row["profile"]["least"]) for row in rows for most in row["profile"]["most"]]
     return (f"| {title}: {len(rows)} | {left_over(rows, 'formulas')} | {left_over(rows, 'profile')} | "
             f"{spare_buffers(rows, 'formulas')} | {spare_buffers(rows, 'profile')} | "
-            f"{min(smaller):.0f}, {statistics.median(smaller):.0f}, {max(smaller):.0f} | "
+            f"{spread(smaller)} | "
             f"{sum(most <= budget for most, budget in ranks)} of {len(ranks)} |")
 
 
@@ -263,11 +265,12 @@ def profile_table(options):
     whole = [row for row in rows if all("most" in row[which] for which in ("formulas", "profile"))]
     if not whole:
         sys.exit("nothing was trained")
-    print(profiled_table(whole))
+    table = profiled_table(whole)
+    print(table)
     if options.out and wrong:
         print(LEFT_ALONE.format(options.out), file=sys.stderr, flush=True)
     elif options.out:
-        section = PROFILED.format(table=profiled_table(whole), trainings=len(whole))
+        section = PROFILED.format(table=table, trainings=len(whole))
         page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(section)
         options.out.write_text(page)
     return 1 if wrong else 0

@@ -169,7 +169,7 @@ absl::Status TrainForBuffers(const RunSpec& run, const ProfileOptions& options, 
                              ProfiledRuns* runs) {
   RunSpec retaining = run;
   retaining.schedule.activations = ScheduleSpec().activations;
-  const bool has_graphs = options.fleet.wanted || options.device.device != "cpu";
+  const bool has_graphs = options.fleet.wanted || (options.device.device != "cpu" && options.device.graphs);
   if (!has_graphs && ActivationsOfLayers(run) == retaining.schedule.activations) {
     runs->whole_retained = runs->whole.summary;
     runs->split_retained = runs->split.summary;

@@ -131,6 +131,7 @@ struct TrainedRun {
 struct GivenPlan {
   nlohmann::json keys;
   std::optional<KeptPlan> kept;
+  bool stands_for_none = false;  // true for the plain loop of a run whose schedule is still to be planned
 };
 
 absl::StatusOr<GivenPlan> ReadNamedPlan(const std::string& path) {
@@ -146,7 +147,9 @@ absl::StatusOr<GivenPlan> ReadNamedPlan(const std::string& path) {
 absl::StatusOr<GivenPlan> FindGivenPlan(const TrainOptions& options, bool is_auto) {
   if (!options.plan.empty()) return ReadNamedPlan(options.plan);
   if (!is_auto) return GivenPlan();
-  if (options.resume.empty()) return GivenPlan{options.reference ? PlanOnOneRank() : nlohmann::json(), {}};
+  if (options.resume.empty() && options.reference)
+    return GivenPlan{PlanOnOneRank(), {}, /*stands_for_none=*/true};
+  if (options.resume.empty()) return GivenPlan();
   auto keys = PlanOfCheckpoint(options.resume);
   if (!keys.ok()) return keys.status();
   return GivenPlan{*std::move(keys), {}};
@@ -164,7 +167,7 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
                                 given->keys.is_null() ? nullptr : &given->keys);
     if (!run.ok()) return run.status();
     // The budget is that of ranks that the plain loop does not have.
-    if (given->keys == PlanOnOneRank()) run->spec.memory = 0;
+    if (given->stands_for_none) run->spec.memory = 0;
     if (absl::Status status = ready(run->spec); !status.ok()) return status;
     return TrainedRun{*std::move(run), std::move(given->kept)};
   }

@@ -186,9 +186,7 @@ void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann:
 
 // What other programs take of a core is more than copies are, and in the median too.
 double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded) {
-  RunSpec offloading = run;
-  offloading.schedule.activations = "offload";
-  const std::vector<StageMemory> layers = CountStages(offloading);
+  const std::vector<StageMemory> layers = CountStages(run);
   const Times without = TimesOf(retained, layers.size(), LeastOf);
   const Times with = TimesOf(offloaded, layers.size(), LeastOf);
   double bytes = 0, seconds = 0;

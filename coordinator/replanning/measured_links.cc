@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "base/median.h"
 
@@ -64,11 +65,12 @@ class Comparison {
     std::vector<double> ratios;
     bool has_others = false;
     for (const auto& [bytes, seconds] : now_.at(pair)) {
-      const std::vector<double> others = TimesOfOthers(pair, bytes);
+      std::vector<double> others = TimesOfOthers(pair, bytes);
       std::optional<double> usual = KnownTime(before_, pair, bytes);
       if (others.size() >= kFewestOthers) {
         has_others = true;
-        usual = std::min(usual.value_or(MedianOf(others)), MedianOf(others));
+        const double of_others = MedianOf(std::move(others));
+        usual = std::min(usual.value_or(of_others), of_others);
       }
       if (usual.has_value()) ratios.push_back(seconds / *usual);
     }
