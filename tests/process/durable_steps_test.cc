@@ -138,9 +138,9 @@ class DurableSteps : public DisturbedService {
     EXPECT_TRUE(Eventually([&] { return (end = Weft({"wait", number})).code != kUnavailable; }));
     EXPECT_EQ(end.code, 0) << "run " << number << ": " << end.err;
     // A coordinator that ends while it writes the files of an ended run writes them when it is back.
-    const auto reference = LossesIn(folder_ / "reference");
-    EXPECT_TRUE(Eventually([&] { return LossesIn(out) == reference; })) << out << " has not each step once";
-    EXPECT_TRUE(ReadTensors(out + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint")) << out;
+    EXPECT_TRUE(Eventually([&] { return LossesIn(out) == reference_.losses; }))
+        << out << " has not each step once";
+    EXPECT_TRUE(ReadTensors(out + "/checkpoint") == reference_.tensors) << out;
   }
 
   // Calls `disturb` with the faults and a folder for each; it returns whether the fault came to pass. Takes

@@ -21,6 +21,9 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// Steps of a run that still goes on two moves later.
+constexpr int kSteps = 240;
+
 class Move : public DisturbedService {
  protected:
   void SetUp() override {
@@ -66,7 +69,7 @@ class Move : public DisturbedService {
 class MoveUnder : public Move, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(MoveUnder, RankGoesToAFreeWorker_SameBitsFromACheckpoint) {
-  SubmitRun(GetParam(), 300);
+  SubmitRun(GetParam(), kSteps);
   ASSERT_TRUE(AwaitSteps(7));
   const CommandResult moved = Weft({"move", "1", "--rank", "1", "--to", "w2", "-o", "json"});
   ASSERT_EQ(moved.code, 0) << moved.err;
@@ -85,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, MoveUnder,
 
 // No checkpoint is near: copies in memory do.
 TEST_F(Move, RanksMoveThereAndBackWithRedundancy_SameBitsFromCopies) {
-  SubmitRun("{1f1b: {}}", 400,
+  SubmitRun("{1f1b: {}}", kSteps,
             {{"checkpoint", "{every: 1000}"}, {"redundancy", "{peers: 1}"}, {"restarts", "1"}});
   ASSERT_TRUE(AwaitSteps(7));
   CommandResult moved = Weft({"move", "1", "--rank", "2", "--to", "w2", "--reason", "its fan is loud"});
@@ -106,7 +109,7 @@ TEST_F(Move, OrdersThatCannotBeCarriedOut_SayWhyWithTheirExitCode) {
     return Weft({"move", run, "--rank", rank, "--to", to}).code;
   };
   EXPECT_EQ(code_of("1", "0", "w2"), 1) << "no such run";
-  SubmitRun("{1f1b: {}}", 300);
+  SubmitRun("{1f1b: {}}", kSteps);
   ASSERT_TRUE(AwaitSteps(3));
   EXPECT_EQ(code_of("1", "4", "w2"), 78) << "no such rank";
   EXPECT_EQ(code_of("1", "0", "w9"), 1) << "no such worker";
@@ -130,7 +133,7 @@ TEST_F(Move, OrdersThatCannotBeCarriedOut_SayWhyWithTheirExitCode) {
 }
 
 TEST_F(Move, WorkerIsDrained_ItEndsAndItsRunMakesNoStepTwice) {
-  SubmitRun("{1f1b: {}}", 300);
+  SubmitRun("{1f1b: {}}", kSteps);
   ASSERT_TRUE(AwaitSteps(7));
   const CommandResult drained = Weft({"drain", "w0", "--timeout", "100"});
   ASSERT_EQ(drained.code, 0) << drained.err;

@@ -35,6 +35,8 @@ using Json = nlohmann::json;
 using Files = std::map<std::string, std::string>;  // content by name
 
 constexpr int kSeconds = 120;
+// A model for runs of many steps, with little to compute in each.
+const char* const kQuick = "{gpt: {layers: 2, width: 16, heads: 2, context: 8}}";
 const char* const kLong =
     "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}";
 
@@ -240,7 +242,8 @@ TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
 TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   const std::string file = WriteSmallRun(
       folder_,
-      {{"train", "{steps: 500, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+      {{"model", kQuick},
+       {"train", "{steps: 500, batch: 4, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
   Command train({"weft", "train", file, "--out", out_, "--processes", "1"});
   ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(out_ + "/steps.jsonl").empty(); }));
   const std::vector<pid_t> workers = Children(train.pid());
@@ -357,7 +360,8 @@ TEST_F(FullDisk, AtTheEnd_CheckpointAndSummaryThereAndTheTraceIsSaid) {
   // 600 steps of 36 jobs make a trace that has no room.
   const std::string file = WriteSmallRun(
       folder_,
-      {{"train", "{steps: 600, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+      {{"model", kQuick},
+       {"train", "{steps: 600, batch: 4, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
   const CommandResult result =
       Command::Run({"weft", "train", file, "--out", disk_ + "/out", "--processes", "1"}, kSeconds);
   EXPECT_EQ(result.code, 0) << result.err;

@@ -32,6 +32,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// Steps of a run that still goes on some disturbances later. It is one number, so that the plain loop makes
+// them once.
+constexpr int kLong = 240;
+
 class Recovery : public DisturbedRun {
  protected:
   std::unique_ptr<Command> Begin(const std::string& file, int processes) const {
@@ -113,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, RedundantRecoveryOf,
 
 // Each of three processes is killed in turn, and a spare takes its place: its peer has the copies each time.
 TEST_F(RedundantRecovery, ProcessesKilledOneAfterTheOther_GoOnFromCopiesEachTime) {
-  const std::string file = WriteRedundantRun("{1f1b: {}}", 300);
+  const std::string file = WriteRedundantRun("{1f1b: {}}", kLong);
   TrainReference(file);
   Command train({"weft", "train", file, "--out", out_, "--processes", "3", "--spares", "1"});
   size_t steps = 10;
@@ -205,7 +209,7 @@ pid_t WorkerWithRanks(const std::vector<pid_t>& workers) {
 
 // A spare takes the place of the lost process: the ranks do not move together.
 TEST_F(Recovery, WorkerKilledBesideASpare_RunKeepsItsNumberOfProcesses) {
-  const std::string file = WriteRun("{1f1b: {}}", 400);
+  const std::string file = WriteRun("{1f1b: {}}", kLong);
   TrainReference(file);
   const std::string metrics = absl::StrCat("127.0.0.1:", FreePorts(4));
   Command train(
@@ -291,7 +295,7 @@ class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<co
 
 TEST_P(DamagedRecovery, NewestCheckpointDamaged_GoesOnFromTheOneBeforeWithTheSameBits) {
   const std::string file =
-      WriteRun("{1f1b: {}}", 240, {{"checkpoint", absl::StrCat("{every: ", kEvery, "}")}});
+      WriteRun("{1f1b: {}}", kLong, {{"checkpoint", absl::StrCat("{every: ", kEvery, "}")}});
   TrainReference(file);
   const auto train = Begin(file, 2);
   ASSERT_TRUE(AwaitSteps(1));
@@ -323,12 +327,19 @@ class DaemonRecovery : public DisturbedService {
  protected:
   void SetUp() override {
     coordinator_ = std::make_unique<Command>(
-        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path()});
+        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path(),
+                                 "--lease", absl::StrCat(lease_)});
     ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
     StartWorkers(*coordinator_, 3);
   }
 
+  int lease_ = 15;  // seconds
   std::unique_ptr<Command> coordinator_;
+};
+
+class ShortLease : public DaemonRecovery {
+ protected:
+  ShortLease() { lease_ = 5; }
 };
 
 TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
@@ -358,7 +369,7 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
 
 // A rolling restart of all workers: none of the steps is made twice, and nothing counts as lost.
 TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
-  const std::string file = WriteRun("{1f1b: {}}", 400, {{"restarts", "0"}});
+  const std::string file = WriteRun("{1f1b: {}}", kLong, {{"restarts", "0"}});
   TrainReference(file);
   Submit(file);
   for (int i = 0; i < 2; ++i) {
@@ -376,8 +387,8 @@ TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
   EXPECT_EQ(Summary()["restarts"], 2);
 }
 
-TEST_F(DaemonRecovery, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater) {
-  const std::string file = WriteRun("{1f1b: {}}", 400);
+TEST_F(ShortLease, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater) {
+  const std::string file = WriteRun("{1f1b: {}}", kLong);
   TrainReference(file);
   Submit(file);
   ASSERT_TRUE(AwaitSteps(7));

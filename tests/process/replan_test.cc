@@ -29,12 +29,13 @@ constexpr double kShare = 0.25;  // of a core, for the slow rank
 
 class Replan : public DisturbedRun {
  protected:
-  // Writes a training whose jobs take milliseconds.
+  // Writes a training of two samples in a micro-batch, whose jobs take milliseconds.
   std::string WriteSlowRun(const std::string& schedule, int steps, const std::string& replan,
-                           const std::string& microbatches = "12") const {
+                           int microbatches = 6) const {
     std::map<std::string, std::string> changes = {
         {"model", "{gpt: {layers: 4, width: 192, heads: 4, context: 64}}"},
-        {"train", "{steps: " + std::to_string(steps) + ", batch: 24, microbatches: " + microbatches +
+        {"train", "{steps: " + std::to_string(steps) + ", batch: " + std::to_string(2 * microbatches) +
+                      ", microbatches: " + std::to_string(microbatches) +
                       ", seed: 1, clip_norm: 1.0, optimizer: {adamw: {lr: 1.0e-3}}}"},
         {"stages", "6"},
         {"schedule", schedule}};
@@ -116,7 +117,7 @@ TEST_F(Replan, EquallyFastRanks_TheRunStays) {
 
 // Each rank has the one micro-batch that it cannot do without.
 TEST_F(Replan, NothingToGain_TheRunStaysHoweverSlowARankIs) {
-  const std::string file = WriteSlowRun("{ddp: {ranks: 2}}", 14, "{gain: 5 %, steps: 1}", "2");
+  const std::string file = WriteSlowRun("{ddp: {ranks: 2}}", 14, "{gain: 5 %, steps: 1}", 2);
   TrainReference(file);
   TrainWithASlowProcess(file);
   ExpectTheReference();

@@ -91,7 +91,7 @@ TEST_F(Waits, StoppedWorker_IsNamedOnceAsTheRootOfEachRankThatWaits) {
 }
 
 TEST_F(Waits, EventsOfARun_AreInItsDescriptionFromSubmissionToEnd) {
-  Submit(WriteRun("{1f1b: {}}", 400));
+  Submit(WriteRun("{1f1b: {}}", 200));
   ASSERT_THAT(Weft({"explain", "1"}).out, HasSubstr("run 1 (small) is waiting: needs 2 worker processes"));
   StartWorkers(*coordinator_, 2);
   ASSERT_TRUE(AwaitCheckpoint());
