@@ -23,10 +23,10 @@ from daemons import TIME_FACTOR, free_port
 SECONDS = 180 * TIME_FACTOR
 RUNTIME = pathlib.Path(__file__).resolve().parent.parent.parent / "deploy/kubernetes/kubeflow/runtime.yaml"
 RUN = """name: batch
-model: {{gpt: {{layers: 2, width: 32, heads: 2, context: 32}}}}
+model: {{gpt: {{layers: 2, width: 16, heads: 2, context: 8}}}}
 data: {{text: {{path: text.txt}}}}
 validate: {{data: {{text: {{path: text.txt}}}}, every: 10, samples: 8}}
-train: {{steps: {steps}, batch: 8, microbatches: 4, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
+train: {{steps: {steps}, batch: 4, microbatches: 4, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
 checkpoint: {{every: 50}}
 stages: 2
 schedule: 1f1b

@@ -16,9 +16,9 @@ import time
 
 SECONDS = 180 * int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
 RUN = """name: batch
-model: {{gpt: {{layers: 2, width: 32, heads: 2, context: 32}}}}
+model: {{gpt: {{layers: 2, width: 16, heads: 2, context: 8}}}}
 data: {{text: {{path: text.txt}}}}
-train: {{steps: {steps}, batch: 8, microbatches: 4, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
+train: {{steps: {steps}, batch: 4, microbatches: 4, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}
 checkpoint: {{every: 50}}
 stages: 2
 schedule: 1f1b
