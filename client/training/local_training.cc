@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -97,6 +99,7 @@ class LocalTraining {
   void ShowProgress(const RunInfo& run);
 
   ExitCode Finished();
+  void EndLateProcesses();
   ExitCode Failed(const absl::Status& status);
   ExitCode Refused(const absl::Status& status);
   ExitCode Interrupted(const absl::Status& status);
@@ -372,7 +375,18 @@ TrainResults LocalTraining::Results() const {
   return results;
 }
 
+// Ends the processes that have not joined yet, as one that was started in the place of a lost one: they would
+// wait for a coordinator that is gone.
+void LocalTraining::EndLateProcesses() {
+  const auto now = server_->LookAround(std::nullopt);
+  if (!now.ok()) return;
+  std::set<pid_t> joined;
+  for (const WorkerInfo& worker : now->workers) joined.insert(static_cast<pid_t>(worker.pid));
+  workers_.EndOthers(joined);
+}
+
 ExitCode LocalTraining::Finished() {
+  EndLateProcesses();
   server_->Stop("the run is over");
   workers_.WaitForEnd(kEndGrace);
   workers_.Stop(kStopGrace, &signals_);

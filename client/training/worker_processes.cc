@@ -160,6 +160,12 @@ bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
   }
 }
 
+void WorkerProcesses::EndOthers(const std::set<pid_t>& kept) const {
+  for (const auto& process : processes_) {
+    if (kept.count(process->pid()) == 0) process->Signal(SIGTERM);
+  }
+}
+
 void WorkerProcesses::WaitForEnd(double seconds) { AwaitEnd(seconds, nullptr); }
 
 void WorkerProcesses::Stop(double grace_seconds, StopSignals* signals) {

@@ -54,6 +54,8 @@ class WorkerProcesses {
   // Returns what processes have said since the last call of ranks and stages that run without CUDA graphs.
   std::vector<std::string> TakeLinesAboutGraphs();
 
+  // Asks all to end but these.
+  void EndOthers(const std::set<pid_t>& kept) const;
   // Waits until all have ended, at most that long.
   void WaitForEnd(double seconds);
   // Asks them to end, waits at most that long, kills the rest. A further stop signal ends the waiting.
