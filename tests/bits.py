@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Trains a gpt on text, an mlp, a two_tower, residual networks and a vision transformer on IDX images under every schedule family, at several sizes and numbers of
-processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
+processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference). The trainings are
+submitted one after the other to the same worker processes.
 
     bits.py BIN_DIR [--small] [--checkpoints] [--processes 1,2,4] [--only TEXT] [--out docs/measurements/bits.md]
 
@@ -12,6 +13,7 @@ this text; may be repeated.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -25,6 +27,7 @@ import tempfile
 import time
 
 import markdown
+from standing_workers import StandingWorkers
 
 # Parameters by family; a family that is not here runs without any.
 PARAMETERS = {
@@ -190,6 +193,17 @@ def train(weft, file, out, arguments):
     return done.returncode, done.stderr.strip().splitlines()[-1:] or [""]
 
 
+def train_standing(workers, file, out, arguments):
+    """The same on workers that stay."""
+    code, said = workers.train(file, out, arguments)
+    return code, said.strip().splitlines()[-1:] or [""]
+
+
+def lacks_ranks(code, error):
+    """Returns true if a run was refused because it has fewer ranks than processes."""
+    return code == 78 and "ranks, so it runs on 1 to" in error[0]
+
+
 def schedules(weft):
     """The schedules of the synchronous training: name in the table, text."""
     own = [name for name, *_ in OLD_WEIGHTS]
@@ -235,18 +249,18 @@ def reference(weft, file, folder, flags, training):
     return wanted
 
 
-def stop_and_resume(weft, file, folder, cases, wanted, flags, until, count):
+def stop_and_resume(workers, file, folder, cases, wanted, flags, until, count):
     """Each case makes the first steps, and the one behind it the others; how many ended with other bits."""
     text = file.read_text()
     bad = 0
     for (first, first_text), (second, second_text) in zip(cases, cases[1:] + cases[:1]):
         file.write_text(text.replace("SCHEDULE", first_text))
-        code, error = train(weft, file, folder / "stopped", ["--processes", count, "--until", str(until)] + flags)
+        code, error = train_standing(workers, file, folder / "stopped", ["--processes", count, "--until", str(until)] + flags)
         if code == 0:
             file.write_text(text.replace("SCHEDULE", second_text))
-            code, error = train(weft, file, folder / "out",
-                                ["--processes", count, "--resume", str(folder / "stopped/checkpoint")])
-        if code == 2 and "ranks of the schedule" in error[0]:
+            code, error = train_standing(workers, file, folder / "out",
+                                         ["--processes", count, "--resume", str(folder / "stopped/checkpoint")])
+        if lacks_ranks(code, error):
             continue
         same = code == 0 and tensors(folder / "out/checkpoint") == wanted
         bad += not same
@@ -288,8 +302,9 @@ def main():
     cases += OLD_WEIGHTS
     processes = ["2"] if options.small else options.processes.split(",")
     bad = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch)
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        workers = stack.enter_context(StandingWorkers(options.bin, folder, max(map(int, processes))))
         write_data(folder)
         sizes = [size for size in models(folder, options.small)
                  if not options.only or any(part in size[0] for part in options.only)]
@@ -322,8 +337,8 @@ def main():
                     if count == "1" and results and "1" not in processes:
                         break  # one process is for schedules of one rank
                     start = time.monotonic()
-                    code, error = train(weft, file, folder / "out", ["--processes", count] + flags)
-                    if code == 2 and "ranks of the schedule" in error[0]:
+                    code, error = train_standing(workers, file, folder / "out", ["--processes", count] + flags)
+                    if lacks_ranks(code, error):
                         continue  # more processes than ranks
                     same = code == 0 and tensors(folder / "out/checkpoint") == wanted
                     if same and options.checkpoints:
@@ -331,8 +346,8 @@ def main():
                         if differ:
                             same, error = False, [f"the checkpoints of steps {differ} differ"]
                         if same and training in before:
-                            code, error = train(weft, file, folder / "resumed",
-                                                ["--processes", count, "--resume", str(before[training] / "checkpoint-1")])
+                            code, error = train_standing(workers, file, folder / "resumed", [
+                                "--processes", count, "--resume", str(before[training] / "checkpoint-1")])
                             same = code == 0 and tensors(folder / "resumed/checkpoint") == wanted
                         before[training] = folder / ("before-" + training)
                         shutil.rmtree(before[training], ignore_errors=True)
@@ -349,7 +364,7 @@ def main():
                 # In the small check some pairs stand for all.
                 pairs = synchronous[::7] if options.small else synchronous
                 until = 4 if "skipped" in title else 2  # behind the step that is skipped
-                resumed_bad = stop_and_resume(weft, file, folder, pairs, wanted, flags, until, "2")
+                resumed_bad = stop_and_resume(workers, file, folder, pairs, wanted, flags, until, "2")
                 bad += resumed_bad
                 resumed.append(f"{title}: {len(pairs)} pairs, " + ("all the same" if resumed_bad == 0 else f"**{resumed_bad} differ**"))
     letters = [chr(ord("A") + i) for i in range(len(sizes))]

@@ -24,6 +24,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from bits import tensors_in  # noqa: E402
+from standing_workers import StandingWorkers  # noqa: E402
 # Micro-batches of 3 samples: the models were exported with 4.
 RUN = """
 model: {{exported: {model}.weft}}
@@ -83,6 +84,18 @@ def train(weft, run, out, *flags):
     done = subprocess.run([weft, "train", run, "--out", out, *flags], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"weft train {run.read_text()} {flags} ended with {done.returncode}: {done.stderr}")
+    return trained(out)
+
+
+def train_on(workers, processes, run, out):
+    """Trains on so many of the workers that stay."""
+    code, said = workers.train(run, out, ["--processes", str(processes)])
+    if code != 0:
+        sys.exit(f"weft submit {run.read_text()} on {processes} processes ended with {code}: {said}")
+    return trained(out)
+
+
+def trained(out):
     return tensors_in((out / "checkpoint").glob("*.safetensors")), [line["loss"] for line in lines_of(out) if "loss" in line]
 
 
@@ -90,7 +103,7 @@ def lines_of(out):
     return [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
 
 
-def compare_schedules(weft, folder, *flags, without=()):
+def compare_schedules(weft, folder, workers, *flags, without=()):
     failures = []
     for name, cases in SCHEDULES.items():
         if name in without:
@@ -98,19 +111,19 @@ def compare_schedules(weft, folder, *flags, without=()):
         wanted = train(weft, run_file(folder, name), folder / f"{name}.reference", "--reference", *flags)
         for number, (schedule, processes) in enumerate(cases):
             run = run_file(folder, name, schedule=schedule)
-            made = train(weft, run, folder / f"{name}.{number}", "--processes", str(processes), *flags)
+            made = train_on(workers, processes, run, folder / f"{name}.{number}")
             same = made == wanted and len(made[0]) > 0
             print(f"{name}, {schedule}, {processes} processes: {'equal' if same else 'DIFFERENT'}")
             failures += [] if same else [f"{name}, {schedule}"]
     return failures
 
 
-def compare_on_device(weft, folder, device):
+def compare_on_device(weft, folder, workers, device):
     """Every schedule on the device; the tests' own has the bits of the CPU, where LibTorch takes its kernels."""
     # LibTorch computes an LSTM on devices by a fused cell, which the tests' own does not have; some functions give
     # outputs of another size to the kernels of the CPU there, and are not carried out.
     without = ["lstm", "functions"] if device == "testgpu" else []
-    failures = compare_schedules(weft, folder, "--device", device, without=without)
+    failures = compare_schedules(weft, folder, workers, "--device", device, without=without)
     if device == "testgpu":
         # Group norms and the backward of SiLU are put together of other operations there.
         composed = ("cnn", "mlp", "known_llama", "known_mixtral", "known_efficientnet", "known_ddpm")
@@ -121,14 +134,14 @@ def compare_on_device(weft, folder, device):
     return failures
 
 
-def compare_groups(weft, folder):
+def compare_groups(weft, folder, workers):
     """Parameters that do not decay, among those that do and running averages: the same bits under every schedule."""
     wanted = train(weft, run_file(folder, "cnn_norms", optimizer=GROUPS), folder / "groups.reference", "--reference")
     every = train(weft, run_file(folder, "cnn_norms", optimizer=GROUPS.split(", no_decay")[0] + "}}"), folder / "groups.none", "--reference")
     failures = [] if wanted != every else ["no_decay changes nothing"]
     for number, (schedule, processes) in enumerate([("1f1b", 2), ("{fsdp: {shard: width}}", 2), ("ddp", 1)]):
         run = run_file(folder, "cnn_norms", schedule=schedule, optimizer=GROUPS)
-        if train(weft, run, folder / f"groups.{number}", "--processes", str(processes)) != wanted:
+        if train_on(workers, processes, run, folder / f"groups.{number}") != wanted:
             failures.append(f"no_decay, {schedule}")
     print(f"no_decay under 3 schedules: {len(failures)} failures")
     return failures
@@ -143,25 +156,29 @@ schedule: {schedule}
 """
 
 
-def compare_tied(weft, folder):
+def plain_or_on(weft, workers, processes, run, out):
+    """Trains on the workers, or by the plain loop if `processes` is 0."""
+    return train(weft, run, out, "--reference") if processes == 0 else train_on(workers, processes, run, out)
+
+
+def compare_tied(weft, folder, workers):
     """The built-in gpt with a tied embedding: the same bits under every schedule and precision; it can be evaluated and it writes."""
     (folder / "text.txt").write_text("to be or not to be, that is the question: " * 20)
     run, failures, wanted = folder / "run.yaml", [], None
-    for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("ddp", "--processes", "1"),
-                                                 ("{zb_h1: , activations: recompute}", "--processes", "1"),
-                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2"),
-                                                 ("{lpp: {groups: 2, ranks: 2}}", "--processes", "1")]):
+    for number, (schedule, processes) in enumerate([("1f1b", 0), ("1f1b", 2), ("ddp", 1), ("{zb_h1: , activations: recompute}", 1),
+                                                    ("{fsdp: {shard: width}, activations: offload}", 2),
+                                                    ("{lpp: {groups: 2, ranks: 2}}", 1)]):
         run.write_text(TIED.format(schedule=schedule))
-        made = train(weft, run, folder / f"tied.{number}", *flags)
+        made = plain_or_on(weft, workers, processes, run, folder / f"tied.{number}")
         wanted = wanted or made
         failures += [] if made == wanted else [f"a tied gpt, {schedule}"]
     if wanted[1][-1] >= wanted[1][0]:
         failures.append("a tied gpt does not learn")
     narrow = None
-    for number, (schedule, *flags) in enumerate([("1f1b", "--reference"), ("1f1b", "--processes", "2"), ("{zb_h1: , activations: recompute}", "--processes", "1"),
-                                                 ("{fsdp: {shard: width}, activations: offload}", "--processes", "2"), ("ddp", "--processes", "1")]):
+    for number, (schedule, processes) in enumerate([("1f1b", 0), ("1f1b", 2), ("{zb_h1: , activations: recompute}", 1),
+                                                    ("{fsdp: {shard: width}, activations: offload}", 2), ("ddp", 1)]):
         run.write_text(TIED.format(schedule=schedule) + "precision: bf16\n")
-        made = train(weft, run, folder / f"tied.narrow{number}", *flags)
+        made = plain_or_on(weft, workers, processes, run, folder / f"tied.narrow{number}")
         narrow = narrow or made
         failures += [] if made == narrow else [f"a tied gpt in bf16, {schedule}"]
     if narrow[0] == wanted[0] or narrow[1][-1] >= narrow[1][0]:
@@ -181,7 +198,7 @@ def compare_tied(weft, folder):
     return failures
 
 
-def compare_old_weights(weft, folder):
+def compare_old_weights(weft, folder, workers):
     """A tied parameter is read as old as the stage behind it is, also where its state goes from rank to rank with that stage's."""
     failures = []
     schedules = ("{fsdp: {residency: migrating}, rule: cdp_v1}", "{fsdp: {residency: migrating}, rule: cdp_v2}", "{ddp: , rule: cdp_v2}",
@@ -191,7 +208,7 @@ def compare_old_weights(weft, folder):
         if schedule == "pipedream":  # a step of it is a micro-batch
             run.write_text(run.read_text().replace("batch: 12, microbatches: 4", "batch: 3, microbatches: 1").replace("steps: 3", "steps: 9"))
         wanted = train(weft, run, folder / f"old.{number}.reference", "--reference")
-        made = train(weft, run, folder / f"old.{number}", "--processes", "2")
+        made = train_on(workers, 2, run, folder / f"old.{number}")
         ranks = json.loads((folder / f"old.{number}" / "summary.json").read_text())["ranks"]
         same = made == wanted and len(made[0]) > 0 and ranks == 4
         print(f"gpt_tied, {schedule}, 2 processes: {'equal' if same else 'DIFFERENT'}")
@@ -204,7 +221,7 @@ def generated(weft, source, prompt, *flags):
                           capture_output=True, text=True, check=False)
 
 
-def compare_generated(weft, folder):
+def compare_generated(weft, folder, _):
     """Language models that were exported to be trained write what they have learned, past the end of their context."""
     failures, around = [], [1, 2, 3, 4, 5, 6, 7] * 3
     for name, tokens, labels, shift in (("gpt_scored", "tokens", "targets", 1), ("known_gpt2", "input_ids", "labels", 0),
@@ -244,7 +261,7 @@ def write_array(path, type_, samples):
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(numbers)}{type_}", *numbers))
 
 
-def compare_tokens(weft, folder):
+def compare_tokens(weft, folder, workers):
     """A file of tokens, and the same samples as arrays of several files: the same training and validations, shuffled too."""
     tokens = [i * i % 29 for i in range(24 * 8 + 1)]
     (folder / "tokens.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
@@ -260,7 +277,7 @@ def compare_tokens(weft, folder):
             run, out = run_file(folder, "gpt_scored", stages=2), folder / f"tokens.{order}.{number}"
             content = re.sub("data: .*", f"data: {{{data}, order: {order}}}", run.read_text())
             run.write_text(content + f"validate: {{data: {{{data}}}, every: 1}}\n")
-            made[order, number] = train(weft, run, out, "--processes", "1"), validations(out)
+            made[order, number] = train_on(workers, 1, run, out), validations(out)
         failures += [] if made[order, 0] == made[order, 1] else [f"tokens, {order}: other bits than arrays"]
     if made["sequential", 0][0] == made["shuffled", 0][0] or not made["shuffled", 1][1]:
         failures.append("the order of samples, or the validation, has no part in the test of tokens")
@@ -293,13 +310,13 @@ def validations(out):
     return [line for line in lines_of(out) if "validation_loss" in line]
 
 
-def compare_evaluations(weft, folder):
+def compare_evaluations(weft, folder, workers):
     """Models with metrics: weft eval has PyTorch's figures, and validations have those of weft eval, under every schedule."""
     failures = []
     for name, schedules in (("classifier", ["1f1b", "{fsdp: {shard: width}}"]), ("gpt_scored", ["zb_h1", "ddp"])):
         wanted = json.loads((folder / f"{name}.figures.json").read_text())
         run, out = with_validation(run_file(folder, name), name), folder / f"{name}.evaluated"
-        trained = train(weft, run, out, "--reference")
+        wanted_end = train(weft, run, out, "--reference")
         own = validations(out)
         made = evaluate(weft, run, out / "checkpoint-0", "--samples", "20")
         # Weights and data are those of the repository; the last bits are the machine's.
@@ -316,9 +333,9 @@ def compare_evaluations(weft, folder):
         for number, schedule in enumerate(schedules):
             other = folder / f"{name}.validated{number}"
             run = with_validation(run_file(folder, name, schedule=schedule), name)
-            made = train(weft, run, other, "--processes", "2")
+            made = train_on(workers, 2, run, other)
             summary = json.loads((other / "summary.json").read_text())
-            same = validations(other) == own and made == trained and all(summary[n] == v for n, v in last.items())
+            same = validations(other) == own and made == wanted_end and all(summary[n] == v for n, v in last.items())
             failures += [] if same else [f"{name}, {schedule}: validations {validations(other)}, and {own} by the plain loop"]
             print(f"{name}, {schedule}: validations {'equal' if same else 'DIFFERENT'}")
         table = subprocess.run([weft, "eval", run, "--checkpoint", out], capture_output=True, text=True, check=False).stdout
@@ -326,7 +343,7 @@ def compare_evaluations(weft, folder):
     return failures
 
 
-def check_evaluation_refusals(weft, folder):
+def check_evaluation_refusals(weft, folder, _):
     """Checks that a model that cannot be evaluated is refused in one sentence, before anything starts."""
     failures = []
 
@@ -396,7 +413,7 @@ REFUSED = [
 ]
 
 
-def check_refusals(weft, folder):
+def check_refusals(weft, folder, _):
     failures = []
     run = run_file(folder, "mlp")
     for title, change, words in REFUSED:
@@ -413,7 +430,7 @@ def check_refusals(weft, folder):
     return failures
 
 
-def check_empty_count(weft, folder):
+def check_empty_count(weft, folder, _):
     """A step whose loss counts nothing ends the run with its number."""
     path = folder / "gpt_counted.targets.npy"
     full = path.read_bytes()
@@ -640,6 +657,17 @@ def check_exporter(folder):
     return failures
 
 
+def compare(options, weft, folder):
+    """What needs no PyTorch. Trainings by more than the plain loop follow one another on two workers that stay."""
+    shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
+    with StandingWorkers(weft.parent, folder, 2, *(["--device", options.device] if options.device else [])) as workers:
+        if options.device:
+            return compare_on_device(weft, folder, workers, options.device)
+        checks = (compare_schedules, compare_groups, compare_tied, compare_old_weights, compare_tokens, compare_evaluations,
+                  check_evaluation_refusals, check_refusals, check_empty_count, compare_generated)
+        return [failure for check in checks for failure in check(weft, folder, workers)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
@@ -655,11 +683,9 @@ def main():
         if options.torch:
             checks = (compare_with_torch, evaluate_with_torch, check_without_evaluation, compare_adamw, check_outline,
                       lambda _, folder: check_exporter(folder))
+            failures = [failure for check in checks for failure in check(weft, folder)]
         else:
-            shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
-            checks = (lambda weft, folder: compare_on_device(weft, folder, options.device),) if options.device else (compare_schedules, compare_groups, compare_tied, compare_old_weights, compare_tokens, compare_evaluations, check_evaluation_refusals,
-                      check_refusals, check_empty_count, compare_generated)
-        failures = [failure for check in checks for failure in check(weft, folder)]
+            failures = compare(options, weft, folder)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

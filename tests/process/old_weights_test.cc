@@ -1,8 +1,10 @@
 // Real trainings on old weights, with the real programs: under every rule, with every placement and number of
-// processes, the numbers are those of the plain loop that keeps old parameters.
+// processes, the numbers are those of the plain loop that keeps old parameters. The trainings follow one
+// another on the same worker processes.
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
+#include "tests/process/standing_workers.h"
 
 namespace weft {
 namespace {
@@ -87,16 +90,19 @@ struct Trained {
 
 class OldWeights : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { workers_ = std::make_unique<StandingWorkers>(5); }
+  static void TearDownTestSuite() { workers_.reset(); }
   void SetUp() override { WriteData(folder_); }
 
-  Trained Train(const std::string& file_text, const std::vector<std::string>& flags) {
-    std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", file_text)};
-    words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {"--overwrite", "--out", folder_ / "out"});
-    const CommandResult r = Command::Run(words, 120);
-    EXPECT_EQ(r.code, 0) << r.err;
-    if (r.code != 0) return {};
-    return {ReadTensors(folder_ / "out/checkpoint"), ReadLosses(folder_ / "out")};
+  // Trains by the plain loop.
+  Trained TrainReference(const std::string& file_text) {
+    const std::string file = folder_.Write("run.yaml", file_text);
+    return ReadTrained(
+        Command::Run({"weft", "train", file, "--reference", "--overwrite", "--out", folder_ / "out"}, 120));
+  }
+  Trained Train(const std::string& file_text, int processes) {
+    const std::string file = folder_.Write("run.yaml", file_text);
+    return ReadTrained(workers_->Train(file, {"--processes", absl::StrCat(processes)}, folder_ / "out"));
   }
 
   Json Summary() const { return Json::parse(ReadWholeFile(folder_ / "out/summary.json")); }
@@ -105,12 +111,12 @@ class OldWeights : public ::testing::Test {
   template <typename RunText>
   Trained ExpectReference(const RunText& run, const std::vector<std::string>& schedules,
                           const std::vector<int>& processes) {
-    const Trained reference = Train(run(schedules[0]), {"--reference"});
+    const Trained reference = TrainReference(run(schedules[0]));
     EXPECT_FALSE(reference.tensors.empty());
     for (const std::string& schedule : schedules) {
       for (const int count : processes) {
         SCOPED_TRACE(absl::StrCat(schedule, " on ", count, " processes"));
-        const Trained trained = Train(run(schedule), {"--processes", absl::StrCat(count)});
+        const Trained trained = Train(run(schedule), count);
         EXPECT_EQ(trained.tensors, reference.tensors) << "trained weights differ";
         EXPECT_EQ(trained.losses, reference.losses);
         if (HasFailure()) return reference;
@@ -120,6 +126,15 @@ class OldWeights : public ::testing::Test {
   }
 
   TestFolder folder_;
+
+ private:
+  Trained ReadTrained(const CommandResult& r) const {
+    EXPECT_EQ(r.code, 0) << r.err;
+    if (r.code != 0) return {};
+    return {ReadTensors(folder_ / "out/checkpoint"), ReadLosses(folder_ / "out")};
+  }
+
+  inline static std::unique_ptr<StandingWorkers> workers_;
 };
 
 std::vector<std::string> Cyclic(const std::string& rule, int n) {
@@ -143,7 +158,7 @@ TEST_F(OldWeights, CyclicRulesOnAnyPlacementAndProcesses_EndWithTheReferencesBit
     ExpectReference(mlp, Cyclic(rule, 3), {1, 3});
     if (HasFailure()) return;
   }
-  by_rule.push_back(Train(GptRun(folder_, "gpipe", {}), {"--reference"}));
+  by_rule.push_back(TrainReference(GptRun(folder_, "gpipe", {})));
   EXPECT_NE(by_rule[0].tensors, by_rule[1].tensors) << "v1 and v2 must differ";
   EXPECT_NE(by_rule[0].tensors, by_rule[2].tensors) << "v1 must differ from sync";
   EXPECT_NE(by_rule[1].tensors, by_rule[2].tensors) << "v2 must differ from sync";
@@ -176,8 +191,8 @@ TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
   }
   // The second rule reads the newest with one stage.
   const Sizes one{1, 1, 20, kSgd};
-  EXPECT_EQ(Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", one), {"--reference"}).tensors,
-            Train(MlpRun(folder_, "ddp", one), {"--reference"}).tensors);
+  EXPECT_EQ(TrainReference(MlpRun(folder_, "{ddp: , rule: cdp_v2}", one)).tensors,
+            TrainReference(MlpRun(folder_, "ddp", one)).tensors);
 }
 
 // Gradients go round as running sums, and weights from holder to holder: between N ranks on N processes N-1
@@ -185,7 +200,7 @@ TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
 TEST_F(OldWeights, CyclicDdp_SendsRunningSumsAndVersionsPointToPoint) {
   for (const int n : {3, 4}) {
     constexpr int kSteps = 5;
-    Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", {n, n, kSteps, kSgd}), {"--processes", absl::StrCat(n)});
+    Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", {n, n, kSteps, kSgd}), n);
     const Json summary = Summary();
     for (int rank = 0; rank < n; ++rank) {
       EXPECT_EQ(summary["peak_bytes"][rank]["optimizer"] > 0, rank == n - 1) << "the home alone has it";
@@ -215,8 +230,7 @@ TEST_F(OldWeights, CyclicDdp_SendsRunningSumsAndVersionsPointToPoint) {
 TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
   for (const int n : {3, 4}) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
-      Train(MlpRun(folder_, absl::StrCat("{cdp_mp: , rule: ", rule, "}"), {n, n, 20, kSgd}),
-            {"--processes", "3"});
+      Train(MlpRun(folder_, absl::StrCat("{cdp_mp: , rule: ", rule, "}"), {n, n, 20, kSgd}), 3);
       const Json summary = Summary();
       EXPECT_EQ(summary["ranks"], n * (n + 1) / 2);
       EXPECT_EQ(summary["peak_activations"], Json(std::vector<int>(n * (n + 1) / 2, 1)));
@@ -228,9 +242,9 @@ TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
 TEST_F(OldWeights, FirstStep_IsTheSynchronousOne) {
   for (const std::string schedule : {"{gpipe: , rule: cdp_v1}", "{gpipe: , rule: cdp_v2}", "pipedream_2bw"}) {
     const Sizes first{4, 4, 1, kAdamW};
-    Train(GptRun(folder_, schedule, first), {"--processes", "2"});
+    Train(GptRun(folder_, schedule, first), 2);
     const CheckpointTensors trained = ReadWeights(folder_ / "out/checkpoint");
-    Train(GptRun(folder_, "gpipe", first), {"--reference"});
+    TrainReference(GptRun(folder_, "gpipe", first));
     EXPECT_EQ(trained, ReadWeights(folder_ / "out/checkpoint")) << schedule;
   }
 }
@@ -259,8 +273,8 @@ TEST_F(OldWeights, PipeDreamOfFewStages_EndsWithTheReferencesBits) {
   }
   // Each micro-batch reads with one stage what the one before it made.
   const Sizes one{1, 1, 20, kSgd};
-  EXPECT_EQ(Train(MlpRun(folder_, "pipedream", one), {"--processes", "1"}).tensors,
-            Train(MlpRun(folder_, "gpipe", one), {"--reference"}).tensors);
+  EXPECT_EQ(Train(MlpRun(folder_, "pipedream", one), 1).tensors,
+            TrainReference(MlpRun(folder_, "gpipe", one)).tensors);
 }
 
 TEST_F(OldWeights, EveryActivationPolicy_EndsWithTheReferencesBits) {
