@@ -148,6 +148,7 @@ TEST_F(TransportDevice, MemoryOfTheDevice_Exhausted_FailsTheWantNamingTensorAndP
   EXPECT_THAT(message, ::testing::HasSubstr("80 GiB are in use"));
   PumpUntilReleased(released);
   EXPECT_EQ(released, 1);
+  EXPECT_EQ(from_->counters().sent_again, 0u) << "its producer has it back when it is refused";
   target_.full = false;
   EXPECT_EQ(Move(1, OnDevice(MakeTensor(source_, 500'000, 4))).kind, Kind::kArrived);
 }

@@ -125,6 +125,7 @@ Messenger::Handler::Landing IncomingTensors::OnPayload(Nanos now, const Transpor
     const std::string what = absl::StrCat("no memory to receive ", Describe(message.key), " from ",
                                           table_.label(*peer), ": ", landing.status().message());
     table_.FailWant(message.key, absl::Status(landing.status().code(), what), events);
+    receipts_.Owe({message.sender, message.offer});
     return {};
   }
   table_.MarkLanding(message.key, now, message.bytes);
