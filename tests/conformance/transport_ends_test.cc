@@ -158,6 +158,9 @@ TEST_P(TransportConformance, Tensor_KeptAfterBothTransportsAreGone_StaysReadable
   }
 }
 
+// The step of the tensor at which a driver ends.
+constexpr int kLastStep = 99;
+
 // Drives one transport as the worker does: progress, then block until something happens.
 class Driver {
  public:
@@ -177,9 +180,10 @@ class Driver {
       const int handled = transport_->Progress(MonotonicNow(), &events);
       for (TransportEvent& event : events) {
         if (event.kind == Kind::kArrived) ++arrived;
+        if (event.key == Key(kLastStep)) stop_ = true;
         if (on_event) on_event(std::move(event));
       }
-      if (handled > 0 || !transport_->Arm()) continue;
+      if (handled > 0 || stop_ || !transport_->Arm()) continue;
       ++slept;
       pollfd wake{transport_->event_fd(), POLLIN, 0};
       if (poll(&wake, 1, 10'000) == 0) ++timed_out;
@@ -193,6 +197,7 @@ class Driver {
 TEST_P(TransportConformance, Arm_WhenBlocked_WakesForMessages) {
   Connect();
   for (int i = 0; i < 20; ++i) consumer_->Want(kProducer, Key(i));
+  consumer_->Want(kProducer, Key(kLastStep));
   {
     Driver driver(consumer_.get());
     for (int i = 0; i < 20; ++i) {
@@ -210,7 +215,9 @@ TEST_P(TransportConformance, Arm_WhenBlocked_WakesForMessages) {
     }
     EXPECT_GT(driver.slept, 0);
     // Wake it to end.
-    Offer(producer_, kConsumer, Key(99), Tensor{});
+    Offer(producer_, kConsumer, Key(kLastStep), Tensor{});
+    while (driver.arrived <= 20 && driver.timed_out == 0)
+      producer_->Progress(MonotonicNow(), &producer_events_);
     producer_->Close(MonotonicNow());
   }
 }
