@@ -58,7 +58,7 @@ class PeerProcess {
       prctl(PR_SET_PDEATHSIG, SIGKILL);  // leaves nothing behind if this process is killed
       dup2(in[0], 0);
       dup2(out[1], 1);
-      for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+      close_range(3, ~0U, 0);  // of this pair, and of others
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
       execl(program.c_str(), program.c_str(), "2", "1", b.c_str(), n.c_str(),
             device.empty() ? "none" : device.c_str(), nullptr);
@@ -144,8 +144,9 @@ struct Mode {
 
 void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
-class ProcessPair : public ::testing::Test {
- protected:
+// A transport of this process and one of a peer.
+class Pair {
+ public:
   void Start(const Mode& mode, size_t bytes, int count) {
     mode_ = mode;
     shm_before_ = NamesInShm();
@@ -185,13 +186,25 @@ class ProcessPair : public ::testing::Test {
 
   // Drives the transport as the worker does: blocks when there is nothing to do.
   bool PumpUntil(const std::function<bool()>& done, Nanos limit = 60 * kSecond) {
+    return PumpAllUntil({this}, done, limit);
+  }
+  // Drives the transports of all pairs at a time.
+  static bool PumpAllUntil(const std::vector<Pair*>& pairs, const std::function<bool()>& done, Nanos limit) {
+    std::vector<pollfd> wake;
     for (const Nanos end = MonotonicNow() + limit; !done();) {
       const Nanos now = MonotonicNow();
       if (now > end) return false;
-      if (transport_->Progress(now, &events_) > 0 || !transport_->Arm()) continue;
-      const Nanos until = std::min({transport_->next_look(), now + kSecond, end});
-      pollfd wake{transport_->event_fd(), POLLIN, 0};
-      poll(&wake, 1, static_cast<int>(std::max<Nanos>(until - now, 0) / 1'000'000 + 1));
+      Nanos until = std::min(now + kSecond, end);
+      bool idle = true;
+      wake.clear();
+      for (Pair* pair : pairs) {
+        Transport& transport = *pair->transport_;
+        idle = transport.Progress(now, &pair->events_) == 0 && transport.Arm() && idle;
+        until = std::min(until, transport.next_look());
+        wake.push_back({transport.event_fd(), POLLIN, 0});
+      }
+      if (idle)
+        poll(wake.data(), wake.size(), static_cast<int>(std::max<Nanos>(until - now, 0) / 1'000'000 + 1));
     }
     return true;
   }
@@ -208,6 +221,8 @@ class ProcessPair : public ::testing::Test {
   std::vector<TransportEvent> events_;
   std::string label_;
 };
+
+class ProcessPair : public ::testing::Test, protected Pair {};
 
 class TransportProcess : public ProcessPair, public ::testing::WithParamInterface<Mode> {
  protected:
@@ -355,7 +370,8 @@ constexpr int kModesWithoutCuda = 9;
 
 std::vector<Mode> Modes() {
   std::vector<Mode> modes = {
-      {"in_place", true, {}, ""},
+      // Its peers have UCX's hooks into mmap, as a daemon has. They take a process 0.4 s.
+      {"in_place", true, {{"UCX_MEM_MMAP_HOOK_MODE", "bistro"}}, ""},
       {"in_place_posix_messages", true, {{"UCX_TLS", "posix,cma,tcp"}}, ""},
       {"copied", false, {{"WEFT_IN_PLACE", "0"}}, ""},
       {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}, ""},
@@ -407,36 +423,77 @@ TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased)
   EXPECT_EQ(NamesInShm(), shm_before_);
 }
 
-TEST_P(TransportProcess, Kill_WhileWantsArePending_IsReportedOnceNamingThePeer) {
-  Start(2'000'000, 1);
-  Want(0);
-  ASSERT_TRUE(PumpUntilEvents(1));
-  ASSERT_EQ(events_[0].kind, Kind::kArrived);
-  const Tensor kept = events_[0].tensor;
-  const pid_t pid = peer_->pid();
-  for (int i = 1; i <= 5; ++i) Want(i);
-  ASSERT_FALSE(PumpUntilEvents(2, kSecond / 5));
-  peer_->KillOnly();
-  ASSERT_TRUE(PumpUntilEvents(7, 5 * kSecond)) << "the death of a peer must be seen within 5 s";
-  EXPECT_EQ(events_[1].kind, Kind::kPeerFailed);
-  EXPECT_EQ(events_[1].peer, kPeer);
-  EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(events_[1].status.message()), ::testing::HasSubstr(label_));
-  for (int i = 1; i <= 5; ++i) {
-    EXPECT_EQ(events_[i + 1].kind, Kind::kWantFailed);
-    EXPECT_EQ(events_[i + 1].key, Key(i));
-    EXPECT_THAT(std::string(events_[i + 1].status.message()), ::testing::HasSubstr(label_));
+// Pairs of every mode. What is waited for in vain takes seconds, so all pairs wait at a time.
+class TransportProcesses : public ::testing::Test {
+ protected:
+  void Start(size_t bytes, int count) {
+    for (const Mode& mode : Modes()) {
+      SCOPED_TRACE(mode.name);
+      pairs_.push_back(std::make_unique<Pair>());
+      pairs_.back()->Start(mode, bytes, count);
+    }
   }
-  Want(6);
-  ASSERT_TRUE(PumpUntilEvents(8));
-  EXPECT_EQ(events_[7].kind, Kind::kWantFailed);
-  EXPECT_FALSE(PumpUntilEvents(9, 3 * kSecond)) << "reported twice";
-  EXPECT_TRUE(Holds(kept, 0)) << "what arrived outlives its producer";
-  peer_.reset();
-  EXPECT_EQ(NamesInShm(), shm_before_);
-  transport_->Close(MonotonicNow() + kSecond);
-  transport_.reset();
-  EXPECT_EQ(SysvSegmentsOf(pid), 0);
+  void Each(const std::function<void(Pair&)>& with) {
+    for (const auto& pair : pairs_) {
+      SCOPED_TRACE(pair->mode_.name);
+      if (!HasFatalFailure()) with(*pair);
+    }
+  }
+  // Expects that no transport has an event in that time.
+  void ExpectQuiet(Nanos time, const char* why) {
+    std::vector<Pair*> all;
+    std::vector<size_t> before;
+    for (const auto& pair : pairs_) {
+      all.push_back(pair.get());
+      before.push_back(pair->events_.size());
+    }
+    Pair::PumpAllUntil(
+        all, [] { return false; }, time);
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(all[i]->events_.size(), before[i]) << all[i]->mode_.name << ": " << why;
+  }
+
+  std::vector<std::unique_ptr<Pair>> pairs_;
+};
+
+TEST_F(TransportProcesses, Kill_WhileWantsArePending_IsReportedOnceNamingThePeer) {
+  Start(2'000'000, 1);
+  std::map<Pair*, Tensor> kept;
+  Each([&](Pair& pair) {
+    pair.Want(0);
+    ASSERT_TRUE(pair.PumpUntilEvents(1));
+    ASSERT_EQ(pair.events_[0].kind, Kind::kArrived);
+    kept[&pair] = pair.events_[0].tensor;
+    for (int i = 1; i <= 5; ++i) pair.Want(i);
+  });
+  ExpectQuiet(kSecond / 5, "the peer lives");
+  Each([&](Pair& pair) {
+    const std::vector<TransportEvent>& events = pair.events_;
+    pair.peer_->KillOnly();
+    ASSERT_TRUE(pair.PumpUntilEvents(7, 5 * kSecond)) << "the death of a peer must be seen within 5 s";
+    EXPECT_EQ(events[1].kind, Kind::kPeerFailed);
+    EXPECT_EQ(events[1].peer, kPeer);
+    EXPECT_EQ(events[1].status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(events[1].status.message()), ::testing::HasSubstr(pair.label_));
+    for (int i = 1; i <= 5; ++i) {
+      EXPECT_EQ(events[i + 1].kind, Kind::kWantFailed);
+      EXPECT_EQ(events[i + 1].key, Key(i));
+      EXPECT_THAT(std::string(events[i + 1].status.message()), ::testing::HasSubstr(pair.label_));
+    }
+    pair.Want(6);
+    ASSERT_TRUE(pair.PumpUntilEvents(8));
+    EXPECT_EQ(events[7].kind, Kind::kWantFailed);
+  });
+  ExpectQuiet(3 * kSecond, "reported twice");
+  Each([&](Pair& pair) {
+    EXPECT_TRUE(pair.Holds(kept[&pair], 0)) << "what arrived outlives its producer";
+    const pid_t pid = pair.peer_->pid();
+    pair.peer_.reset();
+    EXPECT_EQ(NamesInShm(), pair.shm_before_);
+    pair.transport_->Close(MonotonicNow() + kSecond);
+    pair.transport_.reset();
+    EXPECT_EQ(SysvSegmentsOf(pid), 0);
+  });
 }
 
 TEST_P(TransportProcess, Kill_WhileBytesAreOnTheirWay_EndsEveryWant) {
@@ -469,23 +526,28 @@ TEST_P(TransportProcess, Kill_WhileBytesAreOnTheirWay_EndsEveryWant) {
   transport_->Close(MonotonicNow() + kSecond);
 }
 
-TEST_P(TransportProcess, Stop_OfThePeer_IsNoDeathAndItGoesOnLater) {
+TEST_F(TransportProcesses, Stop_OfThePeer_IsNoDeathAndItGoesOnLater) {
   Start(1000, 2);
-  Want(0);
-  ASSERT_TRUE(PumpUntilEvents(1));
-  peer_->Signal(SIGSTOP);
-  Want(1);
-  EXPECT_FALSE(PumpUntilEvents(2, 4 * kSecond));
-  peer_->Signal(SIGCONT);
-  ASSERT_TRUE(PumpUntilEvents(2));
-  EXPECT_EQ(events_[1].kind, Kind::kArrived);
-  transport_->Offer(kPeer, Key(kStopStep), Tensor{});
-  events_.clear();
-  Want(2);
-  ASSERT_TRUE(PumpUntilEvents(1));
-  EXPECT_THAT(std::string(events_[0].status.message()), ::testing::HasSubstr("has closed its connections"));
-  transport_->Close(MonotonicNow() + 5 * kSecond);
-  EXPECT_EQ(peer_->WaitForExit(), 0);
+  Each([](Pair& pair) {
+    pair.Want(0);
+    ASSERT_TRUE(pair.PumpUntilEvents(1));
+    pair.peer_->Signal(SIGSTOP);
+    pair.Want(1);
+  });
+  ExpectQuiet(4 * kSecond, "the peer is stopped");
+  Each([](Pair& pair) {
+    pair.peer_->Signal(SIGCONT);
+    ASSERT_TRUE(pair.PumpUntilEvents(2));
+    EXPECT_EQ(pair.events_[1].kind, Kind::kArrived);
+    pair.transport_->Offer(kPeer, Key(kStopStep), Tensor{});
+    pair.events_.clear();
+    pair.Want(2);
+    ASSERT_TRUE(pair.PumpUntilEvents(1));
+    EXPECT_THAT(std::string(pair.events_[0].status.message()),
+                ::testing::HasSubstr("has closed its connections"));
+    pair.transport_->Close(MonotonicNow() + 5 * kSecond);
+    EXPECT_EQ(pair.peer_->WaitForExit(), 0);
+  });
 }
 
 TEST_P(TransportProcess, Kill_OfTheConsumer_GivesTheProducerItsMemoryBack) {
