@@ -32,8 +32,8 @@
 namespace weft {
 namespace {
 
-constexpr int kRecordTries = 200;
-constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
+constexpr double kRecordSeconds = 10;
+constexpr absl::Duration kRecordTry = absl::Milliseconds(2);
 
 ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
 
@@ -94,7 +94,8 @@ class Watcher {
     if (!status.ok()) return Fail(status);
     const auto run = client.Get(id_);
     // The next command that looks into the folder finds all of it, if it is on this machine.
-    for (int i = 0; run.ok() && i < kRecordTries && OutputInUse(run->output); ++i) absl::SleepFor(kRecordTry);
+    const double until = MonotonicSeconds() + kRecordSeconds;
+    while (run.ok() && OutputInUse(run->output) && MonotonicSeconds() < until) absl::SleepFor(kRecordTry);
     const ExitCode printed = PrintRun(options, run.ok() ? *run : run_);
     if (printed != kExitOk) return printed;
     return run_.state == RunState::kFinished ? kExitOk : kExitFailed;
