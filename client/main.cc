@@ -13,7 +13,7 @@ namespace {
 struct Run {
   weft::ExitCode operator()(const weft::SimulateOptions& options) const { return weft::RunSimulate(options); }
   weft::ExitCode operator()(const weft::CompareOptions& options) const { return weft::RunCompare(options); }
-  weft::ExitCode operator()(const weft::PlanOptions& options) const { return weft::RunPlan(options); }
+  weft::ExitCode operator()(const weft::PlanOptions& options) const { return weft::RunPlanCommand(options); }
   weft::ExitCode operator()(const weft::ProfileOptions& options) const { return weft::RunProfile(options); }
   weft::ExitCode operator()(const weft::TrainOptions& options) const { return weft::RunTrain(options); }
   weft::ExitCode operator()(const weft::EvalOptions& options) const { return weft::RunEval(options); }
@@ -36,7 +36,9 @@ struct Run {
   weft::ExitCode operator()(const weft::MoveOptions& options) const { return weft::RunMove(options); }
   weft::ExitCode operator()(const weft::DrainOptions& options) const { return weft::RunDrain(options); }
   weft::ExitCode operator()(const weft::ExplainOptions& options) const { return weft::RunExplain(options); }
-  weft::ExitCode operator()(const weft::TraceOptions& options) const { return weft::RunTrace(options); }
+  weft::ExitCode operator()(const weft::TraceOptions& options) const {
+    return weft::RunTraceCommand(options);
+  }
   weft::ExitCode operator()(const weft::LogsOptions& options) const { return weft::RunLogs(options); }
   weft::ExitCode operator()(const weft::ConfigOptions& options) const { return weft::RunConfig(options); }
   weft::ExitCode operator()(const weft::CertsOptions& options) const { return weft::RunCerts(options); }

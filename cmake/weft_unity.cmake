@@ -10,7 +10,7 @@
 #   weft_use_unity(TARGET)   for weft_library and weft_binary
 
 option(WEFT_UNITY "Compile the sources of a library in batches" OFF)
-set(WEFT_UNITY_BATCH 8)
+set(WEFT_UNITY_BATCH 16)
 
 # A class that one source alone declares and defines may have members of types from its anonymous namespace, and GCC cannot know here
 # that it is one source.

@@ -22,7 +22,7 @@ Pattern SerialPattern(const PatternProblem& problem) {
 }
 
 bool FitsMemory(const PatternProblem& problem, const Pattern& pattern) {
-  const std::vector<int64_t> peaks = PeakBytes(problem, pattern);
+  const std::vector<int64_t> peaks = PatternPeaks(problem, pattern);
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     if (peaks[rank] > problem.memory[rank]) return false;
   }
@@ -121,7 +121,7 @@ Pattern PackedPattern(const PatternProblem& problem) {
 }
 
 std::vector<int64_t> LeastMemory(const PatternProblem& problem) {
-  return PeakBytes(problem, SerialPattern(problem));
+  return PatternPeaks(problem, SerialPattern(problem));
 }
 
 }  // namespace weft

@@ -69,7 +69,7 @@ absl::Status CheckResources(const PatternProblem& problem, const Pattern& patter
 
 }  // namespace
 
-std::vector<int64_t> PeakBytes(const PatternProblem& problem, const Pattern& pattern) {
+std::vector<int64_t> PatternPeaks(const PatternProblem& problem, const Pattern& pattern) {
   // Times at which bytes come or go, by rank. Bytes that go at an instant go before those that come.
   std::vector<std::vector<std::pair<int64_t, int64_t>>> changes(problem.ranks());
   const int64_t windows = PlayedWindows(problem, pattern);
@@ -97,7 +97,7 @@ absl::Status CheckPattern(const PatternProblem& problem, const Pattern& pattern)
   for (const auto check : {CheckShape, CheckPrecedence, CheckResources}) {
     if (absl::Status sound = check(problem, pattern); !sound.ok()) return sound;
   }
-  const std::vector<int64_t> peaks = PeakBytes(problem, pattern);
+  const std::vector<int64_t> peaks = PatternPeaks(problem, pattern);
   for (int rank = 0; rank < problem.ranks(); ++rank) {
     if (peaks[rank] <= problem.memory[rank]) continue;
     return absl::InvalidArgumentError(absl::StrFormat("rank %d has %d bytes at its peak; its memory is %d",

@@ -19,7 +19,7 @@ namespace weft {
 absl::Status CheckPattern(const PatternProblem& problem, const Pattern& pattern);
 
 // Returns the most bytes that each rank ever has, resident ones included. Requires as many starts as tasks.
-std::vector<int64_t> PeakBytes(const PatternProblem& problem, const Pattern& pattern);
+std::vector<int64_t> PatternPeaks(const PatternProblem& problem, const Pattern& pattern);
 
 }  // namespace weft
 

@@ -75,7 +75,7 @@ std::optional<Plan> FindPlan(const PlannedChain& chain, const PlacementSearchOpt
     plan.placed = std::move(joined);
     plan.pattern = *std::move(as_good.pattern);
   }
-  plan.peak_bytes = PeakBytes(plan.placed.problem, plan.pattern);
+  plan.peak_bytes = PatternPeaks(plan.placed.problem, plan.pattern);
   return plan;
 }
 

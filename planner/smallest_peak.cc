@@ -22,7 +22,7 @@ class MemoryBisection {
     if (LoadBound(problem_) > period_) return std::move(result_);
     // Tasks in a row need no search, and memory enough for them is a good place to begin.
     const Pattern packed = PackedPattern(problem_);
-    const int64_t enough = packed.period <= period_ ? Most(PeakBytes(problem_, packed)) : kUnlimitedBytes;
+    const int64_t enough = packed.period <= period_ ? Most(PatternPeaks(problem_, packed)) : kUnlimitedBytes;
     if (tried_ <= most_) Ask(std::min(enough, most_));
     while (result_.pattern.has_value() && tried_ < result_.bytes && !limits_.stop()) {
       Ask(tried_ + (result_.bytes - tried_) / 2);
@@ -35,7 +35,7 @@ class MemoryBisection {
     std::fill(problem_.memory.begin(), problem_.memory.end(), bytes);
     ShiftSearchResult found = FindPattern(problem_, period_, limits_);
     if (found.verdict == Verdict::kFound) {
-      result_.bytes = Most(PeakBytes(problem_, found.pattern));
+      result_.bytes = Most(PatternPeaks(problem_, found.pattern));
       result_.pattern = std::move(found.pattern);
       return;
     }

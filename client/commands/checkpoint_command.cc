@@ -18,7 +18,7 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kIdShown = 8;  // digits of an id in a table
 
@@ -81,9 +81,10 @@ std::string TableOf(const std::vector<CheckpointAudit>& audits) {
   return text;
 }
 
-Json JsonOf(const CheckpointAudit& audit) {
-  Json json = {{"name", NameOf(audit)},   {"folder", audit.folder()}, {"step", nullptr},
-               {"state", StateOf(audit)}, {"bytes", audit.bytes},     {"resumable", audit.resumable()}};
+OrderedJson JsonOf(const CheckpointAudit& audit) {
+  OrderedJson json = {{"name", NameOf(audit)}, {"folder", audit.folder()},
+                      {"step", nullptr},       {"state", StateOf(audit)},
+                      {"bytes", audit.bytes},  {"resumable", audit.resumable()}};
   if (audit.step().has_value()) json["step"] = *audit.step();
   if (audit.index.has_value()) {
     const CheckpointIndex& index = *audit.index;
@@ -95,14 +96,14 @@ Json JsonOf(const CheckpointAudit& audit) {
     json["attempt"] = index.identity.attempt;
     json["training"] = index.training;
   }
-  json["damages"] = Json::array();
+  json["damages"] = OrderedJson::array();
   for (const CheckpointDamage& damage : audit.damages)
     json["damages"].push_back({{"file", damage.file}, {"message", damage.message}});
   return json;
 }
 
-Json JsonOf(const std::vector<CheckpointAudit>& audits) {
-  Json json = Json::array();
+OrderedJson JsonOf(const std::vector<CheckpointAudit>& audits) {
+  OrderedJson json = OrderedJson::array();
   for (const CheckpointAudit& audit : audits) json.push_back(JsonOf(audit));
   return json;
 }
@@ -148,8 +149,8 @@ ExitCode Verify(const std::string& folder, bool json) {
   const std::string good = damaged ? GoesOnFrom(audits) : "";
   ExitCode printed;
   if (json) {
-    Json all = {{"checkpoints", JsonOf(audits)}, {"damaged", damaged}};
-    if (damaged) all["go_on_from"] = good.empty() ? Json(nullptr) : Json(good);
+    OrderedJson all = {{"checkpoints", JsonOf(audits)}, {"damaged", damaged}};
+    if (damaged) all["go_on_from"] = good.empty() ? OrderedJson(nullptr) : OrderedJson(good);
     printed = PrintJson(all);
   } else {
     printed = PrintData(TableOf(audits));

@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the schedule as a folder's name.
-std::string FolderOf(absl::string_view schedule) {
+std::string FolderNameOf(absl::string_view schedule) {
   std::string name(schedule);
   for (char& c : name) c = absl::ascii_isalnum(c) || c == '_' ? c : '-';
   return name.substr(0, 120);
@@ -44,7 +44,7 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   const int ranks = schedule->scheme.ranks;
   const bool one_each = options.fleet.wanted && options.processes == 0;
   const int processes = one_each ? ranks : std::min(options.processes, ranks);
-  const auto measured = train(run, processes, absl::StrCat(FolderOf(ToText(run.schedule)), suffix));
+  const auto measured = train(run, processes, absl::StrCat(FolderNameOf(ToText(run.schedule)), suffix));
   if (!measured.ok()) return measured.status();
   if (!measured->summary.is_object())
     return absl::FailedPreconditionError("the coordinator, of an older release, does not tell its figures");

@@ -274,10 +274,9 @@ ExitCode ExplainRun(const ExplainOptions& options, uint64_t number) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   const absl::StatusOr<RunInfo> run = (*client)->Get(number);
-  if (!run.ok()) return Fail(ExitCodeOf(run.status()), run.status().message());
+  if (!run.ok()) return Fail(run.status());
   const absl::StatusOr<RunWaits> waits = (*client)->Waits(number);
-  if (!waits.ok() && (AsksForWaits(options) || !IsOlder(waits.status())))
-    return Fail(ExitCodeOf(waits.status()), waits.status().message());
+  if (!waits.ok() && (AsksForWaits(options) || !IsOlder(waits.status()))) return Fail(waits.status());
   const bool still = waits.ok() && !AsksForComparison(options) && StandsStill(*waits);
   if (waits.ok() && (AsksForWaits(options) || still || waits->state < RunState::kRunning))
     return ShowWaits(options, *waits);

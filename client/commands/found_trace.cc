@@ -74,7 +74,7 @@ absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run) {
 }
 
 ExitCode FailToFetch(RunsClient& client, uint64_t run, const absl::Status& status) {
-  if (!absl::IsFailedPrecondition(status)) return Fail(ExitCodeOf(status), status.message());
+  if (!absl::IsFailedPrecondition(status)) return Fail(status);
   const absl::StatusOr<RunInfo> now = client.Get(run);
   return Fail(now.ok() && IsFinal(now->state) ? kExitFailed : kExitTryAgain, status.message());
 }

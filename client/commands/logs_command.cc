@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::Duration kBetweenAnswers = absl::Milliseconds(500);
 
-void LeaveOnInterrupt(int) { _exit(kExitInterrupted); }
+void EndAtInterrupt(int) { _exit(kExitInterrupted); }
 
 ExitCode Print(const LogsOptions& options, const RunLogLine& line) {
   return PrintData(absl::StrCat(options.coordinator.json ? RunLogJson(line) : RunLogText(line), "\n"));
@@ -50,7 +50,7 @@ ExitCode PrintRunLog(const LogsOptions& options, RunsClient& client, uint64_t ru
       if (lost == 0) lost = now;
       const bool waits = options.follow && answered && now - lost < kPatienceNs &&
                          (absl::IsUnavailable(part.status()) || absl::IsDeadlineExceeded(part.status()));
-      if (!waits) return Fail(ExitCodeOf(part.status()), part.status().message());
+      if (!waits) return Fail(part.status());
       absl::SleepFor(kBetweenAnswers);
       continue;
     }
@@ -81,7 +81,7 @@ ExitCode RunLogs(const LogsOptions& options) {
   }
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
-  signal(SIGINT, LeaveOnInterrupt);
+  signal(SIGINT, EndAtInterrupt);
   return PrintRunLog(options, **client, run);
 }
 

@@ -104,7 +104,7 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
 }
 
 ExitCode EndMeasuring(const absl::Status& status) {
-  if (!absl::IsCancelled(status)) return Fail(ExitCodeOf(status), status.message());
+  if (!absl::IsCancelled(status)) return Fail(status);
   PrintMessage(status.message());
   return kExitInterrupted;
 }

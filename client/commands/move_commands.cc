@@ -18,8 +18,6 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
-ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
-
 // Follows a run until its ranks have moved, or it is known that they will not.
 class MoveWatch {
  public:

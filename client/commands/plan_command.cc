@@ -21,7 +21,7 @@ ExitCode PlanAnew(const PlanOptions& options) {
 
 }  // namespace
 
-ExitCode RunPlan(const PlanOptions& options) {
+ExitCode RunPlanCommand(const PlanOptions& options) {
   if (!options.from.empty()) return PlanAnew(options);
   const auto wanted = ParseWantedPlan(options.schedule);
   if (!wanted.ok()) return Fail(kExitUsage, wanted.status().message());

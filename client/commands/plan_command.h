@@ -27,7 +27,7 @@ struct PlanOptions {
   std::string output = "table";
 };
 
-ExitCode RunPlan(const PlanOptions& options);
+ExitCode RunPlanCommand(const PlanOptions& options);
 
 }  // namespace weft
 

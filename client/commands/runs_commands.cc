@@ -35,10 +35,8 @@ namespace {
 constexpr double kRecordSeconds = 10;
 constexpr absl::Duration kRecordTry = absl::Milliseconds(2);
 
-ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
-
 // Leaves at Ctrl-C while watching a run: the watching ends, the run does not.
-void LeaveOnInterrupt(int) {
+void LeaveRunAtInterrupt(int) {
   const char message[] = "\nweft: no longer watching; the run goes on (weft wait, weft cancel)\n";
   if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(kExitInterrupted);
   _exit(kExitInterrupted);
@@ -201,7 +199,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
     return PrintData(options.coordinator.json ? absl::StrCat("{\"run\": ", *run, "}\n")
                                               : absl::StrCat(*run, "\n"));
   }
-  signal(SIGINT, LeaveOnInterrupt);
+  signal(SIGINT, LeaveRunAtInterrupt);
   PrintMessage(absl::StrCat("submitted as run ", *run, where));
   return Watcher(*run, /*known=*/true).Watch(**client, options.coordinator, 0);
 }
@@ -242,7 +240,7 @@ ExitCode RunDescribe(const DescribeOptions& options) {
 ExitCode RunWait(const WaitOptions& options) {
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
-  signal(SIGINT, LeaveOnInterrupt);
+  signal(SIGINT, LeaveRunAtInterrupt);
   return Watcher(options.run, /*known=*/false).Watch(**client, options.coordinator, options.timeout);
 }
 

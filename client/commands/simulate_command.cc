@@ -76,7 +76,7 @@ absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std:
 using Times = std::array<std::vector<double>, kJobKinds>;
 
 // A simulation and the words for its output.
-struct Prepared {
+struct PreparedSimulation {
   PreparedRun run;
   std::string times;  // source of its times
   std::string unit;   // unit of all times: "s", "" for any
@@ -256,7 +256,7 @@ absl::StatusOr<RunSchedule> MakeCheckedSchedule(const SimulateOptions& options) 
 bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
 
 // Takes times and sizes of a trace's own jobs, where others are not given.
-absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
+absl::Status TakeTrace(const SimulateOptions& options, PreparedSimulation* prepared) {
   const auto trace = ReadTrace(options.schedule);
   if (!trace.ok()) return InFile(trace.status());
   const int stages = prepared->run.schedule.scheme.stages;
@@ -291,10 +291,10 @@ absl::Status UseNetwork(const SimulateOptions& options, SimulationOptions* costs
 }
 
 // Prepares a schedule with the options beside it.
-absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
+absl::StatusOr<PreparedSimulation> PrepareSchedule(const SimulateOptions& options) {
   auto schedule = MakeCheckedSchedule(options);
   if (!schedule.ok()) return schedule.status();
-  Prepared prepared;
+  PreparedSimulation prepared;
   prepared.run.schedule = *std::move(schedule);
   SimulationOptions& costs = prepared.run.costs = options.simulation;
   costs.duration = Completed(options.simulation.duration);
@@ -361,7 +361,7 @@ absl::Status OfRunFile(const SimulateOptions& options, const absl::Status& statu
                 : absl::InvalidArgumentError(status.message());
 }
 
-absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
+absl::StatusOr<PreparedSimulation> PrepareRunFile(const SimulateOptions& options) {
   const auto run = RunOf(options);
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
@@ -375,7 +375,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   }
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) return OfRunFile(options, of_run.status());
-  Prepared prepared;
+  PreparedSimulation prepared;
   prepared.run = *std::move(of_run);
   prepared.run.schedule.scheme.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
   if (absl::Status times = CheckTimes(options, prepared.run.schedule); !times.ok()) return times;
@@ -398,7 +398,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   return prepared;
 }
 
-absl::StatusOr<Prepared> Prepare(const SimulateOptions& options) {
+absl::StatusOr<PreparedSimulation> Prepare(const SimulateOptions& options) {
   if (absl::Status flags = CheckFlags(options); !flags.ok()) return flags;
   auto prepared = IsRunFile(options.schedule) ? PrepareRunFile(options) : PrepareSchedule(options);
   if (!prepared.ok()) return prepared;
@@ -422,7 +422,7 @@ std::vector<DrawnJob> Drawn(const SimulationResult& result) {
 
 std::string Plural(int n, absl::string_view word) { return absl::StrCat(n, " ", word, n == 1 ? "" : "s"); }
 
-std::string Sizes(const Prepared& prepared) {
+std::string Sizes(const PreparedSimulation& prepared) {
   const Schedule& schedule = prepared.run.schedule.scheme;
   return absl::StrCat(Plural(schedule.stages, "stage"), ", ", schedule.microbatches,
                       schedule.microbatches == 1 ? " micro-batch, " : " micro-batches, ",
@@ -430,11 +430,11 @@ std::string Sizes(const Prepared& prepared) {
 }
 
 // Returns a time in the unit of the simulation: seconds, or a number.
-std::string TimeText(const Prepared& prepared, double time) {
+std::string TimeText(const PreparedSimulation& prepared, double time) {
   return prepared.unit == "s" ? FormatSeconds(time) : absl::StrFormat("%.6g", time);
 }
 
-DrawingOptions Drawing(const Prepared& prepared, const SimulationResult& result) {
+DrawingOptions Drawing(const PreparedSimulation& prepared, const SimulationResult& result) {
   DrawingOptions drawing;
   drawing.title = prepared.run.schedule.scheme.name;
   drawing.subtitle = absl::StrFormat("%s; makespan %s, idle %.1f %%", Sizes(prepared),
@@ -465,7 +465,7 @@ std::string IdleText(const SimulationResult& result) {
   return text;
 }
 
-std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
+std::string RankRows(const PreparedSimulation& prepared, const SimulationResult& result) {
   struct Column {
     std::string name;
     std::function<std::string(const RankStats&)> cell;
@@ -511,7 +511,7 @@ std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
   return table;
 }
 
-std::string Table(const Prepared& prepared, const SimulationResult& result,
+std::string Table(const PreparedSimulation& prepared, const SimulationResult& result,
                   const std::optional<CommunicationSteps>& communication) {
   const std::string units = prepared.unit == "s" ? "" : " time units";
   std::string out = absl::StrCat(prepared.run.schedule.scheme.name, ": ", Sizes(prepared),
@@ -538,7 +538,7 @@ std::string Table(const Prepared& prepared, const SimulationResult& result,
 }
 
 // Returns true if the jobs are shown; otherwise they are not kept.
-bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
+bool WantsJobs(const SimulateOptions& options, const PreparedSimulation& prepared) {
   const Schedule& schedule = prepared.run.schedule.scheme;
   const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * prepared.run.costs.steps;
   if (options.output == "json") return options.jobs;
@@ -546,8 +546,8 @@ bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
   return true;
 }
 
-std::string Render(const SimulateOptions& options, const Prepared& prepared, const SimulationResult& result,
-                   const std::optional<CommunicationSteps>& communication) {
+std::string Render(const SimulateOptions& options, const PreparedSimulation& prepared,
+                   const SimulationResult& result, const std::optional<CommunicationSteps>& communication) {
   const Schedule& schedule = prepared.run.schedule.scheme;
   if (options.output == "json") {
     return SimulationJson(prepared.run, prepared.unit, result, options.jobs, communication);

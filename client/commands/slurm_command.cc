@@ -1,20 +1,12 @@
 #include "client/commands/slurm_command.h"
 
-#include <filesystem>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/slurm/slurm_script.h"
 
 namespace weft {
-namespace {
-
-std::string Absolute(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
-}  // namespace
 
 ExitCode RunSlurm(const SlurmOptions& options) {
   const auto run = ReadScheduledRun(options.file, RunFileData::kElsewhere, nullptr);
@@ -27,8 +19,8 @@ ExitCode RunSlurm(const SlurmOptions& options) {
   }
   SlurmJob job;
   job.name = run->spec.name;
-  job.run_file = Absolute(options.file);
-  job.out = Absolute(options.out.empty() ? absl::StrCat("out/", run->spec.name) : options.out);
+  job.run_file = AbsolutePath(options.file);
+  job.out = AbsolutePath(options.out.empty() ? absl::StrCat("out/", run->spec.name) : options.out);
   job.nodes = options.nodes;
   if (run->schedule == nullptr) {
     return Fail(kExitBadConfiguration, absl::StrCat(options.file, " names no schedule; weft plan makes one"));

@@ -16,8 +16,6 @@
 namespace weft {
 namespace {
 
-ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
-
 // Answers of the coordinator at one moment.
 struct Look {
   std::vector<WorkerInfo> workers;

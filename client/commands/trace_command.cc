@@ -151,7 +151,7 @@ ExitCode Show(const TraceOptions& options, const FoundTrace& found) {
 
 }  // namespace
 
-ExitCode RunTrace(const TraceOptions& options) {
+ExitCode RunTraceCommand(const TraceOptions& options) {
   const std::optional<uint64_t> number = RunNumber(options.run);
   if (!number.has_value()) return Show(options, ReadFoundTrace(options.run, "so the spans have no links"));
   auto client = ConnectTo(options.coordinator);

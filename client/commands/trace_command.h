@@ -17,7 +17,7 @@ struct TraceOptions {
 };
 
 // Returns kExitBadConfiguration for a run without a trace, kExitFailed if a file cannot be written.
-ExitCode RunTrace(const TraceOptions& options);
+ExitCode RunTraceCommand(const TraceOptions& options);
 
 }  // namespace weft
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/commands/auto_plan.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/training/local_training.h"
@@ -37,8 +38,6 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
 void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
   if (train.lr_schedule.warmup < train.steps || train.lr_schedule.warmup == 0) return;
@@ -86,7 +85,7 @@ void WarnOfRun(const std::string& file, const ScheduledRun& run) {
 // Takes weights that the flag names, in the place of the run file's.
 absl::Status TakeWeights(const std::string& path, RunSpec* spec) {
   if (path.empty()) return absl::OkStatus();
-  spec->weights = Absolute(path);
+  spec->weights = AbsolutePath(path);
   if (auto* exported = std::get_if<ExportedSpec>(&spec->model)) exported->initial = spec->weights;
   const absl::Status fits = CheckInitialWeights(*spec);
   return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--", fits.message()));
@@ -214,7 +213,7 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   RunSpec* spec = &run->spec;
   spec->until = options.until;
   if (!options.resume.empty()) {
-    const auto checkpoint = FindResumed(Absolute(options.resume));
+    const auto checkpoint = FindResumed(AbsolutePath(options.resume));
     if (!checkpoint.ok()) return Resumed(checkpoint.status());
     const auto step = ResumeStep(*checkpoint);
     if (!step.ok()) return Resumed(step.status());
@@ -229,7 +228,7 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   }
   if (options.resume.empty()) return absl::OkStatus();
   const absl::Status fits = CheckResume(*run);
-  const bool named = spec->resume.checkpoint == Absolute(options.resume);
+  const bool named = spec->resume.checkpoint == AbsolutePath(options.resume);
   return Resumed(fits.ok() && named ? CheckNamed(spec->resume.checkpoint) : fits);
 }
 
@@ -240,8 +239,8 @@ ExitCode RunTrain(const TrainOptions& options) {
   // All refusals come before the data are read and before layers are measured.
   const auto ready = [&](const RunSpec& read) {
     shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
-    former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
-    if (absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok()) {
+    former = FormerWorkFor(options.resume, AbsolutePath(shown), options.overwrite);
+    if (absl::Status free = OutputFolder::CheckFree(AbsolutePath(shown), shown, former); !free.ok()) {
       refused = FailOnFolder(free);
       return free;
     }
@@ -256,7 +255,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (const absl::Status weights = TakeWeights(options.weights, spec); !weights.ok())
     return Fail(kExitBadConfiguration, weights.message());
   WarnOfRun(options.file, *run);
-  auto output = OutputFolder::Open(Absolute(shown), shown, former);
+  auto output = OutputFolder::Open(AbsolutePath(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
   const absl::Status steps = ChooseSteps(options, run);
   if (!steps.ok())

@@ -111,6 +111,8 @@ ExitCode Fail(ExitCode code, absl::string_view message) {
   return code;
 }
 
+ExitCode Fail(const absl::Status& status) { return Fail(ExitCodeOf(status), status.message()); }
+
 bool ProgressWanted() { return IsTerminal(STDERR_FILENO); }
 
 void SetColourMode(ColourMode mode) { Mode() = mode; }

@@ -34,7 +34,7 @@ TEST(PatternCheck, PublishedPatternOfFourRanks_AnswersWithFourTwoTwoOneCopies) {
   const Pattern pattern =
       TwoBatches(placed, 12, {0, 3, 5, 7, 6, 19, 21, 23}, {15, 13, 11, 9, 33, 29, 27, 25});
   EXPECT_TRUE(CheckPattern(placed.problem, pattern).ok()) << CheckPattern(placed.problem, pattern);
-  EXPECT_THAT(PeakBytes(placed.problem, pattern), ElementsAre(4, 4, 4, 4));
+  EXPECT_THAT(PatternPeaks(placed.problem, pattern), ElementsAre(4, 4, 4, 4));
 }
 
 TEST(PatternCheck, PublishedPatternOfTwoRanks_AnswersWithinTheMemory) {
@@ -42,7 +42,7 @@ TEST(PatternCheck, PublishedPatternOfTwoRanks_AnswersWithinTheMemory) {
   const ChainPattern placed = PlaceChain(chain, {0, 1, 0}, 2);
   const Pattern pattern = TwoBatches(placed, 8, {0, 2, 4, 6, 8, 10}, {9, 6, 5, 15, 12, 11});
   EXPECT_TRUE(CheckPattern(placed.problem, pattern).ok()) << CheckPattern(placed.problem, pattern);
-  EXPECT_THAT(PeakBytes(placed.problem, pattern), ElementsAre(6, 6));
+  EXPECT_THAT(PatternPeaks(placed.problem, pattern), ElementsAre(6, 6));
 }
 
 class FaultyPattern : public testing::Test {
@@ -74,7 +74,7 @@ TEST_F(FaultyPattern, PeriodShorterThanTheLink_IsNamedAsOverlapOfBothDirections)
 }
 
 TEST_F(FaultyPattern, BytesAboveTheMemory_AreNamedWithTheRank) {
-  const std::vector<int64_t> peaks = PeakBytes(placed_.problem, pattern_);
+  const std::vector<int64_t> peaks = PatternPeaks(placed_.problem, pattern_);
   placed_.problem.memory[1] = peaks[1] - 1;
   EXPECT_THAT(Fault(), HasSubstr("rank 1 has"));
 }
