@@ -2,7 +2,8 @@
 # includes what it uses: builds with Clang or ThreadSanitizer precompile nothing, and fail where an include is missing. (Users of protobuf
 # undefine a macro of ThreadSanitizer, and the compiler takes no headers that were precompiled with it.)
 #
-#   weft_precompiled(NAME HEADERS .. [DEPS ..])   precompiles the headers once; DEPS say where they are
+#   weft_precompiled(NAME HEADERS .. [DEPS ..] [OPTIMIZATION flag])   precompiles the headers once; DEPS say where they are. The compiler
+#                                                 takes them for sources with the same OPTIMIZATION alone, so targets get it, too
 #   weft_use_precompiled(TARGET NAME)             compiles the target's sources with them
 #   weft_without_precompiled(FILE ..)             compiles these sources without, because they have flags of their own
 #
@@ -20,7 +21,7 @@ if(WEFT_PRECOMPILE AND WEFT_CCACHE)
 endif()
 
 function(weft_precompiled name)
-  cmake_parse_arguments(A "" "" "HEADERS;DEPS" ${ARGN})
+  cmake_parse_arguments(A "" "OPTIMIZATION" "HEADERS;DEPS" ${ARGN})
   if(NOT WEFT_PRECOMPILE)
     return()
   endif()
@@ -30,6 +31,8 @@ function(weft_precompiled name)
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS})
   list(TRANSFORM A_HEADERS REPLACE "(.+)" "<\\1>")
   target_precompile_headers(${name} PRIVATE ${A_HEADERS})
+  target_compile_options(${name} PRIVATE ${A_OPTIMIZATION})
+  set_target_properties(${name} PROPERTIES WEFT_OPTIMIZATION "${A_OPTIMIZATION}")
   if(WEFT_CCACHE)
     set_target_properties(${name} PROPERTIES
       CXX_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/cmake/precompile_header.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
@@ -43,7 +46,8 @@ function(weft_use_precompiled target name)
   if(NOT WEFT_PRECOMPILE)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${name})
+  get_target_property(optimization ${name} WEFT_OPTIMIZATION)
+  set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${name} WEFT_OPTIMIZATION "${optimization}")
   add_dependencies(${target} ${name})
   # gRPC's users are compiled with -pthread, and the compiler takes no headers that were precompiled without.
   if(NOT name STREQUAL "weft_precompiled_pure")
@@ -81,6 +85,14 @@ weft_precompiled(weft_precompiled_grpc HEADERS ${WEFT_SHELL_HEADERS} grpcpp/alar
   weft/v1/session.grpc.pb.h DEPS weft_grpc ${weft_deps})
 weft_precompiled(weft_precompiled_torch HEADERS ${WEFT_TORCH_HEADERS} DEPS weft_third_torch ${weft_deps})
 if(WEFT_TESTS_FOUND)
-  weft_precompiled(weft_precompiled_test HEADERS ${WEFT_SHELL_HEADERS} random gmock/gmock.h gtest/gtest.h
-    DEPS GTest::gmock GTest::gtest ${weft_deps})
+  set(weft_test_headers ${WEFT_SHELL_HEADERS} random gmock/gmock.h gtest/gtest.h)
+  set(weft_test_deps GTest::gmock GTest::gtest ${weft_deps})
+  weft_precompiled(weft_precompiled_test HEADERS ${weft_test_headers} DEPS ${weft_test_deps})
+  # Sources of tests that leave the work to the libraries or to the programs compile in half the time without optimization.
+  if(NOT WEFT_SANITIZE)
+    set(unoptimized OPTIMIZATION -O0)
+  endif()
+  weft_precompiled(weft_precompiled_unit_test HEADERS ${weft_test_headers} DEPS ${weft_test_deps} ${unoptimized})
+  weft_precompiled(weft_precompiled_process_test HEADERS ${weft_test_headers} nlohmann/json.hpp
+    DEPS ${weft_test_deps} nlohmann_json::nlohmann_json ${unoptimized})
 endif()

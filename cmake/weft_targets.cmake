@@ -2,8 +2,9 @@
 #
 #   weft_library(NAME [PURE] SRCS .. HDRS .. DEPS ..)   a static library
 #   weft_binary(NAME SRCS .. DEPS ..)                   a program in bin/
-#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SHARDS n] [SERIAL])
-#                                                   a GoogleTest program, registered with CTest, in n entries of different cases
+#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SHARDS n] [SERIAL] [OPTIMIZED])
+#                                                   a GoogleTest program, registered with CTest, in n entries of different cases.
+#                                                   OPTIMIZED: as libraries are, which unit and process tests are not otherwise
 #
 # PURE: no I/O, threads, clock or global randomness. weft_check_purity() makes configure fail when a pure library depends on
 # one that is not pure, or when a pure source names a banned header.
@@ -91,10 +92,18 @@ function(weft_link_quickly name)
 endfunction()
 
 function(weft_test name)
-  cmake_parse_arguments(A "SERIAL" "TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "SERIAL;OPTIMIZED" "TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
-  weft_use_precompiled(${name} weft_precompiled_test)
+  set(headers weft_precompiled_test)
+  foreach(kind unit process)
+    if(kind IN_LIST A_LABELS AND NOT A_OPTIMIZED)
+      set(headers weft_precompiled_${kind}_test)
+    endif()
+  endforeach()
+  weft_use_precompiled(${name} ${headers})
+  target_compile_options(${name} PRIVATE $<TARGET_PROPERTY:WEFT_OPTIMIZATION>)
+  weft_use_unity(${name})
   weft_link_quickly(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT A_TIMEOUT)
@@ -134,6 +143,7 @@ function(weft_bench name)
   cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} benchmark::benchmark)
+  weft_use_precompiled(${name} weft_precompiled_shell)
   weft_link_quickly(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
 endfunction()

@@ -4,10 +4,10 @@
 #   WEFT_UNITY=ON    from nothing it is faster; after a change of one source, its whole batch is compiled again
 #   WEFT_UNITY=OFF   each source on its own: for daily work with the compiler cache, and for tools that read compile_commands.json
 #
-# So no two sources of a library may give one name in their anonymous namespaces to different things. CMake leaves out sources that
-# have flags of their own (weft_exact_arithmetic).
+# So no two sources of a library may give one name in their anonymous namespaces to different things. A file of tests has a namespace
+# of its own instead, named after it. CMake leaves out sources that have flags of their own (weft_exact_arithmetic).
 #
-#   weft_use_unity(TARGET)   for weft_library and weft_binary
+#   weft_use_unity(TARGET)   for weft_library, weft_binary and weft_test
 
 option(WEFT_UNITY "Compile the sources of a library in batches" OFF)
 set(WEFT_UNITY_BATCH 16)

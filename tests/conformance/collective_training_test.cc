@@ -27,7 +27,7 @@
 #include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/transport/loopback_transport.h"
 
-namespace weft {
+namespace weft::collective_training_test {
 namespace {
 
 using ::testing::AllOf;
@@ -395,4 +395,4 @@ TEST(CollectiveTraining, ANcclErrorInTheMiddle_EndsTheRunWithItsWords) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::collective_training_test

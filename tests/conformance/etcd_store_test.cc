@@ -18,7 +18,7 @@
 #include "tests/conformance/stored_records.h"
 #include "tests/process/etcd_server.h"
 
-namespace weft {
+namespace weft::etcd_store_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST(EtcdPlace, Forms_AreTakenOrRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::etcd_store_test

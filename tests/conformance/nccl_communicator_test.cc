@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/conformance/fake_cuda.h"
 
-namespace weft {
+namespace weft::nccl_communicator_test {
 namespace {
 
 using ::testing::AllOf;
@@ -494,4 +494,4 @@ TEST_F(NcclCommunicatorTest, Collectives_Name_HasTheVersion) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::nccl_communicator_test

@@ -28,7 +28,7 @@
 #include "worker/shell/reference/reference.h"
 #include "worker/shell/transport/loopback_transport.h"
 
-namespace weft {
+namespace weft::planted_faults_test {
 namespace {
 
 using testing::MakeFaulty;
@@ -339,4 +339,4 @@ TEST_F(PlantedFaults, InOneJob_IsNamedByTheComparisonWithTheReference) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::planted_faults_test

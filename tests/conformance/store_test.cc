@@ -28,7 +28,7 @@
 #include "tests/conformance/stored_records.h"
 #include "tests/process/etcd_server.h"
 
-namespace weft {
+namespace weft::store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -483,4 +483,4 @@ TEST(SqliteStore, AFullDisk_StoresWhatRunsUntilTheBallastIsGoneAndGoesOnWithRoom
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::store_test

@@ -13,7 +13,7 @@
 #include "base/mutex.h"
 #include "tests/conformance/held_store.h"
 
-namespace weft {
+namespace weft::store_writer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -94,4 +94,4 @@ TEST_F(StoreWriterTest, AFailedStore_ReportsNothingAsDurableAndSaysSoOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::store_writer_test

@@ -18,7 +18,7 @@
 #include "worker/shell/torch/max_pool.h"
 #include "worker/shell/torch/torch_guard.h"
 
-namespace weft {
+namespace weft::torch_context_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST(MaxPool, AnySize_HasTheBitsOfLibTorchsOnTheCpu) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::torch_context_test

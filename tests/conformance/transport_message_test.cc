@@ -13,7 +13,7 @@
 #include "tests/conformance/transport_fixture.h"
 #include "worker/shell/transport/transport_address.h"
 
-namespace weft {
+namespace weft::transport_message_test {
 namespace {
 
 using Type = TransportMessage::Type;
@@ -220,4 +220,4 @@ TEST(TransportAddress, Damaged_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::transport_message_test

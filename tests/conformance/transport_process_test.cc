@@ -31,7 +31,7 @@
 #include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/ucx_transport.h"
 
-namespace weft {
+namespace weft::transport_process_test {
 namespace {
 
 using testing::Key;
@@ -643,4 +643,4 @@ TEST_F(ProcessPair, Kill_InTheMiddleOfATensor_KeepsItsMemoryUntilTheCarrierIsDon
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::transport_process_test

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "run/model_layers.h"
 
-namespace weft {
+namespace weft::layers_golden_test {
 namespace {
 
 struct Case {
@@ -110,4 +110,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.file; });
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::layers_golden_test

@@ -15,7 +15,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_golden_test {
 namespace {
 
 struct Case {
@@ -99,4 +99,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_golden_test

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "tests/golden/transcript_driver.h"
 
-namespace weft {
+namespace weft::transcript_golden_test {
 namespace {
 
 std::string Folder() {
@@ -114,4 +114,4 @@ TEST(Transcripts, CommandWithoutItsLine_IsRefusedWithTheNumber) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::transcript_golden_test

@@ -32,7 +32,7 @@
 #include "worker/shell/torch/torch_layers.h"
 #include "worker/shell/torch/torch_stage.h"
 
-namespace weft {
+namespace weft::capture_test {
 namespace {
 
 using testing::FakeGpu;
@@ -465,4 +465,4 @@ TEST_F(CudaPassTest, Offload_LeavesTensorsOfTheHostWhereTheyAre) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::capture_test

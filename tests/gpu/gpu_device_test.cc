@@ -32,7 +32,7 @@
 #include "worker/shell/torch/max_pool.h"
 #include "worker/shell/torch/pass_numbers.h"
 
-namespace weft {
+namespace weft::gpu_device_test {
 namespace {
 
 using testing::CountWaits;
@@ -394,4 +394,4 @@ TEST_F(GpuDeviceTest, KernelError_FailsTheJobByName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::gpu_device_test

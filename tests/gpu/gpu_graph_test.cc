@@ -24,7 +24,7 @@
 #include "worker/shell/torch/rank_device.h"
 #include "worker/shell/torch/torch_context.h"
 
-namespace weft {
+namespace weft::gpu_graph_test {
 namespace {
 
 Job Forward(int microbatch) { return Job::Compute(0, 0, microbatch, JobKind::kForward); }
@@ -208,4 +208,4 @@ TEST_F(GpuGraphTest, FailedCapture_LeavesTheJobAndTheNextCaptureAlone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::gpu_graph_test

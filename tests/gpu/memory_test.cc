@@ -10,7 +10,7 @@
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/rank_device.h"
 
-namespace weft {
+namespace weft::memory_test {
 namespace {
 
 using testing::FakeGpu;
@@ -77,4 +77,4 @@ TEST(CudaRegisteredMemory, SegmentOfItsOwnLocking_IsUnlocked) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::memory_test

@@ -14,7 +14,7 @@
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
 
-namespace weft {
+namespace weft::rank_device_test {
 namespace {
 
 using testing::FakeGpu;
@@ -446,4 +446,4 @@ TEST_F(CudaRankDeviceTest, RandomPairsAndCopies_GiveTheValuesOfOneAfterTheOther)
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::rank_device_test

@@ -17,7 +17,7 @@
 #include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/training_state.h"
 
-namespace weft {
+namespace weft::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -254,4 +254,4 @@ TEST_F(Flipped, OutputFolderWithoutAWholeCheckpoint_IsRefusedWithAllCauses) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::checkpoint_test

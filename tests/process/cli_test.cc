@@ -17,7 +17,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::cli_test {
 namespace {
 
 using ::testing::AllOf;
@@ -943,4 +943,4 @@ TEST(Cli_Train, BadRunFiles_ExitSeventyEightWithFileAndLine) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::cli_test

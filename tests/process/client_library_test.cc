@@ -18,7 +18,7 @@
 #include "tests/process/served_runs.h"
 #include "weft/client.h"
 
-namespace weft {
+namespace weft::client_library_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(ClientLibraryReadRunFile, GoodAndWrongFile_JsonWithPathsFromTheRootOrTheLin
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::client_library_test

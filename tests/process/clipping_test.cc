@@ -12,7 +12,7 @@
 #include "tests/process/command.h"
 #include "tests/process/trained_run.h"
 
-namespace weft {
+namespace weft::clipping_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -87,4 +87,4 @@ TEST_F(Clipping, ALossOrGradientThatIsNotFinite_EndsTheRunWithStepStageAndAdvice
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::clipping_test

@@ -16,7 +16,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::config_test {
 namespace {
 
 using ::testing::AllOf;
@@ -224,4 +224,4 @@ TEST_F(Config, LimitsAtSighup_CountForWhatBeginsFromThenOn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::config_test

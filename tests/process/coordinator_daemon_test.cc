@@ -22,7 +22,7 @@
 #include "tests/process/eventually.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::coordinator_daemon_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -269,4 +269,4 @@ TEST(CoordinatorDaemon, Metrics_AreCleanAndZeroBeforeTheFirstRun) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_daemon_test

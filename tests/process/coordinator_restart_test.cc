@@ -19,7 +19,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::coordinator_restart_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -274,4 +274,4 @@ TEST_F(CoordinatorRestart, ADamagedStore_IsRefusedAndItsBackupIsNot) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_restart_test

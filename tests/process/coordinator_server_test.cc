@@ -21,7 +21,7 @@
 #include "tests/process/scripted_worker.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::coordinator_server_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -329,4 +329,4 @@ TEST(CoordinatorServerStart, OtherMachines_AreRefusedUnlessInsecure) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_server_test

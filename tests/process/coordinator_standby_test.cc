@@ -14,7 +14,7 @@
 #include "tests/process/etcd_server.h"
 #include "tests/process/free_ports.h"
 
-namespace weft {
+namespace weft::coordinator_standby_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -108,4 +108,4 @@ TEST_F(CoordinatorStandby, StandbyGetsSigterm_EndsAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_standby_test

@@ -14,7 +14,7 @@
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
 
-namespace weft {
+namespace weft::coordinator_stop_test {
 namespace {
 
 // Stops a coordinator with sessions that do not listen.
@@ -61,4 +61,4 @@ TEST(CoordinatorServer_Stop, SessionsThatDoNotListen_AreCutInOrder) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_stop_test

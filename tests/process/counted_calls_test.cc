@@ -15,7 +15,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::counted_calls_test {
 namespace {
 
 using ::testing::Each;
@@ -95,4 +95,4 @@ TEST_F(CountedCalls, SubmittedRun_EachParsesOnceAndMakesOneSchedule) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::counted_calls_test

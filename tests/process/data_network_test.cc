@@ -38,7 +38,7 @@
 #include "tests/process/run_files.h"
 #include "tests/process/slowed_process.h"
 
-namespace weft {
+namespace weft::data_network_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -455,4 +455,4 @@ TEST_F(SlowCable, CableBecomesSlow_TheRunMovesToAScheduleThatSendsLess) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::data_network_test

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::device_flag_test {
 namespace {
 
 using ::testing::AllOf;
@@ -111,4 +111,4 @@ TEST_F(DeviceFlag, Library_GetsTheFlagsAndTheNumberOfEachProcess) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_flag_test

@@ -28,7 +28,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::device_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -397,4 +397,4 @@ TEST_F(DeviceProcess, Device_IsSaidOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_test

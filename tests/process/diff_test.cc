@@ -13,7 +13,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::diff_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -125,4 +125,4 @@ TEST_F(Diff, RunsThatCannotBeCompared_AreRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::diff_test

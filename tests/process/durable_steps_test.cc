@@ -27,7 +27,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::durable_steps_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -241,4 +241,4 @@ TEST_F(DurableSteps, WorkerEndsAtEach_EachCheckpointThatCanBeSeenIsWhole) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::durable_steps_test

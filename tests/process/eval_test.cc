@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::eval_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -230,4 +230,4 @@ TEST(EvalText, OtherTextOfAnExportedModel_HasTheFormOfItsOwnAndFillsTheSameField
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::eval_test

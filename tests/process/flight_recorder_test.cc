@@ -19,7 +19,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::flight_recorder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -211,4 +211,4 @@ TEST_F(FlightRecorderOfDaemons, WorkerOfATrainingCrashes_TheTrainingSaysWhereIts
 #endif
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::flight_recorder_test

@@ -10,7 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::generate_test {
 namespace {
 
 using ::testing::AllOf;
@@ -132,4 +132,4 @@ TEST_F(GenerateTest, ModelThatIsNoGpt_IsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::generate_test

@@ -17,7 +17,7 @@
 #include "tests/process/free_ports.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::health_service_test {
 namespace {
 
 using grpc::StatusCode;
@@ -149,4 +149,4 @@ TEST_F(HealthService, CoordinatorThatStops_SaysSoToThoseThatWatch) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::health_service_test

@@ -24,7 +24,7 @@
 #include "tests/unit/without_terms.h"
 #include "weft/v1/session.grpc.pb.h"
 
-namespace weft {
+namespace weft::hostile_session_test {
 namespace {
 
 using ::testing::AllOf;
@@ -280,4 +280,4 @@ TEST_F(HostileSession, ControlCharacters_AreEscapedWhereverTheyAreShown) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::hostile_session_test

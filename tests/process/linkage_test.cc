@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::linkage_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -99,4 +99,4 @@ TEST(Linkage, CudaLibrary_OffersItsEntryAndNeedsLibTorchsCudaHalf) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::linkage_test

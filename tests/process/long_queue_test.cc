@@ -16,7 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::long_queue_test {
 namespace {
 
 constexpr int kRuns = 1100;
@@ -89,4 +89,4 @@ TEST_F(LongQueue, OfMoreThanAThousandRuns_IsListedWholeAndSurvivesARestart) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::long_queue_test

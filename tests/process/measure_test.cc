@@ -14,7 +14,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::measure_test {
 namespace {
 
 using ::testing::AllOf;
@@ -171,4 +171,4 @@ TEST(MemoryPicture, SimulatedAndMeasured_HaveTheirPeaks) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measure_test

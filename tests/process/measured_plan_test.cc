@@ -11,7 +11,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_run.h"
 
-namespace weft {
+namespace weft::measured_plan_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -104,4 +104,4 @@ TEST_F(MeasuredPlanTest, WhatIsWrong_GetsASentenceAndItsCode) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measured_plan_test

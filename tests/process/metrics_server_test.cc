@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft {
+namespace weft::metrics_server_test {
 namespace {
 
 using ::testing::AllOf;
@@ -115,4 +115,4 @@ TEST_F(MetricsServerTest, Nonsense_IsRefusedAndTheServerGoesOn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::metrics_server_test

@@ -17,7 +17,7 @@
 #include "tests/process/eventually.h"
 #include "tests/process/free_ports.h"
 
-namespace weft {
+namespace weft::metrics_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -265,4 +265,4 @@ TEST(Metrics, CopiesOfAProcessOfTheSameMachine_AreReadInPlace) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::metrics_test

@@ -19,7 +19,7 @@
 #include "tests/process/run_files.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::migrating_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -195,4 +195,4 @@ TEST_F(Migrating, Summary_ShowsStatesAlone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::migrating_test

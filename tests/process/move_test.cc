@@ -14,7 +14,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::move_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -146,4 +146,4 @@ TEST_F(Move, WorkerIsDrained_ItEndsAndItsRunMakesNoStepTwice) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::move_test

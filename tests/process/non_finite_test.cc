@@ -11,7 +11,7 @@
 #include "tests/process/command.h"
 #include "tests/process/trained_run.h"
 
-namespace weft {
+namespace weft::non_finite_test {
 namespace {
 
 using ::testing::AllOf;
@@ -164,4 +164,4 @@ TEST_F(NonFinite, ReferenceOfACustomScheduleWithoutStaleness_Trains) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::non_finite_test

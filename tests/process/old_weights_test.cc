@@ -17,7 +17,7 @@
 #include "tests/process/command.h"
 #include "tests/process/standing_workers.h"
 
-namespace weft {
+namespace weft::old_weights_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -321,4 +321,4 @@ TEST_F(OldWeights, CustomFormula_EndsWithTheReferencesBits) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::old_weights_test

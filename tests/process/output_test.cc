@@ -23,7 +23,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::output_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -372,4 +372,4 @@ TEST_F(FullDisk, AtTheEnd_CheckpointAndSummaryThereAndTheTraceIsSaid) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::output_test

@@ -14,7 +14,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -621,4 +621,4 @@ TEST_F(PlanCommand, OrderOfAPipeline_IsAPlanThatIsSimulatedWithItsStep) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::plan_test

@@ -21,7 +21,7 @@
 #include "tests/process/measured_peaks.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::planned_memory_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -155,4 +155,4 @@ TEST(PlannedMemory, ByteBudgetWithRoomForFourTwoTwoAndOneCopies_IsKept) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::planned_memory_test

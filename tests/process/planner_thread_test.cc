@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-namespace weft {
+namespace weft::planner_thread_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST_F(PlannerThreadTest, Destroyed_AnswersWhatWaits) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::planner_thread_test

@@ -10,7 +10,7 @@
 #include "tests/process/command.h"
 #include "tests/process/trained_run.h"
 
-namespace weft {
+namespace weft::precision_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +78,4 @@ TEST_F(PrecisionRuns, WeightsInBFloat16_AreRefusedBeforeAnythingStarts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::precision_test

@@ -23,7 +23,7 @@
 #include "tests/process/measured_peaks.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::predicted_bytes_test {
 namespace {
 
 constexpr int kRuns = 12;
@@ -379,4 +379,4 @@ TEST(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::predicted_bytes_test

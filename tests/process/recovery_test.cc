@@ -23,7 +23,7 @@
 #include "tests/process/disturbed_service.h"
 #include "tests/process/free_ports.h"
 
-namespace weft {
+namespace weft::recovery_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -401,4 +401,4 @@ TEST_F(ShortLease, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater)
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::recovery_test

@@ -18,7 +18,7 @@
 #include "tests/process/disturbed_run.h"
 #include "tests/process/slowed_process.h"
 
-namespace weft {
+namespace weft::replan_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -190,4 +190,4 @@ TEST_F(Replan, WhatIsWrong_GetsASentenceAndItsCode) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::replan_test

@@ -21,7 +21,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -431,4 +431,4 @@ TEST_F(Resume, FlippedBit_RefusedWithTheFilesName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::resume_test

@@ -10,7 +10,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::roots_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,4 +120,4 @@ TEST(RootsOfADaemon, ThatAreNone_AreBadConfiguration) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::roots_test

@@ -11,7 +11,7 @@
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/served_runs.h"
 
-namespace weft {
+namespace weft::runs_client_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -183,4 +183,4 @@ TEST(FollowRun, CoordinatorStaysAway_GivesUpAfterThePatience) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::runs_client_test

@@ -19,7 +19,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::runs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -541,4 +541,4 @@ TEST_F(Runs, MistakesAndUnknownRuns_ExitCodesOfTheContract) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::runs_test

@@ -31,7 +31,7 @@
 #include "tests/process/free_ports.h"
 #include "weft/v1/runs.grpc.pb.h"
 
-namespace weft {
+namespace weft::security_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -717,4 +717,4 @@ TEST(SecurityFlags, AddressOfOtherMachinesWithoutTls_IsRefusedByEveryProgram) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::security_test

@@ -17,7 +17,7 @@
 #include "tests/process/scripted_worker.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::session_stream_test {
 namespace {
 
 using ::testing::AllOf;
@@ -265,4 +265,4 @@ TEST(SessionStream, Destroyed_AtAnyTime_Ends) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::session_stream_test

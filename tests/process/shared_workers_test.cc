@@ -13,7 +13,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::shared_workers_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -146,4 +146,4 @@ TEST_F(SharedWorkers, RunThatWantsOtherKernels_WaitsForTheProcesses) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::shared_workers_test

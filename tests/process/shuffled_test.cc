@@ -9,7 +9,7 @@
 #include "tests/process/command.h"
 #include "tests/process/trained_run.h"
 
-namespace weft {
+namespace weft::shuffled_test {
 namespace {
 
 class Shuffled : public ::testing::Test {
@@ -60,4 +60,4 @@ TEST_F(Shuffled, StoppedAndResumedUnderAnotherSchedule_HasTheReferencesBits) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::shuffled_test

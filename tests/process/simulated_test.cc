@@ -21,7 +21,7 @@
 #include "tests/process/measured_peaks.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::simulated_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -366,4 +366,4 @@ TEST(MemoryVerdict, RunThatDoesNotFit_IsComparedWithItsOwnBudget) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::simulated_test

@@ -12,7 +12,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::threads_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST_F(FewThreads, Training_EndsWithASentenceOrWithItsResult) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::threads_test

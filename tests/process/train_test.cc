@@ -17,7 +17,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::train_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -385,4 +385,4 @@ TEST(Train_Itself, Killed_WorkersEndToo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train_test

@@ -20,7 +20,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::training_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -433,4 +433,4 @@ TEST(Training, Summary_AddsUp) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::training_test

@@ -14,7 +14,7 @@
 #include "tests/process/command.h"
 #include "tests/process/trained_run.h"
 
-namespace weft {
+namespace weft::validate_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,4 +173,4 @@ TEST_F(Validated, HeldOutDataThatCannotBeUsed_AreRefusedBeforeAnythingStarts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::validate_test

@@ -14,7 +14,7 @@
 #include "tests/process/command.h"
 #include "tests/process/disturbed_service.h"
 
-namespace weft {
+namespace weft::waits_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -120,4 +120,4 @@ TEST_F(Waits, EventsOfARun_AreInItsDescriptionFromSubmissionToEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::waits_test

@@ -15,7 +15,7 @@
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
-namespace weft {
+namespace weft::weight_versions_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(WeightVersions, MemoryBudget_CountsThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::weight_versions_test

@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/process/command.h"
 
-namespace weft {
+namespace weft::worker_daemon_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(WorkerDaemon, ReferenceOfBrokenSpecification_IsBadConfiguration) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_daemon_test

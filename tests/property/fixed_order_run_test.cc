@@ -7,7 +7,7 @@
 #include "tests/property/random_case.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::fixed_order_run_test {
 namespace {
 
 void ExpectSame(const RankStats& a, const RankStats& b) {
@@ -82,4 +82,4 @@ TEST(FixedOrderRun, WhatOrdersDoNotDecideAlone_DoesNotFit) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::fixed_order_run_test

@@ -9,7 +9,7 @@
 
 #include "proto/session/link.h"
 
-namespace weft {
+namespace weft::link_property_test {
 namespace {
 
 // SplitMix64: the same numbers everywhere.
@@ -128,4 +128,4 @@ TEST(LinkProperty, SameSeed_SameHistory) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::link_property_test

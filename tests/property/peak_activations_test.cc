@@ -13,7 +13,7 @@
 #include "tests/property/random_case.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::peak_activations_test {
 namespace {
 
 // Uneven on purpose: some stages and kinds take a hundred times as long as others.
@@ -108,4 +108,4 @@ TEST(PeakActivations, OtherGreedyRanks_DependOnDurations) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::peak_activations_test

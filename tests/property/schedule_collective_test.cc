@@ -24,7 +24,7 @@
 #include "tests/property/random_inputs.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_collective_test {
 namespace {
 
 RunSchedule Draw(uint64_t seed, std::string* text) {
@@ -411,4 +411,4 @@ TEST(ScheduleCollectiveFamilies, WeightsOfAnotherRank_StayOrdered) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_collective_test

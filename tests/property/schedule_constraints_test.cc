@@ -12,7 +12,7 @@
 #include "schedules/sync/protocol.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_constraints_test {
 namespace {
 
 struct Sizes {
@@ -139,4 +139,4 @@ TEST(Constraints, SizesAndParametersThatAreNone_AreRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_constraints_test

@@ -18,7 +18,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_deadlock_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -444,4 +444,4 @@ TEST(DeadlockProof, ManyForwardsOfOldWeights_AreProvedByOneNominalRun) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_deadlock_test

@@ -18,7 +18,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/property/random_case.h"
 
-namespace weft {
+namespace weft::schedule_property_test {
 namespace {
 
 // The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order, or
@@ -315,4 +315,4 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_property_test

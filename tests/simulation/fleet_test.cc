@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/simulation/from_environment.h"
 
-namespace weft {
+namespace weft::fleet_test {
 namespace {
 
 FleetResult Play(FleetOptions options) {
@@ -52,4 +52,4 @@ TEST(Fleet, EqualSeeds_PlayTheSame) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::fleet_test

@@ -10,7 +10,7 @@
 #include "tests/simulation/named_worlds.h"
 #include "tests/simulation/world.h"
 
-namespace weft {
+namespace weft::run_simulation_test {
 namespace {
 
 std::string Text(const WorldOptions& o) { return Describe("a world of this test,", o); }
@@ -451,4 +451,4 @@ TEST(SimulatedWorld, OtherSeed_GivesAnotherTrace) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_simulation_test

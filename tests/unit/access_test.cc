@@ -18,7 +18,7 @@
 #include "weft/v1/session.pb.h"
 #include "weft/v1/store.pb.h"
 
-namespace weft {
+namespace weft::access_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -127,4 +127,4 @@ TEST(Access, CertificateWithoutOneClearIdentity_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::access_test

@@ -9,7 +9,7 @@
 #include "worker/shell/transport/peer_paths.h"
 #include "worker/shell/transport/peer_process.h"
 
-namespace weft {
+namespace weft::admitted_peers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -102,4 +102,4 @@ TEST_F(PeerPathsTest, DeviceMemoryThatIsStaged_SaysWhy) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::admitted_peers_test

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft {
+namespace weft::array_data_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -197,4 +197,4 @@ TEST_F(ArrayDataTest, WrongFile_IsRefusedWithItsField) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::array_data_test

@@ -7,7 +7,7 @@
 #include "base/splitmix64.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::augment_test {
 namespace {
 
 constexpr ImageShape kShape = {2, 3, 5};
@@ -87,4 +87,4 @@ TEST(Augment, SeedEpochAndNumber_AllMatter) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::augment_test

@@ -10,7 +10,7 @@
 #include "run/run_schedule.h"
 #include "tests/unit/ranks_of_speeds.h"
 
-namespace weft {
+namespace weft::better_schedule_test {
 namespace {
 
 // Returns how many forwards each rank has in a step.
@@ -178,4 +178,4 @@ TEST(BetterSchedule, OldWeights_KeepTheirRule) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::better_schedule_test

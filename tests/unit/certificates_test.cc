@@ -23,7 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::certificates_test {
 namespace {
 
 using ::testing::AllOf;
@@ -195,4 +195,4 @@ TEST(SecretText, Hash_IsThatOfTheStandard) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::certificates_test

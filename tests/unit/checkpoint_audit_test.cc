@@ -22,7 +22,7 @@
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/training_state.h"
 
-namespace weft {
+namespace weft::checkpoint_audit_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -322,4 +322,4 @@ TEST_F(Audit, NewestValid_IsNotKeptFromBeingFoundByAnOlderDamagedOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::checkpoint_audit_test

@@ -16,7 +16,7 @@
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/compute.h"
 
-namespace weft {
+namespace weft::checkpoint_folders_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -259,4 +259,4 @@ TEST_F(CheckpointFolder, Find_TakesTheNewestThatIsWhole) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::checkpoint_folders_test

@@ -7,12 +7,11 @@
 
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::checkpoints_test {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 std::shared_ptr<const RunPlan> Plan(const std::string& family, int stages, int microbatches, int steps,
                                     const CheckpointRule& rule, int first_step = 0) {
@@ -176,4 +175,4 @@ TEST(Checkpoints, Lead_IsTheStalenessOnlyWhereVersionsMayGoBefore) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::checkpoints_test

@@ -10,7 +10,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::communication_test {
 namespace {
 
 CommunicationSteps Count(const std::string& name, int stages, int microbatches,
@@ -95,4 +95,4 @@ TEST(CommunicationSteps, MoreSteps_ChangeNothing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::communication_test

@@ -8,8 +8,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::communicators_test {
 namespace {
 
 using ::testing::AllOf;
@@ -83,7 +84,7 @@ Tensor Flat(std::vector<float> values) {
   return t;
 }
 
-constexpr int64_t kSecond = 1'000'000'000, kNow = 5 * kSecond;
+constexpr int64_t kNow = 5 * kSecond;
 
 class CommunicatorsTest : public ::testing::Test {
  protected:
@@ -293,4 +294,4 @@ TEST_F(CommunicatorsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::communicators_test

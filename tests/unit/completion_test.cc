@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::completion_test {
 namespace {
 
 using ::testing::AllOf;
@@ -45,4 +45,4 @@ TEST(CompletionScript_Fish, OneLineAFlag) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::completion_test

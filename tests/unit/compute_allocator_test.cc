@@ -12,7 +12,7 @@
 
 #include "worker/shell/compute/segment_allocator.h"
 
-namespace weft {
+namespace weft::compute_allocator_test {
 namespace {
 
 // Ordinary memory that remembers what is out, and ends after `limit` bytes.
@@ -269,4 +269,4 @@ TEST(SegmentAllocatorDeathTest, FreedTwice_Aborts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_allocator_test

@@ -14,7 +14,7 @@
 
 #include "worker/shell/data/data.h"
 
-namespace weft {
+namespace weft::compute_data_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -521,4 +521,4 @@ TEST_F(Cifar10Test, UnusableFiles_AreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_data_test

@@ -14,7 +14,7 @@
 #include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 
-namespace weft {
+namespace weft::compute_gradient_sum_test {
 namespace {
 
 Tensor Flat(const std::vector<float>& values) {
@@ -243,4 +243,4 @@ TEST(OptimizerSteps, SlicesInPlaceAndNot_GiveTheBitsOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_gradient_sum_test

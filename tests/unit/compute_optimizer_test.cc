@@ -10,7 +10,7 @@
 #include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 
-namespace weft {
+namespace weft::compute_optimizer_test {
 namespace {
 
 // A rate that changes, as a schedule's does.
@@ -84,4 +84,4 @@ TEST_F(OptimizerAgainstTorch, AdamW_Equal) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_optimizer_test

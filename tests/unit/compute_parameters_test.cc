@@ -14,7 +14,7 @@
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/sum_of_squares.h"
 
-namespace weft {
+namespace weft::compute_parameters_test {
 namespace {
 
 RunSpec SmallRun() {
@@ -252,4 +252,4 @@ TEST(Parameters, Seeds_DifferInEveryArgumentAndStayTheSame) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_parameters_test

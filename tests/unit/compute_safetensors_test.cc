@@ -17,7 +17,7 @@
 #include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/compute.h"
 
-namespace weft {
+namespace weft::compute_safetensors_test {
 namespace {
 
 class Safetensors : public ::testing::Test {
@@ -264,4 +264,4 @@ TEST_F(Checkpoint, MissingOrOtherStage_LeavesNoIndex) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_safetensors_test

@@ -15,7 +15,7 @@
 #include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/sum_of_squares.h"
 
-namespace weft {
+namespace weft::compute_sum_of_squares_test {
 namespace {
 
 // Float32 bit patterns from x = x * 1664525 + 1013904223 mod 2^32, x beginning as `seed`, under two masks.
@@ -149,4 +149,4 @@ TEST(ClipFactor_Norm, AboveAndBelow_IsAtMostOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_sum_of_squares_test

@@ -19,7 +19,7 @@
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
 
-namespace weft {
+namespace weft::compute_training_state_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -241,4 +241,4 @@ TEST_F(TrainingState, FlippedBit_IsFoundWhenTheDataIsRead) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compute_training_state_test

@@ -13,6 +13,8 @@
 
 namespace weft {
 
+inline constexpr Nanos kNow = 1'000'000'000;  // time of what the tests do
+
 // Opens links on which nothing is sent.
 class MuteMessenger final : public Messenger {
  public:

@@ -9,14 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
 #include "tests/unit/heard.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::coordinator_core_test {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int steps = 2,
                                     int validate_every = 0) {
@@ -1976,4 +1975,4 @@ TEST_F(CoreTest, BatchOfEvents_GrantsOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_core_test

@@ -4,7 +4,7 @@
 #include "coordinator/core/duration_counts.h"
 #include "coordinator/core/running_time.h"
 
-namespace weft {
+namespace weft::coordinator_counts_test {
 namespace {
 
 TEST(DurationCounts, Durations_AreCountedInTheBucketThatHoldsThem) {
@@ -62,4 +62,4 @@ TEST(RunningTime, NoRunRunsForAWhile_TheWaitBeginsAnewWithTheNext) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_counts_test

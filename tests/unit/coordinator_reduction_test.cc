@@ -16,7 +16,7 @@
 #include "tests/unit/heard.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::coordinator_reduction_test {
 namespace {
 
 using ::testing::AllOf;
@@ -194,4 +194,4 @@ TEST_F(ReductionTest, AfterItEnded_TheNextRunIsDecidedAnew) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_reduction_test

@@ -18,16 +18,16 @@
 #include "coordinator/store/store.h"
 #include "schedules/families/families.h"
 #include "tests/unit/heard.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::coordinator_restore_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kSteps = 8;
 
 std::shared_ptr<const RunPlan> PlanOf(int validate_every) {
@@ -457,4 +457,4 @@ TEST_F(RestoredCore, RunThatWasToldToStopAndComesBack_StopsWithItsCheckpoint) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::coordinator_restore_test

@@ -12,7 +12,7 @@
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/cuda/flat_kernels.cu"
 
-namespace weft {
+namespace weft::cuda_kernels_test {
 namespace {
 
 using Limbs = std::array<uint64_t, flat::kLimbs>;
@@ -360,4 +360,4 @@ TEST(CudaKernels_ClipFactor, NormsOfAllSizes_GiveTheHostsBits) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::cuda_kernels_test

@@ -12,7 +12,7 @@
 #include "worker/shell/memory/communicator.h"
 #include "worker/shell/torch/rank_device.h"
 
-namespace weft {
+namespace weft::cuda_library_test {
 namespace {
 
 using ::testing::AllOf;
@@ -63,4 +63,4 @@ TEST_F(CudaLibrary, LoaderOfAnotherBuild_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::cuda_library_test

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::daemon_log_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST(DaemonLog, LineThatIsCut_StandsAlone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::daemon_log_test

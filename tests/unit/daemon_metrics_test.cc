@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace weft {
+namespace weft::daemon_metrics_test {
 namespace {
 
 using ::testing::AllOf;
@@ -82,4 +82,4 @@ TEST(Histogram, RaisedToCountsThatAreKeptElsewhere_ShowsThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::daemon_metrics_test

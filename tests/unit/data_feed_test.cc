@@ -9,7 +9,7 @@
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/cpu_rank_device.h"
 
-namespace weft {
+namespace weft::data_feed_test {
 namespace {
 
 // Samples of three features: the sample's number and two fractions. Samples from `end` on cannot be read.
@@ -83,4 +83,4 @@ TEST_F(DataFeedTest, Take_OfDataThatCannotBeRead_ReturnsTheFailure) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::data_feed_test

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace weft {
+namespace weft::data_prefetch_test {
 namespace {
 
 constexpr int kSteps = 20, kMicrobatches = 3;
@@ -140,4 +140,4 @@ TEST(DataPrefetch, FailedRead_IsGivenToWhoAsks) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::data_prefetch_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::device_clock_test {
 namespace {
 
 constexpr double kMs = 1e6;  // nanoseconds
@@ -54,4 +54,4 @@ TEST(DeviceClock, ClocksThatDriftApart_StayWithinWhatWasSeen) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_clock_test

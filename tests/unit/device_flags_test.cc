@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::device_flags_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -23,4 +23,4 @@ TEST(LinesAboutGraphs, WordsOfAWorker_AreTheWholeLinesAboutThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_flags_test

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "worker/shell/compute/device_version.h"
 
-namespace weft {
+namespace weft::device_library_test {
 namespace {
 
 using ::testing::AllOf;
@@ -224,4 +224,4 @@ TEST(DeviceSearch, FromEnvironment_ComesFirst) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_library_test

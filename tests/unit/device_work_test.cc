@@ -6,20 +6,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/hand_job.h"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::device_work_test {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kSecond = 1'000'000'000;
-
-class HandJob final : public LaunchedJob {
- public:
-  absl::StatusOr<bool> Reached() override { return answer; }
-  Figures figures() override { return {}; }
-  absl::StatusOr<bool> answer = false;
-};
 
 class DeviceWorkTest : public ::testing::Test {
  protected:
@@ -103,4 +96,4 @@ TEST_F(DeviceWorkTest, ReleasedWork_KeepsItsMemory) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::device_work_test

@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::doctor_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -288,4 +288,4 @@ TEST(FindingsJson, Finding_HasItsFields) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::doctor_test

@@ -16,7 +16,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::drawing_test {
 namespace {
 
 using ::testing::AllOf;
@@ -515,4 +515,4 @@ TEST(FormatNumbers_Units, Boundaries_ThreeDigits) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::drawing_test

@@ -17,7 +17,7 @@
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/torch/pass_numbers.h"
 
-namespace weft {
+namespace weft::dropout_test {
 namespace {
 
 // x ^ (x >> bits), without the copies of the sign that a shift of LibTorch brings in.
@@ -174,4 +174,4 @@ TEST(PassNumbers, LossDivisor_IsThatOfTheLastWrite) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::dropout_test

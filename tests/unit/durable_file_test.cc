@@ -12,7 +12,7 @@
 
 #include "worker/shell/checkpoint/safetensors.h"
 
-namespace weft {
+namespace weft::durable_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ TEST(Checksum, IsTheCrc32OfZipAndGzip) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::durable_file_test

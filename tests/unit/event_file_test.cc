@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tensorboard/event.pb.h"
 
-namespace weft {
+namespace weft::event_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -123,4 +123,4 @@ TEST_F(EventFileTest, CannotBeWritten_IsMadeWholeAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::event_file_test

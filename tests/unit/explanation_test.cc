@@ -13,7 +13,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::explanation_test {
 namespace {
 
 Graph GraphOf(const std::string& family, const std::map<std::string, std::string>& parameters = {},
@@ -146,4 +146,4 @@ TEST(Explanation, AnyRun_DifferencesAddUp) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::explanation_test

@@ -22,7 +22,7 @@
 #include "run/text_model.h"
 #include "tests/unit/exported_run.h"
 
-namespace weft {
+namespace weft::exported_model_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -514,4 +514,4 @@ TEST(ExportedModel, FileOfTokens_FillsFieldsThatAreRowsOfNumbers) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::exported_model_test

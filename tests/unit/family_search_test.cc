@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::family_search_test {
 namespace {
 
 using testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST_F(FamilySearchTest, Stopped_SaysSo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::family_search_test

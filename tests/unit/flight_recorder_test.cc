@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::flight_recorder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -181,4 +181,4 @@ TEST_F(FatalSignal, HandlerOfBefore_GetsTheSignalWithItsFacts) {
 #endif
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::flight_recorder_test

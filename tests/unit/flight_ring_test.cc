@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::flight_ring_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -189,4 +189,4 @@ TEST(DaemonLog, EventBelowTheLevel_IsInTheRing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::flight_ring_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::gpu_monitor_test {
 namespace {
 
 class Mode {
@@ -52,4 +52,4 @@ TEST(GpuMonitor, FigureThatTheGpuDoesNotHave_IsLeftOut) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::gpu_monitor_test

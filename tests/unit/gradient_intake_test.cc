@@ -4,7 +4,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::gradient_intake_test {
 namespace {
 
 constexpr JobId kReduce = 40;
@@ -46,4 +46,4 @@ TEST_F(GradientIntakeTest, JobsOfOtherNumbers_TakeTheirOwn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::gradient_intake_test

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/small_run_spec.h"
 
-namespace weft {
+namespace weft::hash_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -152,4 +152,4 @@ TEST(FolderDiff, DiffTraces_OneCheckpointDiffers_NamesTheEqualOneBeforeAndTheLos
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::hash_file_test

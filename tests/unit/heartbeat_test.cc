@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::heartbeat_test {
 namespace {
 
 TEST(Heartbeat, LoopThatBeats_HasNoProblem) {
@@ -20,4 +20,4 @@ TEST(Heartbeat, LoopThatHangs_IsToldWithTheTime) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::heartbeat_test

@@ -18,7 +18,7 @@
 #include "worker/shell/torch/stage_files.h"
 #include "worker/shell/torch/stage_packing.h"
 
-namespace weft {
+namespace weft::held_stage_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -228,4 +228,4 @@ TEST_F(HeldStageTest, TensorsOfAnotherSize_AreRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::held_stage_test

@@ -7,7 +7,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::held_versions_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -123,4 +123,4 @@ TEST(HeldVersions, ReplicasOfACyclicRule_DropTheFirstVersionsThatOthersRead) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::held_versions_test

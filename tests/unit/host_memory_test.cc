@@ -11,7 +11,7 @@
 
 #include "base/open_files.h"
 
-namespace weft {
+namespace weft::host_memory_test {
 namespace {
 
 constexpr int64_t kGib = int64_t{1} << 30;
@@ -83,4 +83,4 @@ TEST(OpenFileLimit, SoftLimit_IsRaisedToTheHardOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::host_memory_test

@@ -17,7 +17,7 @@
 #include "worker/shell/torch/cpu_rank_device.h"
 #include "worker/shell/torch/torch_layers.h"
 
-namespace weft {
+namespace weft::host_offload_test {
 namespace {
 
 class HostOffloadTest : public ::testing::Test {
@@ -85,4 +85,4 @@ TEST_F(HostOffloadTest, PartsOfOneTensor_ShareOneCopy) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::host_offload_test

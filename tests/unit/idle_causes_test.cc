@@ -10,7 +10,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::idle_causes_test {
 namespace {
 
 double Of(const RankStats& rank, IdleCause cause) { return rank.idle_by_cause[static_cast<int>(cause)]; }
@@ -133,4 +133,4 @@ TEST(IdleCauses_NoWork, RankWithoutJobs_HasNoneAllTheTime) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::idle_causes_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/connected_peer.h"
 
-namespace weft {
+namespace weft::incoming_tensors_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -18,7 +18,6 @@ using Kind = TransportEvent::Kind;
 using Type = TransportMessage::Type;
 
 constexpr uint64_t kOffer = 42;
-constexpr Nanos kNow = 1'000'000'000;
 
 class IncomingTensorsTest : public ::testing::Test {
  protected:
@@ -177,4 +176,4 @@ TEST_F(IncomingTensorsTest, ProducerThatHasGone_GetsNoReceipts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::incoming_tensors_test

@@ -4,14 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "schedules/families/families.h"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::job_watch_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 Job Forward(int microbatch, int stage = 0) { return Job::Compute(0, stage, microbatch, JobKind::kForward); }
 
@@ -102,4 +101,4 @@ TEST_F(JobWatchTest, TimesOfStepsThatAreOver_AreForgotten) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::job_watch_test

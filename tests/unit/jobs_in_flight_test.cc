@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::jobs_in_flight_test {
 namespace {
 
 TEST(JobsInFlight, EndedJob_FreesItsThread) {
@@ -90,4 +90,4 @@ TEST(JobsInFlightDeathTest, EndWithoutAStart_Aborts) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::jobs_in_flight_test

@@ -3,14 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace weft {
+#include "tests/unit/second.h"
+
+namespace weft::joint_operation_watch_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // Stages 0 and 1 are held by ranks 0, 1 and 2, stage 2 by ranks 3 and 4. No other stage has collectives.
 class JointOperationWatchTest : public ::testing::Test {
@@ -85,4 +85,4 @@ TEST_F(JointOperationWatchTest, OtherRanksAndStagesWithoutCollectives_ChangeNoth
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::joint_operation_watch_test

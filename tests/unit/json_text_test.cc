@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace weft {
+namespace weft::json_text_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -53,4 +53,4 @@ TEST(JsonText, NoJson_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::json_text_test

@@ -11,7 +11,7 @@
 #include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/checkpoint/snapshot_memory.h"
 
-namespace weft {
+namespace weft::kept_copies_test {
 namespace {
 
 constexpr int kStep = 2, kStage = 1;
@@ -130,4 +130,4 @@ TEST(KeptCopies, Drop_KeepsOneAttemptFromAStepOn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::kept_copies_test

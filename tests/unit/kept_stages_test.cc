@@ -9,7 +9,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::kept_stages_test {
 namespace {
 
 Graph GraphOf(const std::string& name, const std::map<std::string, std::string>& parameters, int size,
@@ -78,4 +78,4 @@ TEST(KeptByRanks, MigratingStates_AreKeptByEveryRankOfTheirRoute) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::kept_stages_test

@@ -8,7 +8,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::learning_rate_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -117,4 +117,4 @@ TEST(LearningRate_Refused, WrongInput_NamesThePlaceAndWhatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::learning_rate_test

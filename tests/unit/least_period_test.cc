@@ -11,7 +11,7 @@
 #include "planner/smallest_peak.h"
 #include "tests/unit/planner_instances.h"
 
-namespace weft {
+namespace weft::least_period_test {
 namespace {
 
 // The least period of a micro-batch in units of time, 0 where nothing fits. Every answer is checked and must
@@ -321,4 +321,4 @@ TEST(PackedPattern, AnyLinks_OverlapsNothing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::least_period_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace weft {
+namespace weft::link_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -146,4 +146,4 @@ TEST_F(LinkTest, Send_PeerNeverAcknowledges_SaysSo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::link_test

@@ -6,13 +6,14 @@
 #include <climits>
 #include <vector>
 
-namespace weft {
+#include "tests/unit/second.h"
+
+namespace weft::link_watch_test {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr uint64_t kPeer = 7, kOther = 9;
 
 class LinkWatchTest : public ::testing::Test {
@@ -105,4 +106,4 @@ TEST_F(LinkWatchTest, NothingWantedAnyMore_TheLinkIsNotWatched) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::link_watch_test

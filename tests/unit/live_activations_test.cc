@@ -11,7 +11,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::live_activations_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(LivePicture, ManyPoints_StaySmall) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::live_activations_test

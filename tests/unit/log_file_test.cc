@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::log_file_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST_F(LogFileTest, FolderThatIsGone_IsSaidOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::log_file_test

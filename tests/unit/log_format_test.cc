@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::log_format_test {
 namespace {
 
 constexpr int64_t kTime = 1'795'357'211'045;
@@ -105,4 +105,4 @@ TEST(LogFormat, Auto_IsLogfmtOnATerminal_ElseJson) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::log_format_test

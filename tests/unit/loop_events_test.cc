@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::loop_events_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -80,4 +80,4 @@ TEST(LoopEvents, NoRing_NothingIsNotedAndAStallIsToldAllTheSame) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::loop_events_test

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::loss_curve_test {
 namespace {
 
 TEST(ParseLossCurve_Lines, StepsAndValidations_WhatIsNeitherIsLeftOut) {
@@ -31,4 +31,4 @@ TEST(ParseLossCurve_StepTwice, TheLaterLineCounts) {
 TEST(ParseLossCurve_Nothing, IsEmpty) { EXPECT_TRUE(ParseLossCurve("").training.empty()); }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::loss_curve_test

@@ -12,7 +12,7 @@
 
 #include "worker/shell/transport/receive_pool.h"
 
-namespace weft {
+namespace weft::mapped_memory_test {
 namespace {
 
 TEST(MappedMemory, Find_InsideAndAtTheEdges_KnowsTheSegment) {
@@ -159,4 +159,4 @@ TEST(ReceivePool, Blocks_OutliveThePoolsOwnerOnAnyThread) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::mapped_memory_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::measured_link_test {
 namespace {
 
 std::vector<Burst> Bursts(double latency, double bandwidth, const std::vector<double>& sizes) {
@@ -75,4 +75,4 @@ TEST(BurstsOf_OneDirection, TransfersThatOverlap_AreOneOfAllTheirBytes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measured_link_test

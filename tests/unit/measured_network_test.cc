@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::measured_network_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST(RingsOf_AnyRanks, EachPairIsMeasuredUpToSixteenAndASampleBeyond) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measured_network_test

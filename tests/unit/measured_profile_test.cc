@@ -8,7 +8,7 @@
 #include "run/run_memory.h"
 #include "tests/unit/small_run_spec.h"
 
-namespace weft {
+namespace weft::measured_profile_test {
 namespace {
 
 // A run with each of its layers as a stage.
@@ -150,4 +150,4 @@ TEST(AddBuffers, FiguresOfEachLayersJobs_AreThoseOfTheProfile) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measured_profile_test

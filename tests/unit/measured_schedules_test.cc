@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "run/run_schedule.h"
 
-namespace weft {
+namespace weft::measured_schedules_test {
 namespace {
 
 using ::testing::AllOf;
@@ -173,4 +173,4 @@ TEST(SplitSchedules, Parameters_StayWithTheirSchedule) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::measured_schedules_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::message_batch_test {
 namespace {
 
 Completions Done(Rank rank, int first, int count, uint64_t run = 1, uint64_t sequence = 1) {
@@ -45,4 +45,4 @@ TEST(MessageBatch, Bound_IsKept) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::message_batch_test

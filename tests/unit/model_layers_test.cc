@@ -11,7 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "run/stage_cut.h"
 
-namespace weft {
+namespace weft::model_layers_test {
 namespace {
 
 std::vector<LayerCount> WithFlops(const std::vector<double>& flops) {
@@ -415,4 +415,4 @@ TEST(CutStages, EquallyGoodCuts_TakesTheEarliest) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::model_layers_test

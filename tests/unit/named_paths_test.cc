@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::named_paths_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -49,4 +49,4 @@ TEST(NamedPaths, EverythingThatARunReads_IsThere) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::named_paths_test

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::order_search_test {
 namespace {
 
 using testing::Each;
@@ -110,4 +110,4 @@ TEST_F(OrderSearchTest, SchedulesThatAreNoPipeline_AreToldApart) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::order_search_test

@@ -14,7 +14,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::otlp_trace_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -191,4 +191,4 @@ TEST_F(OtlpTrace, JobThatTheScheduleLacks_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::otlp_trace_test

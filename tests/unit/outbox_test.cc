@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::outbox_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -88,4 +88,4 @@ TEST_F(OutboxTest, MessageThatComesWhileOthersAreWritten_LeavesBehindThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::outbox_test

@@ -9,7 +9,7 @@
 #include "tests/unit/connected_peer.h"
 #include "worker/shell/transport/transfer_times.h"
 
-namespace weft {
+namespace weft::outgoing_tensors_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -18,7 +18,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Type = TransportMessage::Type;
 
-constexpr Nanos kNow = 1'000'000'000;
 constexpr size_t kInline = 64, kLarge = 4096;
 
 class OutgoingTensorsTest : public ::testing::Test {
@@ -186,4 +185,4 @@ TEST_F(OutgoingTensorsDeathTest, DeviceMemoryToAPeerThatTakesNone_EndsTheProcess
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::outgoing_tensors_test

@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::output_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -274,4 +274,4 @@ TEST_F(OutputFolderTest, RemovedOrTakenByAnother_Told) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::output_folder_test

@@ -25,7 +25,7 @@
 #include "worker/shell/torch/cross_entropy.h"
 #include "worker/shell/torch/max_pool.h"
 
-namespace weft {
+namespace weft::pass_kernels_test {
 namespace {
 
 class PassMathOnHost final : public PassMath {
@@ -202,4 +202,4 @@ TEST(LaidOutChannelsLast, OneChannelOrOnePixel_HasTheLayoutsOwnStrides) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pass_kernels_test

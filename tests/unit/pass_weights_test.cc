@@ -12,7 +12,7 @@
 #include "worker/shell/torch/pass_table.h"
 #include "worker/shell/torch/stage_files.h"
 
-namespace weft {
+namespace weft::pass_weights_test {
 namespace {
 
 RunSpec SmallRun() {
@@ -129,4 +129,4 @@ TEST(PassTable, APass_IsThereFromInsertToErase) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pass_weights_test

@@ -10,7 +10,7 @@
 #include "planner/chain.h"
 #include "tests/unit/planner_instances.h"
 
-namespace weft {
+namespace weft::pattern_check_test {
 namespace {
 
 using testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST(PlacedChain, TransferThatTakesNoTime_IsALag) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pattern_check_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::peer_clock_test {
 namespace {
 
 constexpr int64_t kFar = 1'000'000'000'000;  // the peer's clock is so much ahead
@@ -31,4 +31,4 @@ TEST(PeerClock, NextWindow_StillKnowsTheLastOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::peer_clock_test

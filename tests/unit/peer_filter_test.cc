@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::peer_filter_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(AddressesOfPeer, PeerOnAnotherMachine_ItsLoopbackDoesNotCount) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::peer_filter_test

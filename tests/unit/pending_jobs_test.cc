@@ -8,7 +8,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::pending_jobs_test {
 namespace {
 
 // A process that has the first ranks of a run, as many as it has leases.
@@ -138,4 +138,4 @@ TEST(PendingJobsDeathTest, InputOfAStepThatHasLeft_IsAFault) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pending_jobs_test

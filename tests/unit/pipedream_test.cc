@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/planner_instances.h"
 
-namespace weft {
+namespace weft::pipedream_test {
 namespace {
 
 using testing::ElementsAre;
@@ -75,4 +75,4 @@ TEST(PipeDream, SlowLink_MovesTheCut) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pipedream_test

@@ -17,7 +17,7 @@
 #include "schedules/check/check.h"
 #include "schedules/simulator/simulate.h"
 
-namespace weft {
+namespace weft::plan_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -387,4 +387,4 @@ TEST(ReadProfile, ReadersOfTiedLayers_AreOneOrTwoBehindThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::plan_file_test

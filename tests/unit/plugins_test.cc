@@ -14,7 +14,7 @@
 #include "base/certificates/secret_text.h"
 #include "worker/shell/compute/plugin_permission.h"
 
-namespace weft {
+namespace weft::plugins_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -85,4 +85,4 @@ TEST(Plugins, PythonThatCannotRunHere_IsRefusedWithWhatToDo) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::plugins_test

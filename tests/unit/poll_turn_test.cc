@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::poll_turn_test {
 namespace {
 
 constexpr int64_t kStart = 1'000'000'000;
@@ -78,4 +78,4 @@ TEST(PollTurn, CallerIsAboutToBlock_OwnThreadPollsAtOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::poll_turn_test

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::port_range_test {
 namespace {
 
 std::string Parsed(const std::string& text) {
@@ -27,4 +27,4 @@ TEST(ParsePorts, TextsThatAreNone_AreRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::port_range_test

@@ -18,7 +18,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::present_attempt_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -197,4 +197,4 @@ TEST_F(PresentAttemptTest, Finish_EndsWhenEveryProcessHasToldItsFiguresOrIsLost)
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::present_attempt_test

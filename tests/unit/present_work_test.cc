@@ -10,17 +10,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::present_work_test {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // A coordinator with a run of two ranks, each in a process of its own.
 class PresentWork : public ::testing::Test {
@@ -155,4 +154,4 @@ TEST_F(PresentWork, Workers_HaveTheJobsThatTheirRanksComputeOrCanStart) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::present_work_test

@@ -11,7 +11,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::progress_test {
 namespace {
 
 Graph GraphOf(const std::string& family, int stages, int microbatches,
@@ -192,4 +192,4 @@ TEST(ForEachInOrder, FurtherWaitInACircle_LeavesOutWhatIsBehindIt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::progress_test

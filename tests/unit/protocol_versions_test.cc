@@ -8,7 +8,7 @@
 
 #include "proto/wire/session_codec.h"
 
-namespace weft {
+namespace weft::protocol_versions_test {
 namespace {
 
 using ::testing::AllOf;
@@ -72,4 +72,4 @@ TEST(OpenMessage, SpeaksTheVersionBeforeToo_ReleaseWithoutRangesFindsItsOwn) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::protocol_versions_test

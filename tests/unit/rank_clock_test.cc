@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::rank_clock_test {
 namespace {
 
 int64_t Sum(const RankClock& clock) {
@@ -126,4 +126,4 @@ TEST(RankClock, DeviceThatIsNeverIdle_KeepsFewNotes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::rank_clock_test

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::rank_seats_test {
 namespace {
 
 // One process with the ranks 1 and 3 of four.
@@ -83,4 +83,4 @@ TEST(RankSeats, RanksWithoutCompute_HaveNothingToEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::rank_seats_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace weft {
+namespace weft::rank_speeds_test {
 namespace {
 
 // Returns the times that ranks of these speeds take for each kind of work of these costs, as `did` says.
@@ -65,4 +65,4 @@ TEST(RankSpeeds, WorkThatTookNoTime_IsLeftOut) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::rank_speeds_test

@@ -1,11 +1,11 @@
 #include "worker/shell/transport/receive_watch.h"
 
 #include "gtest/gtest.h"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::receive_watch_test {
 namespace {
 
-constexpr int64_t kSecond = ReceiveWatch::kSecond;
 constexpr int64_t kBegin = 1000 * kSecond;
 
 // Looks in vain every 10 ms. Returns the time when the queue counts as stuck; `until` if it does not.
@@ -59,4 +59,4 @@ TEST(ReceiveWatch, ProcessThatDidNotLook_IsNotStuckByTheTimeAlone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::receive_watch_test

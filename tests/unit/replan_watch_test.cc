@@ -17,7 +17,7 @@
 #include "run/schedule_spec.h"
 #include "tests/unit/ranks_of_speeds.h"
 
-namespace weft {
+namespace weft::replan_watch_test {
 namespace {
 
 // Plays a run whose ranks have these speeds, with immediate answers. Returns the step behind which it wants
@@ -487,4 +487,4 @@ TEST_F(Watching, AttemptThatIsOver_AnswersNothing) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::replan_watch_test

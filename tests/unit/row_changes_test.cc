@@ -13,7 +13,7 @@
 #include "coordinator/store/store.h"
 #include "tests/conformance/stored_records.h"
 
-namespace weft {
+namespace weft::row_changes_test {
 namespace {
 
 // Rows as a store keeps them, in the order of their keys.
@@ -149,4 +149,4 @@ TEST(RowChanges, OneBatch_TouchesNoRowTwice) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::row_changes_test

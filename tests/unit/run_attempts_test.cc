@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "coordinator/core/recovery_clock.h"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::run_attempts_test {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 RankReport ReportOf(Rank rank, double busy, double idle, int64_t sent, int64_t peak) {
   RankReport r;
@@ -138,4 +137,4 @@ TEST(RecoveryClock, LossWhileItRecovers_CountsFromTheFirstLoss) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_attempts_test

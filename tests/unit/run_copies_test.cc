@@ -10,7 +10,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::run_copies_test {
 namespace {
 
 constexpr uint64_t kEpoch = 7;
@@ -104,4 +104,4 @@ TEST_F(TwoProcesses, DamagedCopies_AreForgotten) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_copies_test

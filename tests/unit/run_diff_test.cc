@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::run_diff_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -414,4 +414,4 @@ TEST(DiffReport, DiffText_Equal_SaysHowMuchWasCompared) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_diff_test

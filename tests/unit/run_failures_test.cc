@@ -6,7 +6,7 @@
 
 #include "coordinator/core/run_deadlines.h"
 
-namespace weft {
+namespace weft::run_failures_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(RunDeadlines, OfARunThatPrepares_NamesTheProcessesThatAreLate) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_failures_test

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::run_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -266,4 +266,4 @@ TEST_F(RunFile, FileOfActions_IsReadBesideTheRunFile) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_file_test

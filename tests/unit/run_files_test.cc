@@ -16,7 +16,7 @@
 
 #include "base/durable_file.h"
 
-namespace weft {
+namespace weft::run_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -200,4 +200,4 @@ TEST_F(RunFiles, FolderThatBecomesALinkMeanwhile_NeverLeadsOut) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_files_test

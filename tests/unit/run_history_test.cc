@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::run_history_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST(RunHistory, FurtherAttempt_GoesOnWhereTheOneBeforeEnded) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_history_test

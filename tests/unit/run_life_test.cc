@@ -9,26 +9,20 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/hand_job.h"
 #include "tests/unit/launching_device.h"
 #include "worker/core/local_run.h"
 #include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
 
-namespace weft {
+namespace weft::run_life_test {
 namespace {
 
 using ::testing::HasSubstr;
 
 constexpr uint64_t kRun = 7;
 constexpr int64_t kGrace = 1'000;
-
-class HandJob final : public LaunchedJob {
- public:
-  absl::StatusOr<bool> Reached() override { return answer; }
-  Figures figures() override { return {}; }
-  bool answer = false;
-};
 
 class NoLibrary final : public CommunicationLibrary {
  public:
@@ -243,4 +237,4 @@ TEST_F(RunLifeTest, CopiesThatAreNotHere_AreADamagedCheckpoint) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_life_test

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::run_lines_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -67,4 +67,4 @@ TEST(RunLines, WorkerThatIsLost_IsAWarning) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_lines_test

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::run_log_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -121,4 +121,4 @@ TEST(LogRate, ManyLinesAtOnce_AreRefusedAndCounted) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_log_test

@@ -14,7 +14,7 @@
 #include "tests/unit/small_run_spec.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::run_peaks_test {
 namespace {
 
 RunSpec RunUnder(const Json& schedule) {
@@ -273,4 +273,4 @@ TEST(CountPeaks, WeightsByWidth_AreCountedSliceBySlice) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_peaks_test

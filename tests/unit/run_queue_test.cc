@@ -17,7 +17,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::run_queue_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -288,4 +288,4 @@ TEST_F(RunQueueTest, ClosedTable_TakesNoNewRunButAnswersForAnOldOne) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_queue_test

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/small_run_spec.h"
 
-namespace weft {
+namespace weft::run_schedule_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -140,4 +140,4 @@ TEST(ScheduleText_Parse, Malformed_RefusedWithReason) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_schedule_test

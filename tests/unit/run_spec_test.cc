@@ -11,7 +11,7 @@
 #include "schedules/sync/catalogue.h"
 #include "tests/unit/small_run_spec.h"
 
-namespace weft {
+namespace weft::run_spec_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -702,4 +702,4 @@ TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_spec_test

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::run_view_test {
 namespace {
 
 TEST(RunView, FiguresOfAValidation_AreItsLossAndEachMetric) {
@@ -35,4 +35,4 @@ TEST(RunJson, RankOnAGpu_HasItsFigures) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::run_view_test

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::sample_order_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -142,4 +142,4 @@ TEST(SampleOf, Shuffled_EveryEpochHasEverySampleOnce) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::sample_order_test

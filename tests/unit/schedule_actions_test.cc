@@ -11,7 +11,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_actions_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -218,4 +218,4 @@ TEST(Actions, RowsThatAreNoWholeSchedule_AreRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_actions_test

@@ -15,7 +15,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_custom_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -307,4 +307,4 @@ TEST(Custom, ProtocolsThatDoNotFit_AreRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_custom_test

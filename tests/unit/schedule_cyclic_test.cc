@@ -15,7 +15,7 @@
 #include "tests/unit/cyclic_placements.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_cyclic_test {
 namespace {
 
 using ::testing::AllOf;
@@ -383,4 +383,4 @@ TEST(DeeperCandidates, PipelinesAndInterleaved_HaveMoreInFlight) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_cyclic_test

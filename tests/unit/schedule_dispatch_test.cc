@@ -11,7 +11,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_dispatch_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -219,4 +219,4 @@ TEST(OrderCheck, LimitThatTheOrderBreaks_IsADeadlock) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_dispatch_test

@@ -13,7 +13,7 @@
 #include "tests/unit/simulated_family.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_families_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -414,4 +414,4 @@ TEST(Transfers, Replicas_SendTheirMicrobatchesGradientsAndOneSum) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_families_test

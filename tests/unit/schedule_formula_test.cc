@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "schedules/families/formula.h"
 
-namespace weft {
+namespace weft::schedule_formula_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -110,4 +110,4 @@ TEST(Formula, DeepNesting_IsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_formula_test

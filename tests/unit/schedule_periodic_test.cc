@@ -12,7 +12,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_periodic_test {
 namespace {
 
 using testing::ElementsAre;
@@ -118,4 +118,4 @@ TEST(Periodic, WhatIsNoPattern_IsRefusedWithTheParameter) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_periodic_test

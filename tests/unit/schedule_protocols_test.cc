@@ -14,7 +14,7 @@
 #include "schedules/sync/catalogue.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_protocols_test {
 namespace {
 
 constexpr int kSteps = 6, kStep = 3;
@@ -163,4 +163,4 @@ TEST(SyncCatalogue, EveryName_StandsForTheChoiceOfThatName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_protocols_test

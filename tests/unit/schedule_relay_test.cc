@@ -19,7 +19,7 @@
 #include "tests/unit/cyclic_placements.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_relay_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -337,4 +337,4 @@ TEST(StepEdges, PlacementsThatChangeWithTheStep_AreTheInversionOfPredecessorsInE
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_relay_test

@@ -6,7 +6,7 @@
 #include "schedules/graph/size.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_size_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,4 +51,4 @@ TEST(ScheduleSize, LargeButUsualSizes_Pass) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_size_test

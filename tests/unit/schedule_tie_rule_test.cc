@@ -10,7 +10,7 @@
 #include "tests/unit/simulated_family.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_tie_rule_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -193,4 +193,4 @@ TEST(Period, RunsThatDoNotDrain_AreMeasuredBeforeTheFinalDrain) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_tie_rule_test

@@ -9,7 +9,7 @@
 #include "tests/unit/simulated_family.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedule_zero_bubble_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -196,4 +196,4 @@ TEST(DualPipe, UnequalTimes_EveryJobRunsInItsOrder) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedule_zero_bubble_test

@@ -15,7 +15,7 @@
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::schedules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -531,4 +531,4 @@ TEST(ScheduleCheck, LimitThatDeadlocks_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::schedules_test

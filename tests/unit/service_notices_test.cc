@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft {
+namespace weft::service_notices_test {
 namespace {
 
 using Manager = ServiceNotices::Manager;
@@ -131,4 +131,4 @@ TEST(ServiceNotices, EnvironmentThatMakesNoSense_IsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::service_notices_test

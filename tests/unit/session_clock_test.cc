@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "proto/session/message_times.h"
 
-namespace weft {
+namespace weft::session_clock_test {
 namespace {
 
 constexpr char kOwn[] = "boot 1";
@@ -87,4 +87,4 @@ TEST(MoveTimes_SpansAndReports, EveryTimeMovesAndWhatIsNotKnownStays) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::session_clock_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::session_notes_test {
 namespace {
 
 Assign Begin(uint64_t run) {
@@ -51,4 +51,4 @@ TEST(SessionNotes, Shutdown_IsKept) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::session_notes_test

@@ -16,7 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "run/unknown_name.h"
 
-namespace weft {
+namespace weft::settings_test {
 namespace {
 
 using ::testing::AllOf;
@@ -258,4 +258,4 @@ TEST(Settings, Changed_NamesWhatHasAnotherValue) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::settings_test

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::silence_reports_test {
 namespace {
 
 TEST(SilenceReports, Silence_IsReportedWhenItBeginsNowAndThenAndWhenItIsOver) {
@@ -25,4 +25,4 @@ TEST(SilenceReports, EndOfARun_ForgetsIt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::silence_reports_test

@@ -7,7 +7,7 @@
 #include "tests/unit/simulated_family.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::simulated_network_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -119,4 +119,4 @@ TEST(Network, OfOtherRanksOrWithFiguresThatAreNone_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::simulated_network_test

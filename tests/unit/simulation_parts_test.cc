@@ -11,7 +11,7 @@
 #include "schedules/simulator/rank_set.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::simulation_parts_test {
 namespace {
 
 TEST(RankSet, AnyRanks_ComeOutAscendingOnce) {
@@ -109,4 +109,4 @@ TEST(Priorities, FamiliesAndOrders_AreThoseOfTheGraph) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::simulation_parts_test

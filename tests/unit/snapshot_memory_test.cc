@@ -11,7 +11,7 @@
 
 #include "worker/shell/memory/tensor.h"
 
-namespace weft {
+namespace weft::snapshot_memory_test {
 namespace {
 
 TEST(SnapshotMemory, BlockThatComesBack_IsTakenForTheSameSizeAgain) {
@@ -130,4 +130,4 @@ TEST(SnapshotMemory, BlocksOfASource_GoBackToItAndItsReasonIsTold) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::snapshot_memory_test

@@ -9,7 +9,7 @@
 #include "base/monotonic_clock.h"
 #include "base/mutex.h"
 
-namespace weft {
+namespace weft::snapshot_writer_test {
 namespace {
 
 constexpr int64_t kMinute = 60'000'000'000;
@@ -102,4 +102,4 @@ TEST(SnapshotWriter, OneOfTwoPiecesFails_IsReportedWhenTheOtherHasEnded) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::snapshot_writer_test

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::spec_planner_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -90,4 +90,4 @@ TEST(SpecPlanner, NestedSpecification_IsRefusedBeforeAnyRecursion) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::spec_planner_test

@@ -13,7 +13,7 @@
 #include "planner/zero_bubble_order.h"
 #include "tests/unit/split_pipelines.h"
 
-namespace weft {
+namespace weft::split_order_test {
 namespace {
 
 // Returns every sound word of a rank.
@@ -194,4 +194,4 @@ TEST(SplitOrderSearch, Stopped_KeepsTheRulesOrder) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::split_order_test

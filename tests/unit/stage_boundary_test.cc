@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace weft {
+namespace weft::stage_boundary_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(StageBoundary, AnotherNumberOfTensors_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::stage_boundary_test

@@ -9,7 +9,7 @@
 #include "run/stage_cut.h"
 #include "tests/unit/small_run_spec.h"
 
-namespace weft {
+namespace weft::stage_buffers_test {
 namespace {
 
 // The run's micro-batches have four samples, and its model six layers.
@@ -189,4 +189,4 @@ TEST(MeasuredBuffers, OfAnotherModel_AreRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::stage_buffers_test

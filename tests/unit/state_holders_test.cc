@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::state_holders_test {
 namespace {
 
 Job Forward(int stage, int microbatch) { return Job::Compute(3, stage, microbatch, JobKind::kForward); }
@@ -35,4 +35,4 @@ TEST(StateHoldersDeathTest, SecondHolderOrNone_EndsTheProcessNamingTheJob) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::state_holders_test

@@ -21,7 +21,7 @@
 #include "schedules/sync/catalogue.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::state_route_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -276,4 +276,4 @@ TEST(CheckRoute, RoutesThatAreNotSound_AreRefusedNamingTheJobs) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::state_route_test

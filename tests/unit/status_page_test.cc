@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::status_page_test {
 namespace {
 
 using ::testing::AllOf;
@@ -108,4 +108,4 @@ TEST(RunPage, RunThatHasJustEnded_ShowsItsPicturesAndLastFigures) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::status_page_test

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::streaming_copy_test {
 namespace {
 
 TEST(StreamingCopy, AnyAlignmentAndSize_CopiesTheseBytesAndNoOthers) {
@@ -27,4 +27,4 @@ TEST(StreamingCopy, AnyAlignmentAndSize_CopiesTheseBytesAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::streaming_copy_test

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace weft {
+namespace weft::suspect_jobs_test {
 namespace {
 
 using ::testing::AllOf;
@@ -74,4 +74,4 @@ TEST(SuspectJobs, ManySuspects_AreNamedInPart) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::suspect_jobs_test

@@ -10,7 +10,7 @@
 #include "schedules/graph/graph.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::tensor_key_test {
 namespace {
 
 constexpr uint64_t kRun = 7, kEpoch = 3;
@@ -56,4 +56,4 @@ TEST(TensorKey, Copy_SaysWhatItIsOfAndWhatFor) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::tensor_key_test

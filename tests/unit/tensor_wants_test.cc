@@ -8,7 +8,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::tensor_wants_test {
 namespace {
 
 constexpr uint64_t kRun = 7, kEpoch = 3;
@@ -128,4 +128,4 @@ TEST(TensorWants, WeightsThatAreKept_AreWantedByTheFirstOfTheirJobs) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::tensor_wants_test

@@ -21,10 +21,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/worker_certificates.h"
+#include "tests/unit/second.h"
 #include "worker/shell/transport/layered_messenger.h"
 #include "worker/shell/transport/message_frame.h"
 
-namespace weft {
+namespace weft::tls_messenger_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -32,8 +33,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using testing::TestCertificates;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // Keeps what it hears. A payload lands in a string of its own, unless `refuses`.
 class Heard final : public Messenger::Handler {
@@ -420,4 +419,4 @@ TEST(LayeredMessages, ToAMachineThatMayShareMemory_TryThatFirst) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::tls_messenger_test

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::token_sampler_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(TokenSampler_ScoreThatIsNoNumber, IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::token_sampler_test

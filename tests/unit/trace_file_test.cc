@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::trace_file_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -93,4 +93,4 @@ TEST_F(TraceFile, ActivationBytesThatAreNoSizes_AreNotTaken) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::trace_file_test

@@ -19,7 +19,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::train_results_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -399,4 +399,4 @@ TEST_F(StepLogTest, CannotBeWritten_SaidOnceAndWrittenAtTheEnd) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::train_results_test

@@ -5,7 +5,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::trainer_status_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -59,4 +59,4 @@ TEST(TrainerStatus, SlowRun_HasARestThatKubeflowTakes) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::trainer_status_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft {
+namespace weft::transfer_path_test {
 namespace {
 
 TEST(TransferPath, Host_IsWhatUcxPrefersForBulk) {
@@ -33,4 +33,4 @@ TEST(TransferPath, Device_PeerWhosePidIsNotSeen_IsNotReachedByIpc) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::transfer_path_test

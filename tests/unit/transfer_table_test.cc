@@ -8,11 +8,12 @@
 #include <set>
 #include <vector>
 
-namespace weft {
+#include "tests/unit/second.h"
+
+namespace weft::transfer_table_test {
 namespace {
 
 using Kind = TransportEvent::Kind;
-constexpr Nanos kSecond = 1'000'000'000;
 constexpr uint64_t kAlice = 1001, kBob = 1002;  // sender numbers
 
 TensorKey Key(int step, uint64_t epoch = 1, uint64_t run = 7) {
@@ -273,4 +274,4 @@ TEST(TransferTableProperty, RandomHistories_EveryWantEndsAtMostOnceAndBytesAddUp
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::transfer_table_test

@@ -9,7 +9,7 @@
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
 
-namespace weft {
+namespace weft::unequal_ranks_test {
 namespace {
 
 // Returns how many parts each rank has.
@@ -78,4 +78,4 @@ TEST(UnequalRanks, Schedules_AreSoundAndPlaceJobsAsTheListsSay) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::unequal_ranks_test

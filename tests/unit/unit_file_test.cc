@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::unit_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST_F(UnitFile, CoordinatorsOwn_GivesItsDefaults) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::unit_file_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace weft {
+namespace weft::unnamed_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -49,4 +49,4 @@ TEST(UnnamedFile, TensorWithoutBytes_IsCopied) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::unnamed_file_test

@@ -9,7 +9,7 @@
 
 #include "worker/core/held_copies.h"
 
-namespace weft {
+namespace weft::unsettled_work_test {
 namespace {
 
 Assign TwoRanks() {
@@ -162,4 +162,4 @@ TEST(HeldCopies, DroppedAndOfAnotherRun_AreNotTold) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::unsettled_work_test

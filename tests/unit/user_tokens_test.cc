@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::user_tokens_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -53,4 +53,4 @@ TEST(TokenTable, LineThatIsWrong_IsNamed) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::user_tokens_test

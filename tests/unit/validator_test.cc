@@ -8,7 +8,7 @@
 #include "base/mutex.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::validator_test {
 namespace {
 
 constexpr int64_t kPatience = 60'000'000'000;
@@ -93,4 +93,4 @@ TEST_F(ValidatorTest, Cancel_EndsTheValidationUntold) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::validator_test

@@ -9,7 +9,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/host_math.h"
 
-namespace weft {
+namespace weft::value_hash_test {
 namespace {
 
 std::vector<float> Numbers(int64_t n) {
@@ -77,4 +77,4 @@ TEST(ValueHash, HashTensor_OfADevice_IsNone) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::value_hash_test

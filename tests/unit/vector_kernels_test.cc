@@ -10,7 +10,7 @@
 
 #include "worker/shell/torch/torch_layers.h"
 
-namespace weft {
+namespace weft::vector_kernels_test {
 namespace {
 
 constexpr int kValues = 1000;
@@ -55,4 +55,4 @@ TEST(VectorKernels, PreparedProcess_HasChosenThem) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::vector_kernels_test

@@ -12,16 +12,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::wait_chains_test {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // One attempt on one process for each rank, played without processes.
 class StandingRun {
@@ -408,4 +407,4 @@ TEST(JobName, EachKind_IsItsLetterAndItsNumbers) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::wait_chains_test

@@ -4,15 +4,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/unit/second.h"
 
-namespace weft {
+namespace weft::waits_text_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 Job Forward(int stage) { return Job::Compute(17, stage, 3, JobKind::kForward); }
 
@@ -87,4 +86,4 @@ TEST(WaitsJson, ChainOfThree_HasRootsAndRanksUnderStableKeys) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::waits_text_test

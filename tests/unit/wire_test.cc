@@ -13,7 +13,7 @@
 #include "proto/wire/session_codec.h"
 #include "proto/wire/stream_end.h"
 
-namespace weft {
+namespace weft::wire_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -924,4 +924,4 @@ TEST(StreamEnd, PeerThatAcknowledgesNothing_IsOverAtTheBound) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::wire_test

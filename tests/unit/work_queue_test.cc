@@ -8,7 +8,7 @@
 #include "schedules/families/families.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::work_queue_test {
 namespace {
 
 std::shared_ptr<const RunPlan> Plan(const std::string& family, int stages, int microbatches, int steps,
@@ -306,4 +306,4 @@ TEST(RunPlan, NoStepLeft_IsRefused) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::work_queue_test

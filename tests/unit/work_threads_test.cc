@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace weft {
+namespace weft::work_threads_test {
 namespace {
 
 using ::testing::AllOf;
@@ -138,4 +138,4 @@ TEST(WorkThreads, StopWithATaskUnderWay_WaitsForItAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::work_threads_test

@@ -25,7 +25,7 @@
 #include "tests/unit/without_terms.h"
 #include "worker/core/worker_core.h"
 
-namespace weft {
+namespace weft::worker_collectives_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -460,4 +460,4 @@ TEST_F(OneCore, IdOfTheNextRun_WaitsForIt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_collectives_test

@@ -13,7 +13,7 @@
 #include "tests/unit/one_process.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::worker_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -497,4 +497,4 @@ TEST(TwoProcesses, SpecThatCannotRun_IsReportedWithItsReason) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_core_test

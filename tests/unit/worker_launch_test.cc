@@ -11,7 +11,7 @@
 #include "schedules/dispatch/claim_order.h"
 #include "tests/unit/one_process.h"
 
-namespace weft {
+namespace weft::worker_launch_test {
 namespace {
 
 Job Forward(int stage, int microbatch) { return Job::Compute(0, stage, microbatch, JobKind::kForward); }
@@ -273,4 +273,4 @@ TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPre
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_launch_test

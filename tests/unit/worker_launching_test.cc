@@ -22,7 +22,7 @@
 #include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/transport/loopback_transport.h"
 
-namespace weft {
+namespace weft::worker_launching_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -388,4 +388,4 @@ TEST_F(LaunchingLoopTest, AbortWhileARankIsHeldAtItsEnd_ReturnsAfterItsDeadlineW
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_launching_test

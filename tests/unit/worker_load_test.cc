@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace weft {
+namespace weft::worker_load_test {
 namespace {
 
 using ::testing::AllOf;
@@ -121,4 +121,4 @@ TEST(LoadJson, FreeWorker_HasNoRun) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_load_test

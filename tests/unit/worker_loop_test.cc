@@ -27,7 +27,7 @@
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
 
-namespace weft {
+namespace weft::worker_loop_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -671,4 +671,4 @@ TEST_F(WorkerLoopTest, Stop_WhileARankComputes_RunReturnsAfterItsJob) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_loop_test

@@ -10,7 +10,7 @@
 #include "tests/unit/one_process.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::worker_pairs_test {
 namespace {
 
 // A rank whose order is a forward, a forward with a whole backward beside it, and a backward in its two
@@ -153,4 +153,4 @@ TEST_F(LaunchedPair, TimeOfBothOnTheDevice_IsBusyOnceForTheFirst) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_pairs_test

@@ -9,14 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/second.h"
 #include "tests/unit/without_terms.h"
 
-namespace weft {
+namespace weft::worker_sessions_test {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 class Sessions : public ::testing::Test {
  protected:
@@ -165,4 +164,4 @@ TEST(RunMembers, Leases_GrowWithEachAttempt) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_sessions_test

@@ -15,7 +15,7 @@
 #include "tests/unit/without_terms.h"
 #include "worker/core/worker_core.h"
 
-namespace weft {
+namespace weft::worker_versions_test {
 namespace {
 
 struct OldWeights {
@@ -129,4 +129,4 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::worker_versions_test
