@@ -19,6 +19,14 @@ class StandingWorkers:
         self.address, self.processes = f"unix:{self.folder / 'coordinator.sock'}", []
 
     def __enter__(self):
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def begin(self):
         self.folder.mkdir()
         self.start("coordinator", "weft-coordinator", "--listen", self.address, "--output-root", self.folder)
         until = time.monotonic() + LIMIT
@@ -28,14 +36,20 @@ class StandingWorkers:
             time.sleep(0.05)
         for number in range(self.count):
             self.start(f"worker-{number}", "weft-worker", "--coordinator", self.address, "--name", f"worker-{number}", *self.flags)
-        return self
 
-    def __exit__(self, *_):
-        lost = [name for name, process in self.processes if process.poll() is not None]
+    def end(self):
         # The workers first: they look for their coordinator as long as it is not there.
         for _, process in reversed(self.processes):
             process.terminate()
-            process.wait(LIMIT)
+            try:
+                process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def __exit__(self, *_):
+        lost = [name for name, process in self.processes if process.poll() is not None]
+        self.end()
         lost += [name for name, process in self.processes if process.returncode != 0]
         if lost:
             raise RuntimeError(f"{lost[0]} has ended: {self.log_of(lost[0])}")

@@ -218,6 +218,7 @@ TEST_P(TransportConformance, Arm_WhenBlocked_WakesForMessages) {
     Offer(producer_, kConsumer, Key(kLastStep), Tensor{});
     while (driver.arrived <= 20 && driver.timed_out == 0)
       producer_->Progress(MonotonicNow(), &producer_events_);
+    EXPECT_EQ(driver.timed_out, 0) << "slept through the last message";
     producer_->Close(MonotonicNow());
   }
 }

@@ -140,7 +140,7 @@ def finished_job(job, certificates):
 def ended_job(job, certificates):
     """The pod is told to end, as when Kueue preempts the job; it begins again, and a Trainer that fails is borne."""
     trainer = Trainer(certificates, answer=500)
-    job.prepare("ended", 700)
+    job.prepare("ended", 1500)
     coordinator = job.start(trainer)
     steps = job.run / "out" / "steps.jsonl"
     until = time.monotonic() + SECONDS
@@ -151,7 +151,7 @@ def ended_job(job, certificates):
     assert coordinator.wait(timeout=SECONDS) != 0, "the job has not been done"
     job.end()
     made = steps.read_text().count("\n")
-    assert 20 <= made < 700, made
+    assert 20 <= made < 1500, made
     assert job.start(trainer).wait(timeout=SECONDS) == 0
     job.end()
     job.check_weights()

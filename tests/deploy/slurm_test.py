@@ -103,7 +103,7 @@ def finished_job(cluster):
 
 
 def ended_job(cluster):
-    script = cluster.script(800)
+    script = cluster.script(2000)
     job = cluster.start(script)
     steps = cluster.out / "steps.jsonl"
     until = time.monotonic() + SECONDS
@@ -114,7 +114,7 @@ def ended_job(cluster):
     assert job.wait(timeout=SECONDS) == 0
     assert cluster.requeued.read_text() == "7\n"
     made = steps.read_text().count("\n")
-    assert 20 <= made < 800, made
+    assert 20 <= made < 2000, made
     assert cluster.start(script, restarts=1).wait(timeout=SECONDS) == 0
     assert cluster.requeued.read_text() == "7\n"
     cluster.check()

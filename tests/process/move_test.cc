@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Steps of a run that still goes on two moves later.
-constexpr int kSteps = 240;
+constexpr int kSteps = 400;
 
 class Move : public DisturbedService {
  protected:

@@ -243,13 +243,13 @@ TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   const std::string file = WriteSmallRun(
       folder_,
       {{"model", kQuick},
-       {"train", "{steps: 500, batch: 4, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+       {"train", "{steps: 2000, batch: 4, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
   Command train({"weft", "train", file, "--out", out_, "--processes", "1"});
   ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(out_ + "/steps.jsonl").empty(); }));
   const std::vector<pid_t> workers = Children(train.pid());
   ASSERT_EQ(workers.size(), 1u);
   kill(workers[0], SIGSTOP);
-  ASSERT_LT(Steps(out_).size(), 500u);
+  ASSERT_LT(Steps(out_).size(), 2000u);
   fs::remove_all(out_);
   kill(workers[0], SIGCONT);
   const CommandResult result = train.Wait(kSeconds);
@@ -257,8 +257,8 @@ TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   EXPECT_THAT(result.err, HasSubstr("the folder " + out_ + " was removed while the run went on"));
   EXPECT_THAT(result.out, Not(HasSubstr("Look at")));
   // Records that were in memory or in an open file are there again.
-  EXPECT_EQ(Steps(out_).size(), 500u);
-  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 500);
+  EXPECT_EQ(Steps(out_).size(), 2000u);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 2000);
 }
 
 // The data are checked before the folder is.

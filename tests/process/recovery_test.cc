@@ -34,7 +34,7 @@ using ::testing::Not;
 
 // Steps of a run that still goes on some disturbances later. It is one number, so that the plain loop makes
 // them once.
-constexpr int kLong = 240;
+constexpr int kLong = 400;
 
 class Recovery : public DisturbedRun {
  protected:
@@ -125,6 +125,7 @@ TEST_F(RedundantRecovery, ProcessesKilledOneAfterTheOther_GoOnFromCopiesEachTime
     ASSERT_TRUE(AwaitSteps(steps));
     std::vector<pid_t> workers;
     ASSERT_TRUE(Eventually([&] { return (workers = Children(train.pid())).size() == 4; }));
+    ASSERT_FALSE(HasSummary()) << "the run has ended before this process is killed";
     kill(workers[victim], SIGKILL);
   }
   const CommandResult result = train.Wait(kSeconds);
@@ -339,7 +340,7 @@ class DaemonRecovery : public DisturbedService {
 
 class ShortLease : public DaemonRecovery {
  protected:
-  ShortLease() { lease_ = 5; }
+  ShortLease() { lease_ = 8; }
 };
 
 TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
