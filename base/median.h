@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Of an even number it is the higher of the two in the middle. 0 for none.
+// Returns the median, 0 for no values. If their number is even, it is the higher of the two in the middle.
 inline double MedianOf(std::vector<double> values) {
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

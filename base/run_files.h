@@ -10,8 +10,8 @@
 // A process that was not confined opens any path, as `weft train` does with the rights of its user. Process-
 // wide, as a root folder is: all that writes or reads a run's file comes here, and no caller can forget it
 // (tests/run_file_opens.py).
-// What only looks at names, renames or removes takes paths as they are; the names are those that Weft gives
-// its own files.
+// Functions that only look at names, rename or remove take paths as they are; the names are those that Weft
+// gives its own files.
 //
 // Threads: ConfineRunFiles before the first file of a run is opened; the rest any. Failure: as stated.
 #ifndef WEFT_BASE_RUN_FILES_H_

@@ -29,7 +29,7 @@ class JobOrders {
         if (!PrefersOlder(jobs) || !AddPreceding(jobs)) out_of_order.push_back(jobs);
       }
     }
-    // What waits for jobs out of order is out of order; all else is in order, rings of jobs included.
+    // Jobs that wait for jobs out of order are out of order; all others are in order, rings of jobs included.
     while (!out_of_order.empty()) {
       const StageJobs jobs = out_of_order.back();
       out_of_order.pop_back();

@@ -1,6 +1,6 @@
 // Counts the gradients that come before their turn.
 //
-// Where one rank alone computes the backwards of a stage and sums their gradients, it sums them in the order
+// If one rank alone computes the backwards of a stage and sums their gradients, it sums them in the order
 // of micro-batches. A gradient that comes before those of earlier micro-batches waits. A fixed order says how
 // many wait at a time. Under the greedy rule none does if backwards become ready in the order of their
 // micro-batches and go in it; else all but the first may wait, in each step under way. Pure.

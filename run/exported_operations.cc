@@ -16,8 +16,8 @@ constexpr absl::string_view kOperations[] = {
 #include "run/exported_operations.inc"  // made from python/weft/operations.txt, sorted
 };
 
-// Those that look at what they have made, to say that a matrix has no inverse, or at their values, to choose
-// their way by them. Sorted.
+// The operations that look at their results, to say that a matrix has no inverse, or at their inputs, to
+// choose their way by them. Sorted.
 constexpr absl::string_view kReadingOperations[] = {
     "aten::linalg_cholesky",     "aten::linalg_eigh",  "aten::linalg_inv", "aten::linalg_matrix_exp",
     "aten::linalg_matrix_power", "aten::linalg_solve", "aten::linalg_svd",

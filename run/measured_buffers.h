@@ -24,14 +24,14 @@ int64_t WholeBytes(double bytes);
 
 // Bytes that the jobs of one layer take, under `activations: retain`.
 struct LayerBuffers {
-  int64_t forward = 0;  // of a forward, beyond what it keeps
-  // Of a whole backward, beyond what is there when it begins: of buffers; and of buffers and activations
+  int64_t forward = 0;  // buffers of a forward, beyond what it keeps
+  // Buffers of a whole backward, beyond those when it begins; and the same of buffers and activations
   // together, less what it has freed meanwhile.
   int64_t backward = 0, backward_beyond = 0;
-  int64_t backward_input = 0, backward_weight = 0;  // of buffers, of the halves of a split backward
-  // That the first half leaves for the second: of buffers, and of both, less what it has freed.
+  int64_t backward_input = 0, backward_weight = 0;  // buffers of the halves of a split backward
+  // Buffers that the first half leaves for the second; and the same of both, less what it has freed.
   int64_t between = 0, between_beyond = 0;
-  int64_t update = 0;  // of buffers, of an update
+  int64_t update = 0;  // buffers of an update
 };
 
 // The figures of a layer with their names: in the run file's `buffers`, and, longer, in a profile.

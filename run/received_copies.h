@@ -1,7 +1,7 @@
 // Counts the memory that a rank takes for tensors from ranks whose memory it cannot read: each arrives as a
 // copy, in the reader's own memory (class `received`).
 //
-// Which ranks share memory is known when the run has its processes. A run whose processes do not says so
+// The ranks that share memory are known when the run has its processes. A run whose processes do not says so
 // (RunSpec::separate_memory), and then every tensor from another rank counts. In any run a small tensor may
 // be a copy: it travels within a message (inline_bytes.h).
 //
@@ -30,7 +30,7 @@ int64_t CopyBytes(const Graph& graph, const Edge& edge, const RunSpec& run,
 
 struct ReceivedCopies {
   std::vector<int64_t> of_rank;  // whatever forwards the budget holds back
-  // By stage: of a micro-batch, from the forward's room in the budget to the end of its backward.
+  // The bytes of a micro-batch by stage, from the forward's room in the budget to the end of its backward.
   std::vector<int64_t> of_forward;
 };
 ReceivedCopies CountReceived(const Graph& graph, const RunSpec& run, const std::vector<StageMemory>& stages);

@@ -208,8 +208,9 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
   return ranks;
 }
 
-// What the halves of a backward take, or a whole one: `most` a whole or a second half, `first` a first half,
-// and `between` what that leaves, for which there is room without it. Both are 0 without one.
+// Counts what a backward takes: `most` is that of a whole one or of a second half, `first` that of a first
+// half, and `between` what the first half leaves, for which there is room without it. The last two are 0 for
+// a whole one.
 struct BackwardWork {
   int64_t most = 0, first = 0, between = 0;
 };

@@ -22,15 +22,16 @@
 
 namespace weft {
 
-// Bytes that jobs of a stage take, under `activations: retain`: of buffers, but for what is said.
+// Bytes that jobs of a stage take under `activations: retain`: buffers, unless a member says otherwise.
 struct StageBuffers {
   int64_t forward = 0;  // of a forward, beyond what it keeps
-  // Of a forward that makes no graph, beyond its output.
+  // Bytes of a forward that makes no graph, beyond its output.
   int64_t forward_once = 0;
   int64_t backward = 0;         // of a whole backward
   int64_t backward_beyond = 0;  // of it, with activations, less what it has freed of them meanwhile
   int64_t backward_input = 0, backward_weight = 0;
-  // That the first half of a backward leaves for the second; and with activations, less what it has freed.
+  // Bytes that the first half of a backward leaves for the second; and with activations, less what it has
+  // freed.
   int64_t between = 0, between_beyond = 0;
   int64_t update = 0;
 };

@@ -20,8 +20,8 @@ namespace weft {
 struct TextModel {
   int64_t context = 0;     // the most tokens that it reads at once
   int64_t vocabulary = 0;  // tokens that it knows, from 0
-  // Of an exported model: the evaluation, but that its output are the scores; and the number of the tokens'
-  // field. Null for a gpt.
+  // The evaluation of an exported model, with the scores as its output, and the number of the tokens' field.
+  // Null for a gpt.
   std::shared_ptr<const ExportedModel> scores;
   int field = 0;
 };

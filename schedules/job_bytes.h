@@ -10,10 +10,10 @@ namespace weft {
 
 // Bytes of activations and buffers.
 struct JobBytes {
-  int64_t before = 0;   // of both, alive when the job begins
+  int64_t before = 0;   // bytes of both that are alive when the job begins
   int64_t buffers = 0;  // the most of buffers at a time, beyond those when it begins
   int64_t most = 0;     // likewise of both
-  // Of buffers, and of both, when it ends, beyond those when it begins; negative if it frees more.
+  // Bytes of buffers, and of both, when it ends, beyond those when it begins; negative if it frees more.
   int64_t left_buffers = 0, left = 0;
   int64_t passing = 0;  // the most of both at a time, beyond those when it ends
   friend auto operator<=>(const JobBytes&, const JobBytes&) = default;

@@ -33,11 +33,11 @@ enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
 struct ActivationMemory {
   std::vector<int64_t> budget;            // by rank
   std::vector<int64_t> activation_bytes;  // by stage: bytes that one forward keeps until its backward
-  // By stage: bytes of copies from other ranks that come for a micro-batch, once its forward has its room,
+  // Bytes by stage of the copies from other ranks that come for a micro-batch once its forward has its room,
   // and go with its backward. Empty for none.
   std::vector<int64_t> received_bytes = {};
-  // By stage: bytes of a micro-batch's gradient of the stage's output that the stage's own rank makes, and
-  // has until the backward. Empty for none.
+  // Bytes by stage of a micro-batch's gradient of the stage's output, where the stage's own rank makes it and
+  // has it until the backward. Empty for none.
   std::vector<int64_t> returned_bytes = {};
 
   int64_t ReceivedOf(int stage) const { return received_bytes.empty() ? 0 : received_bytes[stage]; }

@@ -111,7 +111,7 @@ namespace {
 struct ProfiledRuns {
   MeasuredRun whole, split;
   std::optional<MeasuredRun> offloaded;
-  // Those of which the buffers are: the same two where the run retains its activations.
+  // The trainings that measured the buffers: the same two if the run retains its activations.
   nlohmann::json whole_retained, split_retained;
   std::vector<MeasuredRun> linked;
   MeasuredRun sped;

@@ -35,7 +35,7 @@ struct MeasuredNetwork {
   std::vector<Pair> pairs;                // pairs that were measured, in order
 };
 
-// What went from rank to rank without a pause.
+// Holds the transfers from one rank to another that followed each other without a pause.
 struct RankBurst {
   Rank from = 0, to = 0;
   Burst burst;

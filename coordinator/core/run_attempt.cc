@@ -182,7 +182,7 @@ std::vector<Job> RunAttempt::JobsInHand(const RunMember& member) const {
 }
 
 void RunAttempt::Grant(StepEffects& out, int32_t hold) {
-  // Where states migrate, the last jobs of a step wait for the first of the next one.
+  // If states migrate, the last jobs of a step wait for the first of the next one.
   const int32_t overlap = plan_->graph.route() != nullptr ? 1 : 0;
   if (copies_stop_.has_value()) hold = std::min(hold, *copies_stop_ + overlap);
   AnnounceSnapshots(out, hold);

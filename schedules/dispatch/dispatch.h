@@ -12,7 +12,7 @@
 // Forwards of a limited stage may be claimed; then they are admitted in the order of claims, whatever the
 // order in which they become ready.
 //
-// Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
+// If the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
 // limit, nor those of all stages the budget, if there is one. Not thread-safe; owned by the core of one rank.

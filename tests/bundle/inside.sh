@@ -1,5 +1,5 @@
 #!/bin/sh
-# What bundle_test.sh runs within the empty root file system. Uses a shell and the few tools that are there.
+# Runs within the empty root file system of bundle_test.sh. Uses a shell and the few tools that are there.
 unset LD_LIBRARY_PATH WEFT_TORCH WEFT_DEVICE_PATH WEFT_BIN WEFT_SOURCE
 export PATH=/bin:/usr/bin HOME=/tmp
 

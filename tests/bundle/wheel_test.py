@@ -58,7 +58,7 @@ class Environment:
         (self.packages / "torch").mkdir()
         (self.packages / "torch" / "__init__.py").touch()
         (self.packages / "torch" / "lib").symlink_to(libtorch / "lib")
-        # What runs here finds Python and the wheel's commands, and nothing of the source or of another build.
+        # Programs that run here find Python and the wheel's commands, and nothing of the source or of another build.
         self.variables = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(folder), "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
                           "OMP_NUM_THREADS": "1", "UCX_LOG_LEVEL": "error"}
 

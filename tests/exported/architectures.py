@@ -103,7 +103,7 @@ def denoising_loss(model, fields):
     return F.mse_loss(model(kept * clean + (1 - kept * kept).sqrt() * noise, time), noise)
 
 
-# By name: the model, its loss, and a function that makes samples, as modules.MODULES.
+# The models by name: each with its loss and a function that makes samples, as modules.MODULES.
 ARCHITECTURES = {
     "known_gpt2": (_gpt2, _own_loss, _tokens),
     "known_llama": (_llama, _own_loss, _tokens),

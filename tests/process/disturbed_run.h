@@ -55,7 +55,7 @@ class DisturbedRun : public ::testing::Test {
          {"checkpoint", "{every: 5}"}});
     return WriteSmallRun(folder_, changes);
   }
-  // What a training ends with, and the losses on its way.
+  // The tensors that a training ends with, and the losses on its way.
   struct Trained {
     CheckpointTensors tensors;
     std::vector<std::pair<int, double>> losses;

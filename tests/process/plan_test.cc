@@ -536,7 +536,7 @@ TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {
   }
 }
 
-// What jobs take is less, as measured, than formulas say. The run takes the figures with its plan.
+// Measured jobs take less than the formulas say. The run takes the figures with its plan.
 TEST_F(PlanCommand, PlanFromAProfile_FitsAndTrainsWithinLessMemory) {
   const std::string run = WriteSmallRun(folder_, {});
   const std::string profile = folder_ / "profile.json", plan = folder_ / "plan.yaml", out = folder_ / "out";

@@ -232,8 +232,8 @@ std::string WithProfile(const TestFolder& folder, const std::string& text) {
   return text + "buffers: profile.json\n";
 }
 
-// What jobs of layers took alone says what those of stages take: no class exceeds its prediction, and the
-// least budget that is admitted holds.
+// The bytes that jobs of layers took alone bound those that jobs of stages take: no class exceeds its
+// prediction, and the least budget that is admitted holds.
 TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
   TestFolder folder;
   WriteData(folder);

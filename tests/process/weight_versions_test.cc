@@ -103,7 +103,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
       EXPECT_LE(weights + peak["gradients"].get<int64_t>() + peak["optimizer"].get<int64_t>(),
                 counted.ranks[rank].held())
           << "rank " << rank;
-      // That memory has so many versions: the moments are two of a version's size.
+      // The number of versions in that memory: the moments are two of a version's size.
       const int versions = summary["peak_weight_versions"][rank];
       if (graph.members(0).size() == 1 &&
           graph.route() == nullptr) {  // one stage a rank, or all of the same versions

@@ -17,9 +17,9 @@
 // With `redundancy`, copies are taken behind each step and sent to another process's memory; an attempt that
 // begins with copies has those alone, each whole and as the plain loop has it, of the attempt that made them.
 // A process that is killed loses all that it holds; the run begins again, and all of the above holds for it.
-// Where the coordinator is killed, each of its effects waits for its records in a store of the world's; what
+// If the coordinator is killed, each of its effects waits for its records in a store of the world's; what
 // is not stored by then has never happened (a coordinator that was only stopped may still grant), and another
-// one goes on with what is, and with what the processes say that live on. Where processes only leave, no job
+// one goes on with what is, and with what the processes say that live on. If processes only leave, no job
 // is made twice, but before an attempt's first step, or where states migrate. Every multiple of
 // `validate_every`, and the end, is validated or reported to have failed, one at a time. The trace is a hash
 // of every event, equal for equal seeds.

@@ -130,8 +130,8 @@ TEST_F(ArrayDataTest, HalfPrecision_IsWidenedExactly) {
   }
 }
 
-// As array.astype("float32") and tensor.float() round: to the nearest, to even where two are as near, and to
-// infinity beyond the largest.
+// Rounding is that of array.astype("float32") and tensor.float(): to the nearest, to even where two are as
+// near, and to infinity beyond the largest.
 TEST_F(ArrayDataTest, DoublePrecision_IsRoundedToTheNearest) {
   const double half = 0x1p-24;  // half of the step behind 1
   const std::vector<double> given = {0.1, 1 + half, 1 + 3 * half, -1e300, 1e-50, -0.0};

@@ -49,7 +49,7 @@ TEST(MeasuredLink, LargeTensorTakesTwiceItsTime_LatencyStays) {
   EXPECT_NEAR(link.bandwidth, 1e9, 5e8);
 }
 
-// What happens once or twice is a hiccup, where other sizes were seen more often.
+// A size that was seen once or twice is a hiccup if others were seen more often.
 TEST(MeasuredLink, SizeThatWasSeenOnce_DoesNotCountBesideTheOthers) {
   std::vector<Burst> bursts = Bursts(1e-4, 1e9, {1e3, 1e3, 1e3, 1e6, 1e6, 1e6});
   bursts.push_back({2e6, 1e-5});

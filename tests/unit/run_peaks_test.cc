@@ -149,7 +149,7 @@ TEST(CountEarlyGradients, OddStepsOutOfOrder_AreFound) {
   EXPECT_EQ(CountEarlyGradients(Graph(WithoutTerms(std::move(schedule)))), (std::vector<int>{3, 3}));
 }
 
-// What families make comes in order, so they need no room for what waits.
+// The gradients of families come in order, so none needs room to wait.
 TEST(CountEarlyGradients, FamiliesUnderTheGreedyRule_MakeNone) {
   int greedy = 0;
   for (const Candidate& candidate : Candidates(4, 8)) {

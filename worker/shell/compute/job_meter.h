@@ -1,7 +1,7 @@
 // Measures the bytes that one job of a rank takes of activations and buffers, beyond those that were there
 // when it began.
 //
-// What a job allocates is deterministic for its shapes, so the figures of one are those of all jobs of its
+// The bytes that a job allocates follow from its shapes, so the figures of one are those of all jobs of its
 // kind and stage. They say what a job takes only where none runs beside it on the rank. Not thread-safe.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_JOB_METER_H_
 #define WEFT_WORKER_SHELL_COMPUTE_JOB_METER_H_

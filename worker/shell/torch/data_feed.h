@@ -1,6 +1,6 @@
 // Provides the run's data to the passes of a rank: inputs and targets of a micro-batch, on the rank's device.
 //
-// Where the device is the host, a job reads its own data. Another device has it sent ahead: a thread reads
+// If the device is the host, a job reads its own data. Another device has it sent ahead: a thread reads
 // the pieces that the rank's coming jobs will ask for and begins their copies (data_prefetch.h), and a job
 // waits for them on the device only. Data are narrowed on the host where layers read bfloat16.
 //

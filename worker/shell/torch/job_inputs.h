@@ -1,7 +1,7 @@
 // Brings the tensors that come with a job to the rank's device, in the order of the job's work, and makes
 // LibTorch's tensors of them.
 //
-// Where the device is the host, a tensor is read where it is. Another device copies a tensor that comes in
+// If the device is the host, a tensor is read where it is. Another device copies a tensor that comes in
 // host memory, and waits, on the device, for one that comes in its own. Private to the adapter of LibTorch.
 // Threads and failure: as RankDevice.
 #ifndef WEFT_WORKER_SHELL_TORCH_JOB_INPUTS_H_

@@ -53,7 +53,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       outgoing_(
           {options.in_place, options.inline_bytes, options.log}, table_, connections_, *memory_,
           [this](const PeerConnection& to, TransportMessage* message, const Messenger::Payload& payload) {
-            // What a job has read is given back before what it made arrives.
+            // A job's inputs are given back before its outputs arrive.
             incoming_.SendReceipts();
             message->sent_ns = MonotonicNow();
             Send(to, message, payload);
