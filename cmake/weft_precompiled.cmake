@@ -2,8 +2,9 @@
 # includes what it uses: builds with Clang or ThreadSanitizer precompile nothing, and fail where an include is missing. (Users of protobuf
 # undefine a macro of ThreadSanitizer, and the compiler takes no headers that were precompiled with it.)
 #
-#   weft_precompiled(NAME HEADERS .. [DEPS ..] [OPTIMIZATION flag])   precompiles the headers once; DEPS say where they are. The compiler
-#                                                 takes them for sources with the same OPTIMIZATION alone, so targets get it, too
+#   weft_precompiled(NAME HEADERS .. [DEPS ..] [OPTIMIZATION flag])   precompiles the headers once; DEPS say where they are. GCC takes them
+#                                                 only for sources with the same flag: weft_use_precompiled notes it in the
+#                                                 target's WEFT_OPTIMIZATION, which weft_test applies
 #   weft_use_precompiled(TARGET NAME)             compiles the target's sources with them
 #   weft_without_precompiled(FILE ..)             compiles these sources without, because they have flags of their own
 #

@@ -3,12 +3,12 @@
 #
 #   weft_cost_test(NAME)   after add_test
 set(WEFT_TEST_COSTS
-  device_conformance_test 168 bits 167 device_conformance_test_2 158 old_weights_test 136 transport_conformance_test 135
-  transport_process_test 126 data_network_test 117 recovery_test 110 device_precision_test 103 device_test 101 alerts 97 image 95
-  exported 84 chaos 67 coordinator_restart_test 64 predicted_bytes_test 58 training_test 56 exported_device 55 coordinator_standby_test 54
-  package 47 resume_test 44 security_test 44 move_test 40 shared_workers_test 37 migrating_test 33 zombie_workers 33 replan_test 32
-  upgrade 31 wheel 27 slurm 22 status_page 23 budgets 21 bundle 20 simulated_test 20 output_test 19 durable_steps_test 19
-  flight_recorder_test 18 clipping_test 18 unifying_table 17 cyclic_tables 17 peaks 16 kubeflow 15)
+  device_conformance_test 186 image 175 device_conformance_test_2 164 data_network_test 119 alerts 108 recovery_test 104 device_test 90
+  device_precision_test 88 shared_workers_test 68 coordinator_restart_test 60 chaos 59 training_test 54 migrating_test 51 security_test 51
+  bits 48 move_test 47 coordinator_standby_test 46 wheel 44 old_weights_test 43 package 43 transport_conformance_test 43 resume_test 43
+  predicted_bytes_test 43 transport_process_test 42 replan_test 38 exported 37 zombie_workers 33 upgrade 32 output_test 26 slurm 26
+  exported_device 25 bundle 25 run_simulation_test 22 simulated_test 22 store_test 20 peaks 19 durable_steps_test 19 kubeflow 18
+  status_page 18)
 
 function(weft_cost_test name)
   list(FIND WEFT_TEST_COSTS ${name} index)

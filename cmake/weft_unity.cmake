@@ -5,7 +5,7 @@
 #   WEFT_UNITY=OFF   each source on its own: for daily work with the compiler cache, and for tools that read compile_commands.json
 #
 # So no two sources of a library may give one name in their anonymous namespaces to different things. A file of tests has a namespace
-# of its own instead, named after it. CMake leaves out sources that have flags of their own (weft_exact_arithmetic).
+# of its own instead, named after it; those in weft::testing share one, as a library's sources do. CMake leaves out sources that have flags of their own (weft_exact_arithmetic).
 #
 #   weft_use_unity(TARGET)   for weft_library, weft_binary and weft_test
 

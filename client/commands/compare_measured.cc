@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "client/commands/measured_run.h"
 #include "client/commands/measured_schedules.h"
 #include "client/commands/measured_table.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
 #include "client/training/scratch_folder.h"
@@ -25,8 +25,6 @@
 
 namespace weft {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Returns the schedule as a folder's name.
 std::string FolderNameOf(absl::string_view schedule) {
@@ -108,7 +106,7 @@ ExitCode MeasureHere(const RunSpec& run, const CompareOptions& options, StopSign
   std::unique_ptr<ScratchFolder> scratch;
   std::string folder;
   if (!options.out.empty()) {
-    folder = fs::absolute(options.out).lexically_normal().string();
+    folder = AbsolutePath(options.out);
   } else {
     auto made = ScratchFolder::Make();
     if (!made.ok()) return Fail(kExitFailed, made.status().message());

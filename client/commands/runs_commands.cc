@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "base/threads.h"
 #include "client/commands/train_command.h"
 #include "client/console/progress.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/runs/runs_client.h"
@@ -186,8 +186,7 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   request.file = options.file;
   request.terms.priority = options.priority;
   request.terms.pool = options.pool;
-  if (!options.out.empty())
-    request.output = std::filesystem::absolute(options.out).lexically_normal().string();
+  if (!options.out.empty()) request.output = AbsolutePath(options.out);
   const auto run = SubmitPatiently(**client, request, kPatienceNs);
   if (!run.ok()) return Fail(run.status());
   const auto submitted = (*client)->Get(*run);

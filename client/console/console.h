@@ -40,7 +40,7 @@ void PrintMessage(absl::string_view message);
 // Prints the message as PrintMessage and returns the code: `return Fail(kExitUsage, "..")`.
 ExitCode Fail(ExitCode code, absl::string_view message);
 
-// Prints an error of a coordinator, or of the connection to it, and returns its exit code.
+// Prints the status's message and returns its exit code (ExitCodeOf).
 ExitCode Fail(const absl::Status& status);
 
 // Returns true if standard error is a terminal that understands cursor movement (not TERM=dumb).

@@ -184,8 +184,8 @@ void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann:
   if (standing > 0) (*profile)["standing_buffer_bytes"] = standing;
 }
 
-// Returns the bandwidth of copies. It compares least times: other programs take more of a core than copies
-// do, in the median, too.
+// Returns the bandwidth of copies. It compares the shortest times, because other programs on the core disturb
+// even the median by more than the copies cost.
 double HostBandwidthOf(const RunSpec& run, const Trace& retained, const Trace& offloaded) {
   const std::vector<StageMemory> layers = CountStages(run);
   const Times without = TimesOf(retained, layers.size(), LeastOf);

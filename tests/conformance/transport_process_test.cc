@@ -454,7 +454,7 @@ TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased)
   EXPECT_EQ(NamesInShm(), shm_before_);
 }
 
-// Pairs of every mode. What is waited for in vain takes seconds, so all pairs wait at a time.
+// Pairs of every mode. Checking that nothing happens takes seconds, so all pairs wait together.
 class TransportProcesses : public ::testing::Test {
  protected:
   void Start(size_t bytes, int count) {

@@ -658,7 +658,7 @@ def check_exporter(folder):
 
 
 def compare(options, weft, folder):
-    """What needs no PyTorch. Trainings by more than the plain loop follow one another on two workers that stay."""
+    """Runs the checks that need no PyTorch. All trainings but those of the plain loop run on the same two workers."""
     shutil.copytree(HERE / "models", folder, dirs_exist_ok=True)
     with StandingWorkers(weft.parent, folder, 2, *(["--device", options.device] if options.device else [])) as workers:
         if options.device:
