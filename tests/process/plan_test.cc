@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -228,8 +229,8 @@ TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
   const CommandResult piped = Plan({run, "--workers", "2", "--schedule", "1f1b", "-o", "json"});
   const Json placement = Json::parse(piped.out)["placement"];
   ASSERT_EQ(placement.size(), 2u);
-  EXPECT_EQ(placement[0]["ranks"], Json({0}));
-  EXPECT_EQ(placement[1]["ranks"], Json({1}));
+  EXPECT_EQ(placement[0]["ranks"], Json::array({0}));
+  EXPECT_EQ(placement[1]["ranks"], Json::array({1}));
   const std::string file = folder_ / "plan.yaml";
   std::ofstream(file) << Plan({run, "--workers", "2", "-o", "yaml"}).out;
   const CommandResult trained =
@@ -418,7 +419,7 @@ TEST_F(PlanCommand, Placement_SaysTheLayersOfStagesAndTheBytesOfRanks) {
       EXPECT_EQ(stage["layers"], Json({next, next + plan["stages"][s].get<int>() - 1}));
       EXPECT_FALSE(stage["ranks"].empty());
       if (plan.contains("rank_of_stage")) {
-        EXPECT_EQ(stage["ranks"], Json({plan["rank_of_stage"][s]}));
+        EXPECT_EQ(stage["ranks"], Json::array({plan["rank_of_stage"][s]}));
       }
       next += plan["stages"][s].get<int>();
     }
