@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/yaml_file.h"
+#include "client/files/absolute_path.h"
 #include "client/files/exported_folder.h"
 #include "client/files/predicted_run.h"
 #include "client/files/profile.h"
@@ -113,7 +114,7 @@ void ResolvePaths(const fs::path& folder, Json& json) {
     // `contains` wants sections all the way down; anything else is the parser's to refuse.
     if (!json.contains(where) || !json[where].is_string()) continue;
     const std::string text = json[where];
-    if (!text.empty()) json[where] = fs::absolute(folder / text).lexically_normal().string();
+    if (!text.empty()) json[where] = AbsolutePath(folder / text);
   }
 }
 
