@@ -189,7 +189,10 @@ def disturb_until(alert, cluster, runs, begin, end):
 
 
 def lose_workers(cluster):
-    """Processes that serve three runs are killed and started again; then they are stopped for longer than their lease, and go on."""
+    """Processes that serve three runs are killed and started again; then they are stopped for longer than their lease, and go on.
+
+    Each process has a session for each run that it could serve. All of them come back after the lease, and each is one stale message: a
+    process that could serve twelve runs fires the alert of more than ten by one stop, however slow the machine is."""
     runs = [cluster.submit(stages=2, processes=2) for _ in range(3)]
     for alert in ("WeftWorkersLost", "WeftRecoveryLoop"):
         disturb_until(alert, cluster, runs, cluster.kill, cluster.start_worker)
@@ -383,7 +386,7 @@ class Alerts:
         self.healthy = self.cluster("healthy", 1, ["--store", self.folder / "healthy/store"], certificates=365)
         etcd = free_port(), free_port()
         faults = {self.cluster("stopped", 2, patient): stop_a_peer,
-                  self.cluster("losing", 2, ["--lease", "5"], runs=3): lose_workers,
+                  self.cluster("losing", 2, ["--lease", "5"], runs=12): lose_workers,
                   self.cluster("diverging", 1): diverge,
                   self.cluster("strange", 0): break_the_protocol,
                   self.cluster("waiting", 1, certificates=1): ask_for_too_much,

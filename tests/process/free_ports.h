@@ -6,12 +6,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <random>
+
 namespace weft {
 
 // Returns a port of the loopback that is free at this moment, and the next ones too, `count` in all; 0 for
-// none.
+// none. They lie below the ports that Linux gives to outgoing connections (32768 and up), and begin at random,
+// so that tests side by side do not take each other's.
 inline int FreePorts(int count) {
-  for (int port = 20000 + getpid() % 20000; port < 60000; port += count) {
+  std::random_device random;
+  for (int tries = 0; tries < 100; ++tries) {
+    const int port = 20000 + static_cast<int>(random() % 12000);
     bool free = true;
     for (int i = 0; i < count; ++i) {
       const int fd = socket(AF_INET, SOCK_STREAM, 0);
