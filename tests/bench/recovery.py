@@ -46,7 +46,8 @@ def coordinator_of(worker):
 
 
 def free_ports(count):
-    for port in range(20000 + os.getpid() % 20000, 60000, count):
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)  # below the ports of outgoing connections
         sockets = [socket.socket() for _ in range(count)]
         try:
             for i, one in enumerate(sockets):
@@ -57,7 +58,6 @@ def free_ports(count):
         finally:
             for one in sockets:
                 one.close()
-    raise RuntimeError("no ports are free")
 
 
 def write_run(folder, options, steps):

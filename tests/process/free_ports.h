@@ -11,8 +11,8 @@
 namespace weft {
 
 // Returns a port of the loopback that is free at this moment, and the next ones too, `count` in all; 0 for
-// none. They lie below the ports that Linux gives to outgoing connections (32768 and up), and begin at random,
-// so that tests side by side do not take each other's.
+// none. They lie below the ports that Linux gives to outgoing connections (32768 and up). They begin at
+// random, so that tests side by side do not take each other's.
 inline int FreePorts(int count) {
   std::random_device random;
   for (int tries = 0; tries < 100; ++tries) {
