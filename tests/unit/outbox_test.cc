@@ -38,6 +38,12 @@ Completions Done(int microbatch) {
   return completions;
 }
 
+Completions Updated() {
+  Completions completions;
+  completions.jobs.push_back({Job::Update(0, 0, 0)});
+  return completions;
+}
+
 class OutboxTest : public ::testing::Test {
  protected:
   bool SendGathered() {
@@ -51,13 +57,20 @@ class OutboxTest : public ::testing::Test {
 };
 
 TEST_F(OutboxTest, Completions_WaitAndLeaveAsOneMessage) {
-  EXPECT_TRUE(outbox_.Send(Done(0))) << "somebody has to look";
+  EXPECT_FALSE(outbox_.Send(Done(0)));
   EXPECT_FALSE(outbox_.Send(Done(1)));
   EXPECT_TRUE(link_.sent.empty());
   EXPECT_TRUE(SendGathered());
   EXPECT_THAT(link_.sent, ElementsAre("done 2"));
   EXPECT_FALSE(SendGathered());
-  EXPECT_TRUE(outbox_.Send(Done(2))) << "the first again";
+}
+
+TEST_F(OutboxTest, CompletionOfAnUpdate_IsToLeaveSoonWithThoseBeforeIt) {
+  outbox_.Send(Done(0));
+  EXPECT_TRUE(outbox_.Send(Updated())) << "a step may be complete with it";
+  EXPECT_TRUE(link_.sent.empty()) << "the caller has a thread send it";
+  EXPECT_TRUE(SendGathered());
+  EXPECT_THAT(link_.sent, ElementsAre("done 2"));
 }
 
 TEST_F(OutboxTest, OtherMessages_LeaveAtOnceBehindThoseThatWaited) {

@@ -1,23 +1,32 @@
 #include "worker/shell/loop/outbox.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
 #include "proto/session/message_batch.h"
 
 namespace weft {
+namespace {
+
+bool HasUpdate(const Completions& completions) {
+  return std::any_of(completions.jobs.begin(), completions.jobs.end(),
+                     [](const Completion& c) { return c.job.kind == JobKind::kUpdate; });
+}
+
+}  // namespace
 
 bool Outbox::Send(FromWorker message) {
   const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
-  const bool first = can_wait && gathered_ == 0;
+  const bool soon = can_wait && HasUpdate(*completions);
   if (can_wait) gathered_ += completions->jobs.size();
   AddToBatch(&waiting_, std::move(message));
-  if (can_wait || sending_) return first;
+  if (can_wait || sending_) return soon;
   gathered_ = 0;
   for (FromWorker& m : waiting_) link_.Send(std::move(m));
   waiting_.clear();
-  return first;
+  return soon;
 }
 
 bool Outbox::SendGathered(Mutex& mu) {

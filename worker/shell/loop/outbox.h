@@ -1,8 +1,9 @@
 // Keeps the messages to the coordinator that have not been given to the link.
 //
-// A write of the session costs as much as a short job and wakes another process, so completions gather while
-// ranks are busy. A thread that has nothing to do sends them, or one that made them many. Anything else goes
-// at once, with all before it.
+// A write of the session costs as much as a short job and wakes another process, whose work takes time of the
+// ranks' processors again. So completions gather while ranks are busy. A thread that has nothing to do sends
+// them, or one that made them many, or the main thread after kLongestGather. An update's does not wait: with
+// it a step may be complete. Anything else goes at once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
@@ -10,6 +11,7 @@
 #define WEFT_WORKER_SHELL_LOOP_OUTBOX_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 
 #include "absl/base/thread_annotations.h"
@@ -23,7 +25,10 @@ class Outbox {
  public:
   explicit Outbox(CoordinatorLink& link) : link_(link) {}
 
-  // Queues a message. Returns true if it is the first completion that waits: a thread has to send it soon.
+  // Longest time for which completions wait while all ranks compute.
+  static constexpr int64_t kLongestGather = 100'000'000;
+
+  // Queues a message. Returns true if it has the completion of an update: a thread has to send it soon.
   bool Send(FromWorker message);
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.

@@ -136,8 +136,9 @@ std::optional<WorkThreads::Wait> WorkerLoop::PrepareToBlock() {
   AssertHeld(mu_);
   if (!transport_.Arm()) return std::nullopt;
   link_.Arm();
-  int64_t until = std::min(transport_.next_look(), MonotonicNow() + options_.look_interval_ns);
-  until = std::min(until, runner_.next_look());
+  const int64_t now = MonotonicNow();
+  int64_t until = std::min({transport_.next_look(), now + options_.look_interval_ns, runner_.next_look()});
+  if (runner_.core().has_run()) until = std::min(until, now + Outbox::kLongestGather);
   return WorkThreads::Wait{link_.event_fd(), transport_.event_fd(), until, runner_.LooksOften()};
 }
 
