@@ -108,9 +108,9 @@ struct Completion {
   bool has_loss = false;
   std::optional<double> gradient_norm = {};  // norm of the reduce job that totals it (Graph::TotalsNorm)
   std::vector<ValueHash> hashes = {};        // in a run that records them; else none
-  // Time that its rank spent besides, since its completion before: from when it took a job until that began,
-  // from the end until the rank knew of it, and on earlier rounds of jobs that go on. A process that is
-  // stopped loses most of its time there. A device's jobs add none.
+  // Time that its rank spent on it besides: from when it took the job until that began, from the end until
+  // the rank knew of it, and on its earlier rounds. A process that is stopped loses most of its time there. A
+  // device's jobs have none.
   int64_t delay_ns = 0;
 };
 struct Completions {

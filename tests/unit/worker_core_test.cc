@@ -130,21 +130,28 @@ TEST_F(OneProcess, JobThatBeginsAndIsSeenLate_IsReportedWithItsDelay) {
   EXPECT_EQ(DelayReported(70, {0, second, 45, 70, true, {}}), 0) << "it was taken when the first was seen";
 }
 
-TEST_F(OneProcess, RoundsOfASum_AreReportedAsDelayOfTheNextCompletion) {
-  Begin(Shape("ddp", 1, 2, 1));
+TEST_F(OneProcess, RoundsOfASum_AreReportedAsDelayOfThatSum) {
+  Begin(Shape("ddp", 2, 2, 1));
   const auto order = ClaimOrder(Graph(shape_.schedule))->front();
   WorkerEffects out;
   for (Rank r = 0; r < 2; ++r) core_->OnMessage(2, GrantOf(r, order[r]), &out);
-  const auto job = [](JobKind kind, int microbatch) { return Job::Compute(0, 0, microbatch, kind); };
-  for (Rank r = 0; r < 2; ++r)
-    EXPECT_EQ(DelayReported(10, {r, job(JobKind::kForward, r), 2, 10, true, {}}), 0);
-  EXPECT_EQ(DelayReported(20, {0, job(JobKind::kBackward, 0), 10, 20, true, {}}), 0);
+  const auto end = [&](int64_t start, int64_t now, JobKind kind, int stage, Rank rank) {
+    return DelayReported(now, {rank, Job::Compute(0, stage, rank, kind), start, now, true, {}});
+  };
+  for (Rank r = 0; r < 2; ++r) {
+    EXPECT_EQ(end(2, 10, JobKind::kForward, 0, r), 0);
+    EXPECT_EQ(end(10, 15, JobKind::kForward, 1, r), 0);
+  }
+  EXPECT_EQ(end(15, 20, JobKind::kBackward, 1, 0), 0);
   ASSERT_EQ(started_.size(), 1u);
   const Job reduce = started_[0].job;
   EXPECT_EQ(reduce.kind, JobKind::kReduce);
   EXPECT_FALSE(started_[0].last());
   EXPECT_EQ(DelayReported(27, {0, reduce, 20, 26, false, {}}), -1) << "it goes on";
-  EXPECT_EQ(DelayReported(40, {1, job(JobKind::kBackward, 1), 10, 40, true, {}}), 0);
+  EXPECT_EQ(end(27, 35, JobKind::kBackward, 0, 0), 0) << "the rounds are not its own";
+  ASSERT_EQ(started_.size(), 1u);
+  EXPECT_EQ(DelayReported(36, {0, started_[0].job, 35, 36, false, {}}), -1);
+  EXPECT_EQ(end(15, 40, JobKind::kBackward, 1, 1), 0);
   EXPECT_EQ(DelayReported(52, {0, reduce, 41, 50, true, {}}), 7 + 1 + 2);
 }
 

@@ -37,6 +37,12 @@ struct LocalRank {
     if (transfers.size() > max_spans) transfers.pop_front();
   }
 
+  // Returns the time of the job's earlier rounds, once.
+  int64_t TakeRounds(JobId id) {
+    const auto rounds = rounds_ns.extract(id);
+    return rounds.empty() ? 0 : rounds.mapped();
+  }
+
   const Rank rank;
   const Token token;
   ReadyJobs ready;
@@ -48,7 +54,7 @@ struct LocalRank {
   std::deque<JobId> claimed;        // in claim order; ended and launched ones leave from the front
   std::map<int64_t, Job> unwanted;  // claimed forwards whose inputs wait for their ticket, by ticket
   int64_t jobs_per_step = 0, jobs_remaining = 0;
-  int64_t delay_ns = 0;  // since the last completion (Completion)
+  std::map<JobId, int64_t> rounds_ns;  // time of the rounds behind jobs that go on (Completion::delay_ns)
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
   bool touched = false;  // set by LocalRanks::Touch
 };

@@ -254,15 +254,16 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   ranks_.Touch(rank);
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
                  done.launched ? given : RankClock::Given());
-  if (!done.launched) rank.delay_ns += DelayOf(now, given.at, done);
+  const int64_t delay_ns = done.launched ? 0 : DelayOf(now, given.at, done);
   if (aborted_ && running_ == 0) {
     out->push_back(ForgetEffect{});
     return;
   }
   if (failed_) return UpdateIdle(now);
   if (!done.last) {
-    if (!done.launched) return NextRound(now, id, out);
-    return StartJobs(now, out);
+    if (done.launched) return StartJobs(now, out);
+    rank.rounds_ns[id] += delay_ns;
+    return NextRound(now, id, out);
   }
   --rank.jobs_remaining;
   wants_.Ended(now, rank.rank, done.job, out);
@@ -274,7 +275,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run_.graph().TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   completion.hashes = done.hashes;
-  completion.delay_ns = std::exchange(rank.delay_ns, 0);
+  completion.delay_ns = delay_ns + rank.TakeRounds(id);
   out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
   pending_.JobEnded(StepOf(id));
   LeaveEndedSteps(out);
