@@ -34,7 +34,8 @@ RunSpec SplitProfilingRun(const RunSpec& run, int steps);
 RunSpec OffloadProfilingRun(const RunSpec& run, int steps);
 // Returns the same run such that every activation, gradient and weight goes from one process to another.
 RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring = {});
-// Returns the same run with all layers on each of so many ranks, which compute a micro-batch of a step each.
+// Returns the same run with all layers on each of so many ranks, which compute some micro-batches of a step
+// each, one after the other.
 RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks);
 
 // Runs on the main thread only.

@@ -32,16 +32,36 @@ double LeastOf(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
 }
 
+// Whose jobs times are taken of: those of a rank's first micro-batch of a step, or of its others. The first
+// are all where each rank has one micro-batch.
+enum class Microbatches { kFirst, kOthers, kAll };
+
+// Returns the least micro-batch of each rank.
+std::map<Rank, int> FirstMicrobatches(const Trace& trace) {
+  std::map<Rank, int> first;
+  for (const DrawnJob& j : trace.jobs) {
+    if (!HasMicrobatch(j.job.kind)) continue;
+    const auto [at, is_new] = first.emplace(j.rank, j.job.microbatch);
+    at->second = std::min(at->second, j.job.microbatch);
+  }
+  return first;
+}
+
 // Returns the time that `one_of` tells from those of each kind and layer, on a rank of speed 1. `speeds` are
 // those of the trace's ranks; empty if all are equal.
 template <class OneOf>
-Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector<double>& speeds = {}) {
+Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector<double>& speeds = {},
+              Microbatches of = Microbatches::kAll) {
   std::array<std::vector<std::vector<double>>, kJobKinds> samples;
   for (auto& of_kind : samples) of_kind.resize(layers);
   const bool several =
       std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
+  const std::map<Rank, int> first = FirstMicrobatches(trace);
   for (const DrawnJob& j : trace.jobs) {
     if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
+    if (of != Microbatches::kAll && HasMicrobatch(j.job.kind) &&
+        (j.job.microbatch == first.at(j.rank)) != (of == Microbatches::kFirst))
+      continue;
     if (static_cast<size_t>(j.job.stage) < layers) {
       const double speed = speeds.empty() ? 1 : speeds[j.rank];
       samples[static_cast<int>(j.job.kind)][j.job.stage].push_back((j.end - j.start) * speed);
@@ -54,8 +74,23 @@ Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector
   return times;
 }
 
-Times TypicalTimes(const Trace& trace, size_t layers, const std::vector<double>& speeds = {}) {
-  return TimesOf(trace, layers, MedianOf, speeds);
+Times TypicalTimes(const Trace& trace, size_t layers) { return TimesOf(trace, layers, MedianOf); }
+
+// Returns the time in which a rank of speed 1 adds the gradient of one micro-batch of each layer to a sum.
+// Each rank of the trace sums a slice of each gradient: in all, as many bytes as the gradients of so many
+// whole micro-batches as it computes itself. What it summed before the last gradient came is the delay of its
+// reduce.
+std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace, size_t layers,
+                                    const std::vector<double>& speeds) {
+  const double own = together.train.microbatches / static_cast<double>(speeds.size());
+  std::vector<std::vector<double>> samples(layers);
+  for (const DrawnJob& j : trace.jobs) {
+    if (j.job.kind == JobKind::kReduce && j.job.step > 0 && static_cast<size_t>(j.job.stage) < layers)
+      samples[j.job.stage].push_back((j.end - j.start + j.delay) * speeds[j.rank] / own);
+  }
+  std::vector<double> times;
+  for (std::vector<double>& of_layer : samples) times.push_back(MedianOf(std::move(of_layer)));
+  return times;
 }
 
 // Returns the layers that read the output of this one.
@@ -92,7 +127,9 @@ class JobFigures {
 
 // Returns the speeds of ranks that have done the same jobs, without the first step.
 std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
-  MeasuredJobs jobs(run.train.microbatches, run.stages());
+  Rank last = 0;
+  for (const DrawnJob& j : trace.jobs) last = std::max(last, j.rank);
+  MeasuredJobs jobs(last + 1, run.stages());
   for (const DrawnJob& j : trace.jobs) {
     if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
   }
@@ -138,7 +175,11 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
   OrderedJson& layers = (*profile)["layers"];
   const std::vector<double> speeds = SpeedsOf(together, trace);
-  const Times times = TypicalTimes(trace, layers.size(), speeds);
+  const auto times_of = [&](Microbatches of) { return TimesOf(trace, layers.size(), MedianOf, speeds, of); };
+  const Times first = times_of(Microbatches::kFirst);
+  const Times times =
+      together.train.microbatches > static_cast<int>(speeds.size()) ? times_of(Microbatches::kOthers) : first;
+  const std::vector<double> accumulate = AccumulateTimes(together, trace, layers.size(), speeds);
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto slow = [&](JobKind kind, const char* key, std::initializer_list<const char*> like_it) {
       const double alone = layers[i][key], time = times[static_cast<int>(kind)][i];
@@ -150,6 +191,11 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     };
     slow(JobKind::kForward, "forward", {});
     slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
+    double cold = 0;
+    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward})
+      cold += first[static_cast<int>(kind)][i] - times[static_cast<int>(kind)][i];
+    if (cold > 0) layers[i]["cold"] = cold;
+    if (accumulate[i] > 0) layers[i]["accumulate"] = accumulate[i];
   }
   return speeds;
 }

@@ -18,9 +18,10 @@ nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const T
 
 // Gives the profile's layers the times that their jobs took while all ranks of a training computed at the
 // same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
-// updates, which that training has not or divides, become as much longer as whole backwards. `together` is
-// the run, in which each rank has all layers and one micro-batch of a step, and `trace` its trace. Returns
-// the ranks' speeds; the fastest has 1.
+// updates, which that training has not or divides, become as much longer as whole backwards. Layers also get
+// `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: what
+// the first of them takes longer. `together` is the run, in which each rank has all layers and sums a slice
+// of all gradients; `trace` is its trace. Returns the ranks' speeds; the fastest has 1.
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
                                    nlohmann::ordered_json* profile);
 

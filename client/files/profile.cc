@@ -61,8 +61,8 @@ absl::Status CheckTied(const Profile& profile) {
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
   std::vector<std::string> keys = {
-      "name",   "forward",          "backward",     "backward_input", "backward_weight", "reduce",
-      "update", "activation_bytes", "output_bytes", "weight_bytes",   "state_bytes",     "readers"};
+      "name", "forward", "backward",         "backward_input", "backward_weight", "reduce",      "accumulate",
+      "cold", "update",  "activation_bytes", "output_bytes",   "weight_bytes",    "state_bytes", "readers"};
   for (const LayerBuffersField& field : kLayerBuffersFields) keys.emplace_back(field.in_profile);
   FileSection section(value, path, keys, status);
   section.Require("forward", "forward: 0.01");
@@ -75,6 +75,8 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
   if (!section.Has("backward_input")) part.backward_input = part.backward / 2;
   if (!section.Has("backward_weight")) part.backward_weight = part.backward / 2;
   section.Read("reduce", part.reduce, 0, kMax);
+  section.Read("accumulate", part.accumulate, 0, kMax);
+  section.Read("cold", part.cold, 0, kMax);
   section.Read("update", part.update, 0, kMax);
   section.Read("activation_bytes", part.activation_bytes, 0, kMax);
   part.output_bytes = part.activation_bytes;
@@ -335,8 +337,9 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
     return options->duration[static_cast<int>(kind)];
   };
   for (auto& duration : options->duration) duration.assign(stages, 0);
-  for (auto* bytes : {&options->activation, &options->output, &options->weight, &options->state}) {
-    bytes->assign(stages, 0);
+  for (auto* of_stages : {&options->accumulate, &options->cold, &options->activation, &options->output,
+                          &options->weight, &options->state}) {
+    of_stages->assign(stages, 0);
   }
   int next = 0;
   for (int s = 0; s < stages; ++s) {
@@ -352,6 +355,8 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
     times(JobKind::kBackwardWeight)[s] = stage.backward_weight;
     times(JobKind::kReduce)[s] = stage.reduce;
     times(JobKind::kUpdate)[s] = stage.update;
+    options->accumulate[s] = stage.accumulate;
+    options->cold[s] = stage.cold;
     options->activation[s] = stage.activation_bytes;
     options->output[s] = stage.output_bytes;
     options->weight[s] = stage.weight_bytes;

@@ -1,16 +1,16 @@
 // Reads and applies a profile: the measured or counted costs of a model's parts, as the simulator takes them.
 //
 // A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
-// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
-// one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
-// `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is narrowed); beside it,
-// optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the `network`
-// (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, and `overlapped`, the time of a
-// forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and
-// `activations`, the policy under which they were measured. Layers may have the bytes that their jobs take
-// while they run (run/measured_buffers.h): all of them, or none. A backward that is not given is its halves
-// together, or twice the forward; halves that are not given are each half of it. Times of layers add up to
-// those of a stage, and the output of a stage is that of its last layer. A layer at the front may have
+// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce`, `accumulate`,
+// `cold` and `update`, in any one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch,
+// `weight_bytes`, and `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is
+// narrowed); beside it, optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the
+// `network` (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, and `overlapped`, the
+// time of a forward and a backward as a pair, `samples`, of the micro-batch whose times and bytes these are,
+// and `activations`, the policy under which they were measured. Layers may have the bytes that their jobs
+// take while they run (run/measured_buffers.h): all of them, or none. A backward that is not given is its
+// halves together, or twice the forward; halves that are not given are each half of it. Times of layers add
+// up to those of a stage, and the output of a stage is that of its last layer. A layer at the front may have
 // `readers`, the numbers of one or two layers behind it: it is a tied parameter, which these read. Beside a
 // run file, the run says which layers are tied.
 //
@@ -36,16 +36,19 @@ namespace weft {
 
 struct ProfilePart {
   double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
+  double accumulate = 0;  // adding the gradient of a micro-batch to a sum
+  double cold = 0;        // what the first micro-batch of a step on a rank takes longer
   double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
   double copied_bytes = 0;   // of a copy of its output, on another rank; in no file, as the run says it
   std::vector<int> readers;  // layers that read the part, if it is a tied parameter; else none
 };
 
 // Figures that add up over the layers of a stage; the others are those of its last layer.
-inline constexpr std::array<double ProfilePart::*, 9> kSummedOfParts = {
-    &ProfilePart::forward,          &ProfilePart::backward,     &ProfilePart::backward_input,
-    &ProfilePart::backward_weight,  &ProfilePart::reduce,       &ProfilePart::update,
-    &ProfilePart::activation_bytes, &ProfilePart::weight_bytes, &ProfilePart::state_bytes};
+inline constexpr std::array<double ProfilePart::*, 11> kSummedOfParts = {
+    &ProfilePart::forward,         &ProfilePart::backward,   &ProfilePart::backward_input,
+    &ProfilePart::backward_weight, &ProfilePart::reduce,     &ProfilePart::update,
+    &ProfilePart::accumulate,      &ProfilePart::cold,       &ProfilePart::activation_bytes,
+    &ProfilePart::weight_bytes,    &ProfilePart::state_bytes};
 
 struct Profile {
   std::vector<ProfilePart> parts;

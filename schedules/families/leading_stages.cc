@@ -115,7 +115,9 @@ SimulationOptions JoinLeadingStages(int count, int stages, const SimulationOptio
     of_stages->erase(of_stages->begin(), of_stages->begin() + count);
   };
   for (std::vector<double>& duration : joined.duration) join(&duration);
-  for (std::vector<double>* bytes : {&joined.activation, &joined.weight, &joined.state}) join(bytes);
+  for (std::vector<double>* sums :
+       {&joined.accumulate, &joined.cold, &joined.activation, &joined.weight, &joined.state})
+    join(sums);
   if (static_cast<int>(joined.output.size()) == stages)
     joined.output.erase(joined.output.begin(), joined.output.begin() + count);
   return joined;

@@ -36,7 +36,9 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
         CheckPerStage(options.duration[k], schedule.stages, JobKindName(static_cast<JobKind>(k)));
     if (!s.ok()) return s;
   }
-  for (const auto& [values, name] : {std::pair{&options.activation, "activation"},
+  for (const auto& [values, name] : {std::pair{&options.accumulate, "accumulate"},
+                                     {&options.cold, "cold"},
+                                     {&options.activation, "activation"},
                                      {&options.weight, "weight"},
                                      {&options.state, "state"}}) {
     absl::Status s = CheckPerStage(*values, schedule.stages, name);

@@ -1,5 +1,6 @@
 #include "schedules/simulator/simulated_jobs.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "schedules/dispatch/memory.h"
@@ -25,8 +26,14 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
         charge.takes_slices = true;
         break;
       case Operation::kHandOutGradient:
+        charge.gives_slices = true;
+        break;
       case Operation::kAccumulate:
         charge.gives_slices = true;
+        charge.accumulates = true;
+        break;
+      case Operation::kAddToSum:
+        charge.adds_to_sum = true;
         break;
       case Operation::kAllReduce:
         charge.ring_turns = 2;
@@ -41,11 +48,14 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
   return charge;
 }
 
+double JobCosts::DurationOf(const Job& job, const OperationCharge& charge) const {
+  return (WorkOf(job) + ColdOf(job) + SumsOf(job, charge)) / options_.network.SpeedOf(graph_.RankOf(job));
+}
+
 // A backward that is one piece of work takes its whole time in its first half.
-double JobCosts::DurationOf(const Job& job) const {
-  const double speed = options_.network.SpeedOf(graph_.RankOf(job));
+double JobCosts::WorkOf(const Job& job) const {
   const auto time = [&](JobKind kind) {
-    return OfStage(options_.duration[static_cast<int>(kind)], job.stage) / speed;
+    return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
   };
   if (graph_.MarksOf(job) & kFusedBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {
@@ -54,6 +64,29 @@ double JobCosts::DurationOf(const Job& job) const {
     if (graph_.MarksOf(weight) & kFusedBackward) return time(job.kind) + time(JobKind::kBackwardWeight);
   }
   return time(job.kind);
+}
+
+double JobCosts::ColdOf(const Job& job) const {
+  const double cold = OfStage(options_.cold, job.stage);
+  if (cold == 0 || job.kind != JobKind::kForward) return 0;
+  const Rank rank = graph_.RankOf(job);
+  Job before = job;
+  while (--before.microbatch >= 0) {
+    if (graph_.RankOf(before) == rank) return 0;
+  }
+  return cold;
+}
+
+// The first gradient of a running sum comes alone.
+double JobCosts::SumsOf(const Job& job, const OperationCharge& charge) const {
+  const double one = OfStage(options_.accumulate, job.stage);
+  if (one == 0 || !(charge.accumulates || charge.adds_to_sum)) return 0;
+  const TensorKind summed = charge.accumulates ? TensorKind::kGradient : TensorKind::kGradientSum;
+  Edges edges;
+  graph_.Predecessors(job, &edges);
+  const auto count =
+      std::count_if(edges.begin(), edges.end(), [&](const Edge& e) { return e.tensor == summed; });
+  return one * static_cast<double>(count) / (charge.accumulates ? graph_.protocol(job.stage).size() : 1);
 }
 
 double JobCosts::OutputBytes(int stage) const {
@@ -132,7 +165,7 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
     flags |= kEndsActivation;
     if (charge.keeps_nothing || !graph_.HasRemoteBackward(job)) flags |= kReleases;
   }
-  return {costs_.DurationOf(job),
+  return {costs_.DurationOf(job, charge),
           OfStage(options_.activation, job.stage),
           graph_.RankOf(job),
           job.stage,

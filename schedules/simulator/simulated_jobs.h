@@ -23,6 +23,8 @@ struct OperationCharge {
   bool remakes = false;        // a backward that begins with the forward
   bool takes_slices = false;   // the weights come to it in slices, from all holders
   bool gives_slices = false;   // gradients leave it in slices, one for each holder
+  bool accumulates = false;    // it sums gradients that come, its holder's slice of each
+  bool adds_to_sum = false;    // it adds its own to a running sum, which comes
   // Number of times that parts of the gradient go around the ring of the holders: once until each has the sum
   // of one part, twice until each has all; 0 for an operation that is not joint.
   int ring_turns = 0;
@@ -34,13 +36,18 @@ class JobCosts {
  public:
   JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
 
-  double DurationOf(const Job& job) const;
+  double DurationOf(const Job& job, const OperationCharge& charge) const;
   // Returns the bytes of a tensor from one job to another, but for a state.
   double BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const;
   // Returns the bytes of the state that comes to the job: all live versions, and what is kept beside them.
   double StateBytes(const Job& to) const;
 
  private:
+  // Return what it takes on a rank of speed 1: the job alone, what it takes longer as the first of its step,
+  // and its sums of gradients.
+  double WorkOf(const Job& job) const;
+  double ColdOf(const Job& job) const;
+  double SumsOf(const Job& job, const OperationCharge& charge) const;
   double OutputBytes(int stage) const;
   double SliceBytes(int stage) const;
 

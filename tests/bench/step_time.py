@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Step time of real runs: against the schedule's ideal, against the simulator's prediction, and against the plain loop.
 
-    step_time.py BIN_DIR [--only ratio|prediction|profiled|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
+    step_time.py BIN_DIR [--only ratio|prediction|profiled|turns|speedup|overhead] [--rounds N] [--width N] [--schedules NAME,..]
+                 [--other BIN_DIR] [--peer pipelining.py] [--peer-python PYTHON]
 
 Makes its own data. Each line of output is one JSON object; every figure is from `summary.json` and `trace.json` of a run made here.
   ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the same run's typical job
               durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
   profiled    step time of `gpt` under several schedules, predicted before the run from `weft profile --ranks 2`, and measured
+  turns       step time of `gpt` under the same schedules with the build in --other and with this one, in turn; nothing without --other
   speedup     `ddp` on 2 processes against `weft train --reference`
   overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait: one rank alone, and two processes
               of which each job receives a tensor from the other or sends it one
@@ -138,9 +140,9 @@ def prediction(bins, folder, a):
                               "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
 
 
-# Schedule, stages, micro-batches.
-PROFILED = [("1f1b", 2, 8), ("gpipe", 2, 8), ("{lpp: {groups: 1, ranks: 2}}", 4, 8), ("{lpp: {groups: 2, ranks: 1}}", 4, 8), ("ddp", 4, 2),
-            ("fsdp", 4, 2), ("zb_h1", 2, 8)]
+# Name, schedule, stages, micro-batches.
+PROFILED = [("1f1b", "1f1b", 2, 8), ("gpipe", "gpipe", 2, 8), ("lpp1x2", "{lpp: {groups: 1, ranks: 2}}", 4, 8),
+            ("lpp2x1", "{lpp: {groups: 2, ranks: 1}}", 4, 8), ("ddp", "ddp", 4, 2), ("fsdp", "fsdp", 4, 2), ("zb_h1", "zb_h1", 2, 8)]
 
 
 def weft(bins, *arguments):
@@ -158,20 +160,37 @@ def profiled(bins, folder, a):
         with open(run, "w") as f:
             f.write("name: profiled\n" + gpt_run(text, "1f1b", 8, 30, 2, width=a.width))
         weft(bins, "profile", run, "--ranks", "2", "--steps", "20", "-o", profile, "--network", network)
-        runs = [(schedule, stages, microbatches, []) for schedule, stages, microbatches in PROFILED]
+        runs = [(*row, []) for row in PROFILED]
         plan = os.path.join(folder, "plan.yaml")
         with open(plan, "w") as f:
             f.write(weft(bins, "plan", run, "--profile", profile, "--network", network, "--workers", "2", "--schedule", "periodic", "-o", "yaml"))
-        runs.append(("1f1b", 2, 8, ["--plan", plan]))
-        for schedule, stages, microbatches, plan_flag in runs:
+        runs.append(("plan", "1f1b", 2, 8, ["--plan", plan]))
+        for name, schedule, stages, microbatches, plan_flag in runs:
+            if a.schedules and name not in a.schedules.split(","):
+                continue
             spec = gpt_run(text, schedule, microbatches, 30, stages, width=a.width, batch=2 * microbatches)
             with open(run, "w") as f:
                 f.write("name: profiled\n" + spec)
             simulated = json.loads(weft(bins, "simulate", plan if plan_flag else run, "--profile", profile, "--network", network, "-o", "json"))
             _, _, seconds = train(bins, folder, "measured", spec, "--processes", "2", *plan_flag)
             step, predicted = statistics.median(seconds[5:]), simulated["period"]
-            print(json.dumps({"what": "profiled", "schedule": "periodic plan" if plan_flag else schedule, "step_ms": round(step * 1e3, 2),
+            print(json.dumps({"what": "profiled", "width": a.width, "schedule": name, "step_ms": round(step * 1e3, 2),
                               "predicted_ms": round(predicted * 1e3, 2), "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
+
+
+def turns(bins, folder, a):
+    """The builds train each run one after the other, in every round."""
+    if a.other is None:
+        return
+    text = write_text(folder)
+    for name, schedule, stages, microbatches in PROFILED:
+        if a.schedules and name not in a.schedules.split(","):
+            continue
+        spec = gpt_run(text, schedule, microbatches, 30, stages, width=a.width, batch=2 * microbatches)
+        for _ in range(a.rounds):
+            others, ours = (statistics.median(train(b, folder, "turn", spec, "--processes", "2")[2][5:]) for b in (a.other, bins))
+            print(json.dumps({"what": "turns", "width": a.width, "schedule": name, "other_ms": round(others * 1e3, 2),
+                              "step_ms": round(ours * 1e3, 2), "ratio": round(ours / others, 3)}), flush=True)
 
 
 def speedup(bins, folder, a):
@@ -236,13 +255,15 @@ def overhead(bins, folder, a):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("bin_dir")
-    parser.add_argument("--only", choices=["ratio", "prediction", "profiled", "speedup", "overhead"])
+    parser.add_argument("--only", choices=["ratio", "prediction", "profiled", "turns", "speedup", "overhead"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=128, help="of the model of `profiled`")
+    parser.add_argument("--width", type=int, default=128, help="of the model of `profiled` and `turns`")
+    parser.add_argument("--schedules", help="of `profiled` and `turns`: these alone, as 1f1b,lpp1x2,plan")
+    parser.add_argument("--other", help="folder of the programs of another build")
     parser.add_argument("--peer")
     parser.add_argument("--peer-python", default=sys.executable)
     args = parser.parse_args()
-    for part in (ratio, prediction, profiled, speedup, overhead):
+    for part in (ratio, prediction, profiled, turns, speedup, overhead):
         if args.only in (None, part.__name__):
             with tempfile.TemporaryDirectory() as scratch:
                 part(args.bin_dir, scratch, args)

@@ -52,19 +52,29 @@ TEST(HostBandwidthOf_OffloadedLayers, WhatJobsTakeLonger_IsTheTimeOfTheirCopies)
   EXPECT_EQ(HostBandwidthOf(run, TraceOf(run, 0), TraceOf(run, 0)), 0);
 }
 
-// Two ranks that compute at once: the second takes twice as long, and both take `longer` than alone.
+// Two ranks with two micro-batches each, which compute at once: the second rank takes twice as long, and both
+// take `longer` than alone. A rank's first micro-batch takes longer than its other one, and so does the first
+// step. Each rank sums its slices of all four gradients; most of that it has done before the last one comes.
 Trace TogetherTrace(const RunSpec& run, double longer) {
   Trace trace;
   for (int step = 0; step < 4; ++step) {
     for (Rank rank = 0; rank < 2; ++rank) {
+      const auto add = [&](const Job& job, double seconds) {
+        DrawnJob drawn;
+        drawn.rank = rank;
+        drawn.job = job;
+        const double slower = longer * (1 + rank) * (step == 0 ? 3 : 1);
+        drawn.end = seconds * slower;
+        if (job.kind == JobKind::kReduce) drawn.delay = 0.2 * slower;
+        trace.jobs.push_back(drawn);
+      };
       for (int s = 0; s < run.stages(); ++s) {
-        for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
-          DrawnJob job;
-          job.rank = rank;
-          job.job = Job::Compute(step, s, rank, kind);
-          job.end = (kind == JobKind::kForward ? 1 : 2) * longer * (1 + rank);
-          trace.jobs.push_back(job);
+        for (const int m : {2 * rank, 2 * rank + 1}) {
+          add(Job::Compute(step, s, m, JobKind::kForward), m % 2 == 0 ? 1.1 : 1);
+          add(Job::Compute(step, s, m, JobKind::kBackward), m % 2 == 0 ? 2.3 : 2);
         }
+        add(Job::Reduce(step, s, rank), 0.1 * (s + 1));
+        add(Job::Update(step, s, rank), 0.6);
       }
     }
   }
@@ -83,17 +93,21 @@ TEST(SlowToTogether, RanksThatComputeAtOnce_GiveTheProfileTheirTimesAtSpeedOne) 
                                  {"weight_bytes", 100}});
   }
   RunSpec together = run;
-  together.train.microbatches = 2;
+  together.train.microbatches = 4;
   const std::vector<double> speeds = SlowToTogether(together, TogetherTrace(run, 1.5), &profile);
   ASSERT_EQ(speeds.size(), 2u);
   EXPECT_NEAR(speeds[0], 1, 1e-6);
   EXPECT_NEAR(speeds[1], 0.5, 1e-6);
-  for (const auto& layer : profile["layers"]) {
+  for (int s = 0; s < run.stages(); ++s) {
+    const auto& layer = profile["layers"][s];
     EXPECT_NEAR(layer["forward"].get<double>(), 1.5, 1e-6);
     EXPECT_NEAR(layer["backward"].get<double>(), 3, 1e-6);
     EXPECT_NEAR(layer["backward_input"].get<double>(), 1.8, 1e-6);
     EXPECT_NEAR(layer["backward_weight"].get<double>(), 1.5, 1e-6);
     EXPECT_NEAR(layer["update"].get<double>(), 0.75, 1e-6);
+    EXPECT_NEAR(layer["cold"].get<double>(), 1.5 * 0.4, 1e-6);
+    EXPECT_NEAR(layer["accumulate"].get<double>(), 1.5 * (0.2 + 0.1 * (s + 1)) / 2, 1e-6)
+        << "two for each rank";
     EXPECT_EQ(layer["weight_bytes"], 100);
   }
 }

@@ -245,6 +245,15 @@ TEST(ApplyProfile, FirstStageOfLayers_ComputesNothingInBackwardInput) {
   EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(1.25, 1.25, 1.25));
 }
 
+TEST(ApplyProfile, SumsAndColdMicrobatches_AddUpOverTheLayersOfAStage) {
+  Profile profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}, {1, 2, 1}});
+  profile.parts[0].accumulate = 0.5, profile.parts[1].accumulate = 0.25, profile.parts[2].cold = 0.125;
+  SimulationOptions options;
+  ASSERT_TRUE(ApplyProfile(profile, 2, {2, 1}, &options).ok());
+  EXPECT_THAT(options.accumulate, ElementsAre(0.75, 0));
+  EXPECT_THAT(options.cold, ElementsAre(0, 0.125));
+}
+
 // token (tied), embedding, block0 to block3, head
 RunSpec TiedRun() {
   auto run = ParseRunSpec({{"name", "tied"},
