@@ -107,7 +107,13 @@ void CoordinatorCore::On(SubmitRun& e) {
   out_.effects.replies.push_back(std::move(reply));
 }
 
-void CoordinatorCore::On(RestoreRun& e) { Settle(runs_.Restore(out_, e)); }
+// A run that had ended, but whose folder may not say so yet, has no process left that would tell its spans.
+void CoordinatorCore::On(RestoreRun& e) {
+  Run& run = runs_.Restore(out_, e);
+  if (run.state() == RunState::kFailed || run.state() == RunState::kCancelled)
+    span_requests_.AskLast(out_, run.id(), {});
+  Settle(run);
+}
 
 void CoordinatorCore::On(CancelRun& e) {
   Run* run = runs_.Find(e.run);

@@ -66,6 +66,7 @@ class RestoredCore : public ::testing::Test {
           << "a run is stored before it is answered for";
     }
     for (const StepDone& s : e.steps) steps.push_back(s.step);
+    for (const uint64_t run : e.spans_complete) told_all.push_back(run);
     for (const RunInfo& r : e.runs) info = r;
   }
   void Do(Event e) { Take(core->Step(now, std::move(e))); }
@@ -178,6 +179,7 @@ class RestoredCore : public ::testing::Test {
   int32_t ended = 0;                                   // steps that its workers know to be settled
   std::vector<uint64_t> epochs;
   std::vector<int32_t> steps;
+  std::vector<uint64_t> told_all;  // runs of which all spans are told
   Reply reply;
   RunInfo info;
 };
@@ -269,6 +271,15 @@ TEST_F(RestoredCore, EndedRun_IsListedAndItsRequestIsKnown) {
   EXPECT_EQ(Submit("twice"), run + 1);
   Do(SubmitRun{1, "once", PlanOf(0), "{\"other\": 1}", 2, "out"});
   EXPECT_TRUE(absl::IsAlreadyExists(reply.status)) << reply.status;
+}
+
+// Its folder may not say that it has ended. Whoever writes that waits for the last spans of the processes.
+TEST_F(RestoredCore, EndedRun_HasNoProcessThatWouldTellMore) {
+  const uint64_t run = RunUntil(2);
+  Do(CancelRun{2, run, "enough"});
+  told_all.clear();
+  Restart();
+  EXPECT_THAT(told_all, ElementsAre(run));
 }
 
 TEST_F(RestoredCore, ForgottenRuns_AreForgottenOnTheDiskTooAndTheirNumbersAreNotGivenAgain) {
