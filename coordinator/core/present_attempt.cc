@@ -31,7 +31,8 @@ void PresentAttempt::Make(StepEffects& out, const std::vector<Worker*>& workers,
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
   out.effects.records.attempts.push_back(Record(workers));
   BeginCopies();
-  attempt_->AssignTo(out, peers, submission_, beginnings_.present(), copies_.under_way());
+  attempt_->AssignTo(out, peers, submission_, beginnings_.present(), copies_.under_way(),
+                     attempts_.watched_steps());
 }
 
 AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const {

@@ -30,6 +30,12 @@ void SuspectJobs::Clear(const Job& job) {
   if (suspects_.empty()) losses_.clear();
 }
 
+int32_t SuspectJobs::watched_steps() const {
+  int32_t steps = 0;
+  for (const Job& job : suspects_) steps = std::max(steps, job.step + 1);
+  return steps;
+}
+
 bool SuspectJobs::Poisoned(int losses) const {
   const auto is_other = [&](const ProcessLoss& loss) { return loss.process != losses_[0].process; };
   return static_cast<int>(losses_.size()) >= losses && std::any_of(losses_.begin(), losses_.end(), is_other);

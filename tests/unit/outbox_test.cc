@@ -32,9 +32,9 @@ class KeptLink final : public CoordinatorLink {
   std::vector<std::string> sent;
 };
 
-Completions Done(int microbatch) {
+Completions Done(int microbatch, int step = 0) {
   Completions completions;
-  completions.jobs.push_back({Job::Compute(0, 0, microbatch, JobKind::kForward)});
+  completions.jobs.push_back({Job::Compute(step, 0, microbatch, JobKind::kForward)});
   return completions;
 }
 
@@ -71,6 +71,20 @@ TEST_F(OutboxTest, CompletionOfAnUpdate_IsToLeaveSoonWithThoseBeforeIt) {
   EXPECT_TRUE(link_.sent.empty()) << "the caller has a thread send it";
   EXPECT_TRUE(SendGathered());
   EXPECT_THAT(link_.sent, ElementsAre("done 2"));
+}
+
+TEST_F(OutboxTest, FirstCompletionOfAnAttempt_IsToLeaveSoon) {
+  outbox_.BeginAttempt(0);
+  EXPECT_TRUE(outbox_.Send(Done(0)));
+  EXPECT_FALSE(outbox_.Send(Done(1)));
+  outbox_.BeginAttempt(0);
+  EXPECT_TRUE(outbox_.Send(Done(0)));
+}
+
+TEST_F(OutboxTest, CompletionsOfWatchedSteps_AreToLeaveSoonEach) {
+  outbox_.BeginAttempt(/*watched_steps=*/2);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(outbox_.Send(Done(i, /*step=*/1)));
+  EXPECT_FALSE(outbox_.Send(Done(0, /*step=*/2)));
 }
 
 TEST_F(OutboxTest, OtherMessages_LeaveAtOnceBehindThoseThatWaited) {

@@ -34,6 +34,15 @@ TEST(SuspectJobs, JobInHandAtThreeLossesOfTwoProcesses_IsPoison) {
                     HasSubstr("pid 3): exited with code 1: last (before that it wrote: first | second)")));
 }
 
+TEST(SuspectJobs, Steps_AreWatchedUpToTheLastOfASuspect) {
+  SuspectJobs suspects;
+  EXPECT_EQ(suspects.watched_steps(), 0);
+  suspects.Lost(LossOf(1), {kFirst, Job::Compute(kFirst.step + 2, 0, 0, JobKind::kForward)});
+  EXPECT_EQ(suspects.watched_steps(), kFirst.step + 3);
+  suspects.Lost(LossOf(2), {kFirst});
+  EXPECT_EQ(suspects.watched_steps(), kFirst.step + 1);
+}
+
 TEST(SuspectJobs, ThreeLossesOfOneProcess_AreNoPoison) {
   SuspectJobs suspects;
   for (int i = 0; i < 20; ++i) suspects.Lost(LossOf(1), {kFirst});

@@ -412,6 +412,12 @@ TEST(SessionCodec, FailedForADamagedCheckpoint_RoundTrip_KeepsItsStep) {
   EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("failed.damaged_checkpoint"));
 }
 
+TEST(SessionCodec, AssignOfARunWithSuspects_RoundTrip_KeepsTheWatchedSteps) {
+  Assign assign;
+  assign.watched_steps = 41;
+  EXPECT_EQ(std::get<Assign>(RoundTrip(FromCoordinator(assign))).watched_steps, 41);
+}
+
 TEST(SessionCodec, FailedForANumberThatIsNotFinite_RoundTrip_KeepsItsStep) {
   for (const int32_t step : {-1, 0, 40}) {
     EXPECT_EQ(std::get<Failed>(RoundTrip(FromWorker(Failed{9, "", -1, -1, step}))).non_finite_step, step);

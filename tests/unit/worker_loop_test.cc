@@ -230,6 +230,39 @@ class WakenWorkerLoopTest : public WorkerLoopTest {
   WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour}) {}
 };
 
+// Nothing wakes the main thread while the only rank computes, and it tells of the job before all the same.
+TEST_F(WakenWorkerLoopTest, CompletionBeforeALongJob_LeavesWhileThatRuns) {
+  constexpr auto kLong = std::chrono::milliseconds(20);
+  Notification told;
+  std::atomic<bool> is_told{false};
+  link_.on_send = [&](const FromWorker& message) {
+    const auto* completions = std::get_if<Completions>(&message);
+    if (completions == nullptr || completions->jobs.back().job.microbatch == 0) return;
+    if (!is_told.exchange(true)) told.Notify();
+  };
+  device_.gate.compute = [&](const Job& job) {
+    if (job.microbatch < 2) std::this_thread::sleep_for(kLong);
+    return job.microbatch < 2 || told.WaitWithTimeout(kPatience)
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError("nobody told of the job before");
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  Assign assign = Pipeline(kRun, other_->address());
+  assign.spec = absl::StrReplaceAll(
+      assign.spec, {{R"("microbatches": 2)", R"("microbatches": 4)"}, {R"({"1f1b": {}})", R"("gpipe")"}});
+  link_.Say(assign);
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  Grant grant{kRun, 0, {1, 1}, {}};
+  for (int m = 0; m < 3; ++m) grant.jobs.push_back(Job::Compute(0, 0, m, JobKind::kForward));
+  link_.Say(grant);
+  int done = 0;
+  while (done < 3) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value());
+    done += static_cast<int>(completions->jobs.size());
+  }
+}
+
 // Rank 0 has told of its forward and is about to wait. While it writes, rank 1 does its two jobs, so that
 // rank 0 is given the backward: it must not wait past it.
 TEST_F(WakenWorkerLoopTest, JobGivenWhileTheIdleRankSends_StartsWithoutAFurtherWake) {

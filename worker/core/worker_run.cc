@@ -275,7 +275,8 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run_.graph().TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   completion.hashes = done.hashes;
-  completion.delay_ns = delay_ns + rank.TakeRounds(id);
+  const int64_t rounds_ns = rank.TakeRounds(id);
+  completion.delay_ns = done.launched ? 0 : delay_ns + rounds_ns;
   out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
   pending_.JobEnded(StepOf(id));
   LeaveEndedSteps(out);

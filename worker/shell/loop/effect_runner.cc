@@ -353,6 +353,7 @@ std::vector<RankReport> EffectRunner::Reports(int64_t now) {
 
 void EffectRunner::Prepare(int64_t now, PrepareEffect& effect) {
   next_report_ = now + options_.report_interval_ns;
+  outbox_.BeginAttempt(effect.assignment.watched_steps);
   const auto ids = life_.Begin(now, *core_.graph(), effect);
   if (!ids.ok()) return Fail(now, ids.status());
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);

@@ -7,20 +7,19 @@
 #include "proto/session/message_batch.h"
 
 namespace weft {
-namespace {
 
-bool HasUpdate(const Completions& completions) {
-  return std::any_of(completions.jobs.begin(), completions.jobs.end(),
-                     [](const Completion& c) { return c.job.kind == JobKind::kUpdate; });
+bool Outbox::IsSentSoon(const Completions& completions) const {
+  return begins_ ||
+         std::any_of(completions.jobs.begin(), completions.jobs.end(), [this](const Completion& c) {
+           return c.job.kind == JobKind::kUpdate || c.job.step < watched_steps_;
+         });
 }
-
-}  // namespace
 
 bool Outbox::Send(FromWorker message) {
   const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
-  const bool soon = can_wait && HasUpdate(*completions);
-  if (can_wait) gathered_ += completions->jobs.size();
+  const bool soon = can_wait && IsSentSoon(*completions);
+  if (can_wait) gathered_ += completions->jobs.size(), begins_ = false;
   AddToBatch(&waiting_, std::move(message));
   if (can_wait || sending_) return soon;
   gathered_ = 0;

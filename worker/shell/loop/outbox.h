@@ -2,8 +2,9 @@
 //
 // A write of the session costs as much as a short job and wakes another process, whose work takes time of the
 // ranks' processors again. So completions gather while ranks are busy. A thread that has nothing to do sends
-// them, or one that made them many, or the main thread after kLongestGather. An update's does not wait: with
-// it a step may be complete. Anything else goes at once, with all before it.
+// them, or one that made them many, or the main thread after kLongestGather. Some are sent soon, with all
+// that wait: the first of an attempt, since recovery takes until then; an update's, since a step may be
+// complete with it; and those of watched steps (Assign). Anything else goes at once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
@@ -28,7 +29,12 @@ class Outbox {
   // Longest time for which completions wait while all ranks compute.
   static constexpr int64_t kLongestGather = 100'000'000;
 
-  // Queues a message. Returns true if it has the completion of an update: a thread has to send it soon.
+  // Notes an attempt, in which so many first steps are watched.
+  void BeginAttempt(int watched_steps) {
+    watched_steps_ = watched_steps;
+    begins_ = true;
+  }
+  // Queues a message. Returns true if it has completions that a thread has to send soon.
   bool Send(FromWorker message);
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.
@@ -46,9 +52,13 @@ class Outbox {
  private:
   static constexpr size_t kGatherJobs = 32;  // half of the least credit
 
+  bool IsSentSoon(const Completions& completions) const;
+
   CoordinatorLink& link_;
   std::deque<FromWorker> waiting_;
-  size_t gathered_ = 0;   // number of completions in it
+  size_t gathered_ = 0;  // number of completions in it
+  int watched_steps_ = 0;
+  bool begins_ = false;   // true until the first completion of an attempt
   bool sending_ = false;  // true while a thread sends without the owner's lock
   CondVar sent_;          // signals its end
 };
