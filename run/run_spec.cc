@@ -25,7 +25,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxBatch = 1 << 20;
 constexpr int kMaxMicrobatches = 65536;
 
 std::string ReadName(FileSection& file) {

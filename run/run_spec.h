@@ -31,6 +31,7 @@
 namespace weft {
 
 inline constexpr absl::string_view kPathPayload = "weft/path";
+inline constexpr int kMaxBatch = 1 << 20;  // most samples of a step
 
 struct TextData {
   // The form of the file: its bytes are tokens; or numbers of 16 or 32 bits, the low byte first; or the same

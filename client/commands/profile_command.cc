@@ -35,9 +35,6 @@ ExitCode Print(const std::string& text, const std::string& path) {
   return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
 }
 
-// Micro-batches of each rank and step while all compute: the first, whose weights are not in the caches, and
-// others, to tell it from.
-constexpr int kMicrobatchesTogether = 4;
 constexpr int kBufferSteps = 2;  // each is like the other, but for what libraries make once
 
 // Returns the activations of a run whose layers are stages each.
@@ -101,7 +98,7 @@ RunSpec LinkProfilingRun(const RunSpec& run, int steps, const RankRing& ring) {
 
 RunSpec SpeedProfilingRun(const RunSpec& run, int steps, int ranks) {
   RunSpec profiling = ProfilingRun(run, steps);
-  profiling.train.microbatches = kMicrobatchesTogether * ranks;
+  profiling.train.microbatches = MicrobatchesTogether(profiling, ranks) * ranks;
   profiling.train.batch = profiling.train.microbatches * run.microbatch_samples();
   profiling.schedule.name = "ddp";
   profiling.schedule.parameters = {{"ranks", absl::StrCat(ranks)}};

@@ -1,8 +1,10 @@
 #include "client/commands/simulation_json.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -104,6 +106,10 @@ OrderedJson DurationsJson(const Schedule& schedule, const SimulationOptions& cos
       continue;
     }
     json[std::string(JobKindName(kind))] = costs.duration[k];
+  }
+  // Of profiles that know them.
+  for (const auto& [name, times] : {std::pair{"accumulate", &costs.accumulate}, {"cold", &costs.cold}}) {
+    if (std::any_of(times->begin(), times->end(), [](double time) { return time > 0; })) json[name] = *times;
   }
   return json;
 }

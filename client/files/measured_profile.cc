@@ -13,6 +13,7 @@
 
 #include "base/median.h"
 #include "client/files/profile.h"
+#include "coordinator/record/run_recorder.h"
 #include "coordinator/replanning/measured_jobs.h"
 #include "run/measured_buffers.h"
 #include "run/model_layers.h"
@@ -76,20 +77,40 @@ Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector
 
 Times TypicalTimes(const Trace& trace, size_t layers) { return TimesOf(trace, layers, MedianOf); }
 
-// Returns the time in which a rank of speed 1 adds the gradient of one micro-batch of each layer to a sum.
-// Each rank of the trace sums a slice of each gradient: in all, as many bytes as the gradients of so many
-// whole micro-batches as it computes itself. What it summed before the last gradient came is the delay of its
-// reduce.
+// Returns the time in which a rank of speed 1 adds the gradient of one micro-batch of each layer to a sum; 0
+// if it is not known. Each rank of the trace sums a slice of each gradient: in all, as many bytes as the
+// gradients of so many whole micro-batches as it computes itself. The sums before the last gradient came are
+// the delay of the reduce. Jobs of devices have none, so that their time is not known.
 std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace, size_t layers,
                                     const std::vector<double>& speeds) {
   const double own = together.train.microbatches / static_cast<double>(speeds.size());
   std::vector<std::vector<double>> samples(layers);
   for (const DrawnJob& j : trace.jobs) {
-    if (j.job.kind == JobKind::kReduce && j.job.step > 0 && static_cast<size_t>(j.job.stage) < layers)
+    if (j.job.kind == JobKind::kReduce && j.job.step > 0 && j.delay > 0 &&
+        static_cast<size_t>(j.job.stage) < layers)
       samples[j.job.stage].push_back((j.end - j.start + j.delay) * speeds[j.rank] / own);
   }
   std::vector<double> times;
   for (std::vector<double>& of_layer : samples) times.push_back(MedianOf(std::move(of_layer)));
+  return times;
+}
+
+// Returns by how much the first micro-batch takes longer than others on each layer, in forward and backward
+// together. Noise of single layers does not add up: the layers together get what the model takes longer.
+std::vector<double> ColdTimes(const Times& first, const Times& others, size_t layers) {
+  std::vector<double> times(layers, 0);
+  double longer = 0, all = 0;
+  for (size_t i = 0; i < layers; ++i) {
+    double difference = 0;
+    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+      const double a = first[static_cast<int>(kind)][i], b = others[static_cast<int>(kind)][i];
+      if (a > 0 && b > 0) difference += a - b;
+    }
+    all += difference;
+    times[i] = std::max(0.0, difference);
+    longer += times[i];
+  }
+  for (double& time : times) time *= all > 0 ? all / longer : 0;
   return times;
 }
 
@@ -127,9 +148,7 @@ class JobFigures {
 
 // Returns the speeds of ranks that have done the same jobs, without the first step.
 std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
-  Rank last = 0;
-  for (const DrawnJob& j : trace.jobs) last = std::max(last, j.rank);
-  MeasuredJobs jobs(last + 1, run.stages());
+  MeasuredJobs jobs(trace.ranks, run.stages());
   for (const DrawnJob& j : trace.jobs) {
     if (j.job.step > 0) jobs.Add(j.rank, j.job, j.end - j.start);
   }
@@ -172,6 +191,14 @@ OrderedJson ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split
   return json;
 }
 
+int MicrobatchesTogether(const RunSpec& layers, int ranks) {
+  constexpr int64_t kWanted = 4, kMostJobs = kTracedJobs / 2;  // of a step
+  const int64_t by_batch = kMaxBatch / (int64_t{ranks} * layers.microbatch_samples());
+  // Each rank has a forward and a backward of each layer and micro-batch, and a reduce and an update.
+  const int64_t by_trace = kMostJobs / (int64_t{2} * ranks * layers.stages()) - 1;
+  return static_cast<int>(std::max<int64_t>(1, std::min({kWanted, by_batch, by_trace})));
+}
+
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
   OrderedJson& layers = (*profile)["layers"];
   const std::vector<double> speeds = SpeedsOf(together, trace);
@@ -180,6 +207,7 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
   const Times times =
       together.train.microbatches > static_cast<int>(speeds.size()) ? times_of(Microbatches::kOthers) : first;
   const std::vector<double> accumulate = AccumulateTimes(together, trace, layers.size(), speeds);
+  const std::vector<double> cold = ColdTimes(first, times, layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto slow = [&](JobKind kind, const char* key, std::initializer_list<const char*> like_it) {
       const double alone = layers[i][key], time = times[static_cast<int>(kind)][i];
@@ -191,10 +219,7 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     };
     slow(JobKind::kForward, "forward", {});
     slow(JobKind::kBackward, "backward", {"backward_input", "backward_weight", "update"});
-    double cold = 0;
-    for (const JobKind kind : {JobKind::kForward, JobKind::kBackward})
-      cold += first[static_cast<int>(kind)][i] - times[static_cast<int>(kind)][i];
-    if (cold > 0) layers[i]["cold"] = cold;
+    if (cold[i] > 0) layers[i]["cold"] = cold[i];
     if (accumulate[i] > 0) layers[i]["accumulate"] = accumulate[i];
   }
   return speeds;

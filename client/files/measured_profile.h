@@ -16,6 +16,11 @@ namespace weft {
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
                                  const MeasuredLink& link = {});
 
+// Returns the number of micro-batches of each rank and step in the training of SlowToTogether: the first,
+// whose weights are not in the caches, and others, to tell it from. Less where a batch would be too large for
+// a run file, or where a trace would not hold two steps. `layers` is the run with each layer as a stage.
+int MicrobatchesTogether(const RunSpec& layers, int ranks);
+
 // Gives the profile's layers the times that their jobs took while all ranks of a training computed at the
 // same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
 // updates, which that training has not or divides, become as much longer as whole backwards. Layers also get

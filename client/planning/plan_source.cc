@@ -307,16 +307,18 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
     speeds = source.network->network.speeds;
   if (static_cast<int>(speeds.size()) != ranks) return 0;
   double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
+  double cold = 0;             // of the first micro-batch, once for each stage at least
   for (const ProfilePart& part : source.profile.parts) {
     work += part.forward + part.backward;
     chain += part.forward;
+    cold += part.cold;
     // Nobody waits for the other half, nor for a gradient of the data.
     if (&part != &source.profile.parts.front()) chain += std::min(part.backward_input, part.backward);
   }
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   const double larger = source.run.has_value() ? static_cast<double>(source.microbatches) / microbatches : 1;
-  return larger *
-         std::max(work * microbatches / all, chain / *std::max_element(speeds.begin(), speeds.end()));
+  return std::max((larger * work * microbatches + cold) / all,
+                  (larger * chain + cold) / *std::max_element(speeds.begin(), speeds.end()));
 }
 
 }  // namespace weft

@@ -38,7 +38,6 @@
 namespace weft {
 namespace {
 
-constexpr size_t kJobsKept = 200'000;  // jobs kept for the trace
 // Seconds for workers to stop, of the two in which Ctrl-C has to end everything.
 constexpr double kStopGrace = 1.2;
 constexpr double kEndGrace = 5;  // seconds for workers to leave after a run
@@ -50,7 +49,7 @@ class LocalTraining {
         spec_text_(ToJson(options.run.spec).dump()),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         recorder_(
-            options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); },
+            options.run.spec.stages(), kTracedJobs, [this] { eventfd_write(wake_, 1); },
             options.run.spec.record_hashes),
         log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite,
              EventTermsOf(options.run.spec)),

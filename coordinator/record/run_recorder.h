@@ -38,6 +38,8 @@ struct StepRecord {
   bool skipped = false;                      // true if its updates were left out (train.non_finite: skip)
 };
 
+inline constexpr size_t kTracedJobs = 200'000;  // most jobs kept for the trace of a run
+
 class RunRecorder {
  public:
   // `records_hashes`: keeps the hashes of jobs until TakeHashes.

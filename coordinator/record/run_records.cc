@@ -29,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kJobsKept = 200'000;  // for the trace
 constexpr int kNamesTried = 1000;
 constexpr int64_t kLastWriteNs = 5'000'000'000;
 
@@ -79,7 +78,7 @@ class RunRecords::Recording {
         hashes_(folder_->live(), spec_, same_run),
         log_file_(folder_->live(), same_run || spec_.first_step() > 0),
         recorder_(
-            spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
+            spec_.stages(), kTracedJobs, [this] { Wake(); }, spec_.record_hashes) {}
 
   RunRecorder& recorder() { return recorder_; }
   Look LookAt() const { return {recorder_.run(), recorder_.history(), recorder_.LastJobs(), spec_.stages()}; }

@@ -12,8 +12,8 @@
 //
 // Beyond its duration a job is charged by the operations that the protocol of its stage gives for it
 // (sync/protocol.h): tensors have the bytes of a slice or of the whole by what makes or takes them, and the
-// gradients of micro-batches that it adds to a sum take their time. The first forward of a step on a rank
-// takes what its micro-batch takes longer than others.
+// gradients of micro-batches that it adds to a sum take their time, though a worker adds some before. The
+// first forward of a step on a rank takes what its micro-batch takes longer than others.
 //
 // A reduce that is a joint operation (joint_order.h) starts on all members when the last of them can, runs
 // beside what they compute, and takes the time of a ring among them: its duration, if one is given, and 2 (n
@@ -54,7 +54,7 @@ struct SimulationOptions {
   // backward.
   std::vector<double> accumulate = {0};
   // Time that the first micro-batch of a step on a rank takes longer, by stage; size 1 or S: the update has
-  // left the stage's weights and activations out of the processor's caches.
+  // put other bytes into the processor's caches.
   std::vector<double> cold = {0};
   // Duration of a forward and a backward that run as an overlapped pair from the same instant; 0 means the
   // longer of the two plus the part of the shorter that is not `hidden` (0 to 1) by it.

@@ -1,7 +1,9 @@
 #include "schedules/simulator/simulated_jobs.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "schedules/dispatch/memory.h"
 #include "schedules/sync/state_route.h"
@@ -49,7 +51,7 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
 }
 
 double JobCosts::DurationOf(const Job& job, const OperationCharge& charge) const {
-  return (WorkOf(job) + ColdOf(job) + SumsOf(job, charge)) / options_.network.SpeedOf(graph_.RankOf(job));
+  return (WorkOf(job) + SumsOf(job, charge)) / options_.network.SpeedOf(graph_.RankOf(job));
 }
 
 // A backward that is one piece of work takes its whole time in its first half.
@@ -66,15 +68,8 @@ double JobCosts::WorkOf(const Job& job) const {
   return time(job.kind);
 }
 
-double JobCosts::ColdOf(const Job& job) const {
-  const double cold = OfStage(options_.cold, job.stage);
-  if (cold == 0 || job.kind != JobKind::kForward) return 0;
-  const Rank rank = graph_.RankOf(job);
-  Job before = job;
-  while (--before.microbatch >= 0) {
-    if (graph_.RankOf(before) == rank) return 0;
-  }
-  return cold;
+double JobCosts::ColdTime(int stage, Rank rank) const {
+  return OfStage(options_.cold, stage) / options_.network.SpeedOf(rank);
 }
 
 // The first gradient of a running sum comes alone.
@@ -174,6 +169,19 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
           static_cast<uint8_t>(flags)};
 }
 
+// Gives the first forward of each stage on each rank the time that its micro-batch takes longer.
+void SimulatedJobs::AddCold(int step, Table* table) const {
+  if (std::all_of(options_.cold.begin(), options_.cold.end(), [](double time) { return time == 0; })) return;
+  const auto job = [&](int index) { return jobs_.JobOf(MakeJobId(step, index)); };
+  std::map<std::pair<int, Rank>, int> first;  // index of the job, by stage and rank
+  for (int i = 0; i < jobs_.size(); ++i) {
+    if (table->jobs[i].kind != JobKind::kForward) continue;
+    int& least = first.try_emplace({table->jobs[i].stage, table->jobs[i].rank}, i).first->second;
+    if (job(i).microbatch < job(least).microbatch) least = i;
+  }
+  for (const auto& [where, i] : first) table->jobs[i].duration += costs_.ColdTime(where.first, where.second);
+}
+
 SimulatedJobs::Table SimulatedJobs::MakeTable(int step) const {
   Table table;
   const int n = jobs_.size();
@@ -204,6 +212,7 @@ SimulatedJobs::Table SimulatedJobs::MakeTable(int step) const {
   Facts end = {};
   end.first_output = static_cast<int32_t>(table.outputs.size());
   table.jobs.push_back(end);
+  AddCold(step, &table);
   return table;
 }
 

@@ -37,16 +37,16 @@ class JobCosts {
   JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
 
   double DurationOf(const Job& job, const OperationCharge& charge) const;
+  // Returns what the rank's first micro-batch of a step takes longer on the stage.
+  double ColdTime(int stage, Rank rank) const;
   // Returns the bytes of a tensor from one job to another, but for a state.
   double BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const;
   // Returns the bytes of the state that comes to the job: all live versions, and what is kept beside them.
   double StateBytes(const Job& to) const;
 
  private:
-  // Return what it takes on a rank of speed 1: the job alone, what it takes longer as the first of its step,
-  // and its sums of gradients.
+  // Return what it takes on a rank of speed 1: the job alone, and its sums of gradients.
   double WorkOf(const Job& job) const;
-  double ColdOf(const Job& job) const;
   double SumsOf(const Job& job, const OperationCharge& charge) const;
   double OutputBytes(int stage) const;
   double SliceBytes(int stage) const;
@@ -117,6 +117,7 @@ class SimulatedJobs {
  private:
   const Table& OfStep(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
   Table MakeTable(int step) const;
+  void AddCold(int step, Table* table) const;
   Facts MakeFacts(const Job& job, const OperationCharge& charge) const;
   std::vector<OperationCharge> ChargesOf(int step) const;
 

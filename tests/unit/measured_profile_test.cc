@@ -52,11 +52,21 @@ TEST(HostBandwidthOf_OffloadedLayers, WhatJobsTakeLonger_IsTheTimeOfTheirCopies)
   EXPECT_EQ(HostBandwidthOf(run, TraceOf(run, 0), TraceOf(run, 0)), 0);
 }
 
+TEST(MicrobatchesTogether, AreFourUnlessBatchOrTraceWouldBeTooLarge) {
+  RunSpec run = LayersOfSmallRun();
+  EXPECT_EQ(MicrobatchesTogether(run, 2), 4);
+  EXPECT_EQ(MicrobatchesTogether(run, 2000), 3) << "12,000 forwards and backwards of a micro-batch each";
+  EXPECT_EQ(MicrobatchesTogether(run, 20000), 1);
+  run.train.batch = 1 << 18;
+  EXPECT_EQ(MicrobatchesTogether(run, 2), 2) << "a batch has at most a million samples";
+}
+
 // Two ranks with two micro-batches each, which compute at once: the second rank takes twice as long, and both
 // take `longer` than alone. A rank's first micro-batch takes longer than its other one, and so does the first
 // step. Each rank sums its slices of all four gradients; most of that it has done before the last one comes.
 Trace TogetherTrace(const RunSpec& run, double longer) {
   Trace trace;
+  trace.ranks = 2;
   for (int step = 0; step < 4; ++step) {
     for (Rank rank = 0; rank < 2; ++rank) {
       const auto add = [&](const Job& job, double seconds) {
