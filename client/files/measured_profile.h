@@ -17,15 +17,15 @@ nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const T
                                  const MeasuredLink& link = {});
 
 // Returns the number of micro-batches of each rank and step in the training of SlowToTogether: the first,
-// whose weights are not in the caches, and others, to tell it from. Less where a batch would be too large for
-// a run file, or where a trace would not hold two steps. `layers` is the run with each layer as a stage.
+// whose weights are not in the caches, and others, to tell it from. Fewer where a batch would be too large
+// for a run file, or where a trace would not hold two steps. `layers` is the run with each layer as a stage.
 int MicrobatchesTogether(const RunSpec& layers, int ranks);
 
 // Gives the profile's layers the times that their jobs took while all ranks of a training computed at the
 // same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
 // updates, which that training has not or divides, become as much longer as whole backwards. Layers also get
-// `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: what
-// the first of them takes longer. `together` is the run, in which each rank has all layers and sums a slice
+// `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: the
+// extra time of the first of them. `together` is the run, in which each rank has all layers and sums a slice
 // of all gradients; `trace` is its trace. Returns the ranks' speeds; the fastest has 1.
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
                                    nlohmann::ordered_json* profile);

@@ -37,7 +37,7 @@ namespace weft {
 struct ProfilePart {
   double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
   double accumulate = 0;  // adding the gradient of a micro-batch to a sum
-  double cold = 0;        // what the first micro-batch of a step on a rank takes longer
+  double cold = 0;        // extra time of the first micro-batch of a step on a rank
   double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
   double copied_bytes = 0;   // of a copy of its output, on another rank; in no file, as the run says it
   std::vector<int> readers;  // layers that read the part, if it is a tied parameter; else none

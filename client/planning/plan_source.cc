@@ -308,17 +308,21 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
   if (static_cast<int>(speeds.size()) != ranks) return 0;
   double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
   double cold = 0;             // of the first micro-batch, once for each stage at least
+  const bool scales = source.run.has_value() && source.profile.samples > 0;  // as WithSamples does
+  const double larger = scales ? static_cast<double>(source.microbatches) / microbatches : 1;
   for (const ProfilePart& part : source.profile.parts) {
-    work += part.forward + part.backward;
-    chain += part.forward;
+    const bool is_tied = &part - source.profile.parts.data() < source.tied_layers;
+    const double factor = is_tied ? 1 : larger;
+    work += factor * (part.forward + part.backward);
+    chain += factor * part.forward;
     cold += part.cold;
     // Nobody waits for the other half, nor for a gradient of the data.
-    if (&part != &source.profile.parts.front()) chain += std::min(part.backward_input, part.backward);
+    if (&part != &source.profile.parts.front())
+      chain += factor * std::min(part.backward_input, part.backward);
   }
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-  const double larger = source.run.has_value() ? static_cast<double>(source.microbatches) / microbatches : 1;
-  return std::max((larger * work * microbatches + cold) / all,
-                  (larger * chain + cold) / *std::max_element(speeds.begin(), speeds.end()));
+  return std::max((work * microbatches + cold) / all,
+                  (chain + cold) / *std::max_element(speeds.begin(), speeds.end()));
 }
 
 }  // namespace weft

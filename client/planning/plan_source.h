@@ -79,8 +79,8 @@ PredictPlan PredictorOf(const PlanSource& source);
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
-// of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights. 0
-// where it is not known.
+// of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights; both
+// with `cold` of each layer once. 0 where it is not known.
 double LeastStep(const PlanSource& source, int ranks, int microbatches);
 
 }  // namespace weft

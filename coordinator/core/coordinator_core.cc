@@ -107,7 +107,8 @@ void CoordinatorCore::On(SubmitRun& e) {
   out_.effects.replies.push_back(std::move(reply));
 }
 
-// A run that had ended, but whose folder may not say so yet, has no process left that would tell its spans.
+// The folder of a run that had ended may not say so yet. It waits for no spans: the run's processes, if they
+// come back, only end it.
 void CoordinatorCore::On(RestoreRun& e) {
   Run& run = runs_.Restore(out_, e);
   if (run.state() == RunState::kFailed || run.state() == RunState::kCancelled)

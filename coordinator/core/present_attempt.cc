@@ -32,7 +32,7 @@ void PresentAttempt::Make(StepEffects& out, const std::vector<Worker*>& workers,
   out.effects.records.attempts.push_back(Record(workers));
   BeginCopies();
   attempt_->AssignTo(out, peers, submission_, beginnings_.present(), copies_.under_way(),
-                     attempts_.watched_steps());
+                     attempts_.watched_before());
 }
 
 AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const {

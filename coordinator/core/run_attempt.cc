@@ -25,7 +25,7 @@ RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduct
 
 void RunAttempt::AssignTo(StepEffects& out, const std::vector<Peer>& peers, const RunSubmission& submission,
                           const RunBeginnings::Beginning& beginning, bool makes_copies,
-                          int32_t watched_steps) const {
+                          int32_t watched_before) const {
   Assign assign;
   assign.run = info_->id;
   assign.epoch = members_.epoch();
@@ -38,7 +38,7 @@ void RunAttempt::AssignTo(StepEffects& out, const std::vector<Peer>& peers, cons
   assign.run_id = submission.run_id();
   assign.copies = makes_copies;
   assign.examined_step = info_->non_finite_step;
-  assign.watched_steps = watched_steps;
+  assign.watched_before = watched_before;
   if (beginning.copies.has_value()) {
     assign.copies_epoch = beginning.copies->epoch;
     for (const auto& [part, session] : beginning.copies->keepers)

@@ -51,9 +51,9 @@ class RunAttempt {
   RunCheckpoints* checkpoints() const { return checkpoints_.get(); }  // null where it saves none
 
   // Assigns the attempt to its members, at these addresses. `makes_copies`: of the state, behind each step.
-  // `watched_steps`: see Assign.
+  // `watched_before`: see Assign.
   void AssignTo(StepEffects& out, const std::vector<Peer>& peers, const RunSubmission& submission,
-                const RunBeginnings::Beginning& beginning, bool makes_copies, int32_t watched_steps) const;
+                const RunBeginnings::Beginning& beginning, bool makes_copies, int32_t watched_before) const;
   // Begins to grant, and seals the initial weights.
   void Begin(StepEffects& out);
   // Goes on, in place of Begin, as a coordinator before led it. Returns false if the words of its processes

@@ -48,9 +48,9 @@ class RunAttempts {
   // Forgets the newest checkpoint if it is of that step: it is damaged. Returns true if the run begins again
   // with the one before, and counts that.
   bool FallBack(int32_t damaged_step);
-  // Has the attempts from now on watch so many of the first steps (Assign).
-  void Watch(int32_t steps) { watched_steps_ = steps; }
-  int32_t watched_steps() const { return watched_steps_; }
+  // Has the attempts from now on watch the steps before this one (Assign).
+  void Watch(int32_t step) { watched_before_ = step; }
+  int32_t watched_before() const { return watched_before_; }
   // Counts an attempt that begins for another reason than a loss.
   void Relocated() { ++restarts_; }
   // Keeps the report of a rank in the present attempt, which has the figures of the former ones.
@@ -75,7 +75,7 @@ class RunAttempts {
  private:
   LossCount losses_;
   const int32_t keep_;
-  int32_t restarts_ = 0, watched_steps_ = 0;
+  int32_t restarts_ = 0, watched_before_ = 0;
   std::set<int32_t> checkpoints_;  // steps of the newest
   bool assigned_ = false;          // true once an attempt was
   int64_t first_assigned_ns_ = 0;

@@ -38,7 +38,7 @@ RunEnding RunFailures::Lose(const RunMember& member, const std::string& reason, 
                             const std::vector<Job>& in_hand, bool stops) {
   const std::string lost = first_.ExplainedBy(member, reason);
   suspects_.Lost({member.label, reason, wrote}, in_hand);
-  attempts_.Watch(suspects_.watched_steps());
+  attempts_.Watch(suspects_.watched_before());
   if (attempts_.allowed() > 0 && suspects_.Poisoned(options_.poison_losses))
     return {RunState::kFailed, suspects_.Describe(), {}, /*quarantined=*/true};
   return EndAttempt(lost, RestartCause::kProcessLost, stops);

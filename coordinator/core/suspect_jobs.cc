@@ -30,7 +30,7 @@ void SuspectJobs::Clear(const Job& job) {
   if (suspects_.empty()) losses_.clear();
 }
 
-int32_t SuspectJobs::watched_steps() const {
+int32_t SuspectJobs::watched_before() const {
   int32_t steps = 0;
   for (const Job& job : suspects_) steps = std::max(steps, job.step + 1);
   return steps;

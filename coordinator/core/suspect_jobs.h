@@ -8,9 +8,9 @@
 // it.
 //
 // A worker holds jobs ahead of the one that it computes, so the suspects may be several, and the cause is one
-// of them. Workers send completions together; in the steps of suspects they send each by itself, so that from
-// the second loss on a job that a process has done before is none of them. Losses without a job in hand, as
-// of processes that still prepare, say nothing.
+// of them. Workers send completions together; up to the last step of a suspect they send each by itself, so
+// that from the second loss on a job that a process has done before is none of them. Losses without a job in
+// hand, as of processes that still prepare, say nothing.
 //
 // Run (run.h) owns it. A value; pure; one thread. Memory: the jobs in hand of one process, and a few losses.
 #ifndef WEFT_COORDINATOR_CORE_SUSPECT_JOBS_H_
@@ -40,8 +40,8 @@ class SuspectJobs {
     if (!suspects_.empty()) Clear(job);
   }
 
-  // Returns the number of the first steps that have all suspects; 0 without suspects.
-  int32_t watched_steps() const;
+  // Returns the step behind the last one of a suspect; 0 without suspects.
+  int32_t watched_before() const;
   // Returns true if a job was in hand at so many losses in a row.
   bool Poisoned(int losses) const;
   // Returns a sentence with the suspects and all that is known of each loss. Requires suspects.

@@ -379,9 +379,9 @@ struct Assign {
   // Step that an attempt before gave up for a number that is not finite: the gradients of its micro-batches
   // are checked one by one; -1 for none.
   int32_t examined_step = -1;
-  // Number of the first steps whose completions are sent one by one, because a job of one of them may have
-  // ended a process of an attempt before; 0 for none.
-  int32_t watched_steps = 0;
+  // Step before which completions are sent one by one, because a job of such a step may have ended a process
+  // of an earlier attempt; 0 for none.
+  int32_t watched_before = 0;
 };
 
 // Grants jobs of one rank, in the order in which the schedule is expected to start them.

@@ -80,7 +80,7 @@ void CoordinatorEncoder::operator()(const Assign& m) const {
   o->set_reduction(CleanText(m.reduction, kMaxTextBytes));
   o->set_run_id(m.run_id);
   if (m.examined_step >= 0) o->set_examined_step(static_cast<uint32_t>(m.examined_step));
-  o->set_watched_steps(static_cast<uint32_t>(m.watched_steps));
+  o->set_watched_before(static_cast<uint32_t>(m.watched_before));
   for (const RankLease& lease : m.leases) {
     v1::RankLease* l = o->add_leases();
     l->set_rank(lease.rank);
@@ -149,8 +149,8 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
   m.run_id = in.run_id();
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.examined_step", in.examined_step(), kMaxSteps));
   if (in.has_examined_step()) m.examined_step = static_cast<int32_t>(in.examined_step());
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.watched_steps", in.watched_steps(), kMaxSteps));
-  m.watched_steps = static_cast<int32_t>(in.watched_steps());
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.watched_before", in.watched_before(), kMaxSteps));
+  m.watched_before = static_cast<int32_t>(in.watched_before());
   for (uint32_t process : in.process_of_rank()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
     m.process_of_rank.push_back(static_cast<int32_t>(process));

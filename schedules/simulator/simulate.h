@@ -13,7 +13,7 @@
 // Beyond its duration a job is charged by the operations that the protocol of its stage gives for it
 // (sync/protocol.h): tensors have the bytes of a slice or of the whole by what makes or takes them, and the
 // gradients of micro-batches that it adds to a sum take their time, though a worker adds some before. The
-// first forward of a step on a rank takes what its micro-batch takes longer than others.
+// first forward of a step on a rank has the extra time of its micro-batch (`cold`).
 //
 // A reduce that is a joint operation (joint_order.h) starts on all members when the last of them can, runs
 // beside what they compute, and takes the time of a ring among them: its duration, if one is given, and 2 (n

@@ -37,7 +37,7 @@ class JobCosts {
   JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
 
   double DurationOf(const Job& job, const OperationCharge& charge) const;
-  // Returns what the rank's first micro-batch of a step takes longer on the stage.
+  // Returns the extra time of the rank's first micro-batch of a step on the stage.
   double ColdTime(int stage, Rank rank) const;
   // Returns the bytes of a tensor from one job to another, but for a state.
   double BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const;
@@ -45,7 +45,7 @@ class JobCosts {
   double StateBytes(const Job& to) const;
 
  private:
-  // Return what it takes on a rank of speed 1: the job alone, and its sums of gradients.
+  // Return the time of the job alone, and of its sums of gradients, on a rank of speed 1.
   double WorkOf(const Job& job) const;
   double SumsOf(const Job& job, const OperationCharge& charge) const;
   double OutputBytes(int stage) const;

@@ -47,7 +47,7 @@ std::string AssignWords(const Assign& m) {
   if (m.copies) words += ", makes copies";
   if (!m.kept.empty()) absl::StrAppend(&words, ", begins with copies of epoch ", m.copies_epoch);
   if (m.examined_step >= 0) absl::StrAppend(&words, ", examine step ", m.examined_step);
-  if (m.watched_steps > 0) absl::StrAppend(&words, ", watch steps before ", m.watched_steps);
+  if (m.watched_before > 0) absl::StrAppend(&words, ", watch steps before ", m.watched_before);
   return words;
 }
 

@@ -273,7 +273,7 @@ TEST_F(RestoredCore, EndedRun_IsListedAndItsRequestIsKnown) {
   EXPECT_TRUE(absl::IsAlreadyExists(reply.status)) << reply.status;
 }
 
-// Its folder may not say that it has ended. Whoever writes that waits for the last spans of the processes.
+// The writer of its folder waits for the last spans of the processes.
 TEST_F(RestoredCore, EndedRun_HasNoProcessThatWouldTellMore) {
   const uint64_t run = RunUntil(2);
   Do(CancelRun{2, run, "enough"});

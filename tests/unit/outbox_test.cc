@@ -73,18 +73,27 @@ TEST_F(OutboxTest, CompletionOfAnUpdate_IsToLeaveSoonWithThoseBeforeIt) {
   EXPECT_THAT(link_.sent, ElementsAre("done 2"));
 }
 
-TEST_F(OutboxTest, FirstCompletionOfAnAttempt_IsToLeaveSoon) {
+TEST_F(OutboxTest, FirstCompletionOfAnAttempt_IsUrgent) {
   outbox_.BeginAttempt(0);
   EXPECT_TRUE(outbox_.Send(Done(0)));
+  EXPECT_TRUE(outbox_.is_urgent());
+  SendGathered();
+  EXPECT_FALSE(outbox_.is_urgent());
   EXPECT_FALSE(outbox_.Send(Done(1)));
-  outbox_.BeginAttempt(0);
-  EXPECT_TRUE(outbox_.Send(Done(0)));
+  EXPECT_FALSE(outbox_.is_urgent());
+  outbox_.Clear();
+  EXPECT_TRUE(outbox_.Send(Done(1))) << "the link is new";
 }
 
-TEST_F(OutboxTest, CompletionsOfWatchedSteps_AreToLeaveSoonEach) {
-  outbox_.BeginAttempt(/*watched_steps=*/2);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(outbox_.Send(Done(i, /*step=*/1)));
+TEST_F(OutboxTest, CompletionsOfWatchedSteps_AreUrgentEach) {
+  outbox_.BeginAttempt(/*watched_before=*/2);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(outbox_.Send(Done(i, /*step=*/1)));
+    EXPECT_TRUE(outbox_.is_urgent());
+    SendGathered();
+  }
   EXPECT_FALSE(outbox_.Send(Done(0, /*step=*/2)));
+  EXPECT_FALSE(outbox_.is_urgent());
 }
 
 TEST_F(OutboxTest, OtherMessages_LeaveAtOnceBehindThoseThatWaited) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/files/schedule_file.h"
+#include "client/planning/plan_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -252,6 +253,23 @@ TEST(ApplyProfile, SumsAndColdMicrobatches_AddUpOverTheLayersOfAStage) {
   ASSERT_TRUE(ApplyProfile(profile, 2, {2, 1}, &options).ok());
   EXPECT_THAT(options.accumulate, ElementsAre(0.75, 0));
   EXPECT_THAT(options.cold, ElementsAre(0, 0.125));
+}
+
+// On one rank nothing waits, and the bound is the step.
+TEST(LeastStep, OneRank_HasAllWorkAndTheColdMicrobatchOfEachLayer) {
+  PlanSource source;
+  source.profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}});
+  source.profile.parts[1].cold = 0.5;
+  source.microbatches = 4;
+  EXPECT_DOUBLE_EQ(LeastStep(source, 1, 4), 4 * 6 + 0.5);
+  SimulationOptions options;
+  ASSERT_TRUE(ApplyProfile(source.profile, 2, {1, 1}, &options).ok());
+  ScheduleSpec spec;
+  spec.name = "lpp";
+  spec.parameters = {{"groups", "1"}, {"ranks", "1"}};
+  const auto run = Simulate(Graph(*MakeSchedule(spec, 2, 4)), options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_DOUBLE_EQ(run->makespan, 4 * 6 + 0.5);
 }
 
 // token (tied), embedding, block0 to block3, head

@@ -36,11 +36,11 @@ TEST(SuspectJobs, JobInHandAtThreeLossesOfTwoProcesses_IsPoison) {
 
 TEST(SuspectJobs, Steps_AreWatchedUpToTheLastOfASuspect) {
   SuspectJobs suspects;
-  EXPECT_EQ(suspects.watched_steps(), 0);
+  EXPECT_EQ(suspects.watched_before(), 0);
   suspects.Lost(LossOf(1), {kFirst, Job::Compute(kFirst.step + 2, 0, 0, JobKind::kForward)});
-  EXPECT_EQ(suspects.watched_steps(), kFirst.step + 3);
+  EXPECT_EQ(suspects.watched_before(), kFirst.step + 3);
   suspects.Lost(LossOf(2), {kFirst});
-  EXPECT_EQ(suspects.watched_steps(), kFirst.step + 1);
+  EXPECT_EQ(suspects.watched_before(), kFirst.step + 1);
 }
 
 TEST(SuspectJobs, ThreeLossesOfOneProcess_AreNoPoison) {

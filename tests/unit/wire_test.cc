@@ -414,8 +414,8 @@ TEST(SessionCodec, FailedForADamagedCheckpoint_RoundTrip_KeepsItsStep) {
 
 TEST(SessionCodec, AssignOfARunWithSuspects_RoundTrip_KeepsTheWatchedSteps) {
   Assign assign;
-  assign.watched_steps = 41;
-  EXPECT_EQ(std::get<Assign>(RoundTrip(FromCoordinator(assign))).watched_steps, 41);
+  assign.watched_before = 41;
+  EXPECT_EQ(std::get<Assign>(RoundTrip(FromCoordinator(assign))).watched_before, 41);
 }
 
 TEST(SessionCodec, FailedForANumberThatIsNotFinite_RoundTrip_KeepsItsStep) {

@@ -30,6 +30,7 @@
 namespace weft::worker_loop_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Computes nothing: a forward lasts until the test ends it, or each job is what the test makes of it.
@@ -261,6 +262,36 @@ TEST_F(WakenWorkerLoopTest, CompletionBeforeALongJob_LeavesWhileThatRuns) {
     ASSERT_TRUE(completions.has_value());
     done += static_cast<int>(completions->jobs.size());
   }
+}
+
+// The next job may end the process: the one before is told of first, also where jobs are short.
+TEST_F(WakenWorkerLoopTest, CompletionOfAWatchedStep_LeavesBeforeTheNextJobBegins) {
+  std::atomic<int> told{0};
+  std::vector<int> told_at;  // by micro-batch
+  link_.on_send = [&](const FromWorker& message) {
+    if (const auto* completions = std::get_if<Completions>(&message))
+      told += static_cast<int>(completions->jobs.size());
+  };
+  device_.gate.compute = [&](const Job&) {
+    told_at.push_back(told);
+    return absl::OkStatus();
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  Assign assign = Pipeline(kRun, other_->address());
+  assign.spec = absl::StrReplaceAll(
+      assign.spec, {{R"("microbatches": 2)", R"("microbatches": 4)"}, {R"({"1f1b": {}})", R"("gpipe")"}});
+  assign.watched_before = 1;
+  link_.Say(assign);
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  Grant grant{kRun, 0, {1, 1}, {}};
+  for (int m = 0; m < 4; ++m) grant.jobs.push_back(Job::Compute(0, 0, m, JobKind::kForward));
+  link_.Say(grant);
+  for (int done = 0; done < 4;) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value());
+    done += static_cast<int>(completions->jobs.size());
+  }
+  EXPECT_THAT(told_at, ElementsAre(0, 1, 2, 3));
 }
 
 // Rank 0 has told of its forward and is about to wait. While it writes, rank 1 does its two jobs, so that

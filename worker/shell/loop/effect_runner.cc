@@ -242,7 +242,8 @@ void EffectRunner::DoTask(int index) {
   AssertHeld(mu_);
   Seat& seat = seats_.At(index);
   std::holds_alternative<JobTask>(seat.task) ? DoJob(seat) : DoPartOfRound(seat);
-  if (outbox_.is_full()) outbox_.SendGathered(mu_);  // unlocks: what the job made has left this thread by now
+  // Unlocks: what the job made has left this thread by now.
+  if (outbox_.is_full() || outbox_.is_urgent()) outbox_.SendGathered(mu_);
 }
 
 void EffectRunner::DoPartOfRound(Seat& seat) {
@@ -353,7 +354,7 @@ std::vector<RankReport> EffectRunner::Reports(int64_t now) {
 
 void EffectRunner::Prepare(int64_t now, PrepareEffect& effect) {
   next_report_ = now + options_.report_interval_ns;
-  outbox_.BeginAttempt(effect.assignment.watched_steps);
+  outbox_.BeginAttempt(effect.assignment.watched_before);
   const auto ids = life_.Begin(now, *core_.graph(), effect);
   if (!ids.ok()) return Fail(now, ids.status());
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);

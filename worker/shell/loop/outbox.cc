@@ -1,6 +1,5 @@
 #include "worker/shell/loop/outbox.h"
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -8,24 +7,28 @@
 
 namespace weft {
 
-bool Outbox::IsSentSoon(const Completions& completions) const {
-  return begins_ ||
-         std::any_of(completions.jobs.begin(), completions.jobs.end(), [this](const Completion& c) {
-           return c.job.kind == JobKind::kUpdate || c.job.step < watched_steps_;
-         });
+bool Outbox::Gather(const Completions& completions) {
+  gathered_ += completions.jobs.size();
+  bool soon = std::exchange(begins_, false);
+  urgent_ |= soon;
+  for (const Completion& completion : completions.jobs) {
+    urgent_ |= completion.job.step < watched_before_;
+    soon |= completion.job.kind == JobKind::kUpdate;
+  }
+  return soon || urgent_;
 }
 
 bool Outbox::Send(FromWorker message) {
   const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
-  const bool soon = can_wait && IsSentSoon(*completions);
-  if (can_wait) gathered_ += completions->jobs.size(), begins_ = false;
+  const bool soon = can_wait && Gather(*completions);
   AddToBatch(&waiting_, std::move(message));
   if (can_wait || sending_) return soon;
   gathered_ = 0;
+  urgent_ = false;
   for (FromWorker& m : waiting_) link_.Send(std::move(m));
   waiting_.clear();
-  return soon;
+  return false;
 }
 
 bool Outbox::SendGathered(Mutex& mu) {
@@ -33,6 +36,7 @@ bool Outbox::SendGathered(Mutex& mu) {
   sending_ = true;
   while (!waiting_.empty()) {
     gathered_ = 0;
+    urgent_ = false;
     std::deque<FromWorker> batch;
     batch.swap(waiting_);
     mu.Unlock();

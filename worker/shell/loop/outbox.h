@@ -2,9 +2,11 @@
 //
 // A write of the session costs as much as a short job and wakes another process, whose work takes time of the
 // ranks' processors again. So completions gather while ranks are busy. A thread that has nothing to do sends
-// them, or one that made them many, or the main thread after kLongestGather. Some are sent soon, with all
-// that wait: the first of an attempt, since recovery takes until then; an update's, since a step may be
-// complete with it; and those of watched steps (Assign). Anything else goes at once, with all before it.
+// them, or one that made them many, or the main thread after kLongestGather. An update's is sent soon, with
+// all that wait: a step may be complete with it. Two kinds are urgent, and the thread that made them sends
+// them before it takes another job: the first of an attempt, since a recovery ends with it, and those of
+// watched steps, since the next job may end the process (Assign). Anything else goes at once, with all before
+// it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
@@ -29,9 +31,9 @@ class Outbox {
   // Longest time for which completions wait while all ranks compute.
   static constexpr int64_t kLongestGather = 100'000'000;
 
-  // Notes an attempt, in which so many first steps are watched.
-  void BeginAttempt(int watched_steps) {
-    watched_steps_ = watched_steps;
+  // Notes an attempt, in which the steps before this one are watched.
+  void BeginAttempt(int watched_before) {
+    watched_before_ = watched_before;
     begins_ = true;
   }
   // Queues a message. Returns true if it has completions that a thread has to send soon.
@@ -45,20 +47,25 @@ class Outbox {
   void Clear() {
     waiting_.clear();
     gathered_ = 0;
+    urgent_ = false;
+    begins_ = true;  // what comes first over the new link may have waited long
   }
   // Returns true if so many completions wait that a busy thread should send them.
   bool is_full() const { return gathered_ >= kGatherJobs; }
+  bool is_urgent() const { return urgent_; }
 
  private:
   static constexpr size_t kGatherJobs = 32;  // half of the least credit
 
-  bool IsSentSoon(const Completions& completions) const;
+  // Notes completions that wait. Returns true if a thread has to send them soon.
+  bool Gather(const Completions& completions);
 
   CoordinatorLink& link_;
   std::deque<FromWorker> waiting_;
   size_t gathered_ = 0;  // number of completions in it
-  int watched_steps_ = 0;
+  int watched_before_ = 0;
   bool begins_ = false;   // true until the first completion of an attempt
+  bool urgent_ = false;   // true if one that waits is urgent
   bool sending_ = false;  // true while a thread sends without the owner's lock
   CondVar sent_;          // signals its end
 };
