@@ -167,6 +167,16 @@ MUTATIONS = [
     Mutation("a step with a bad number is made once more", "coordinator/core/run_failures.cc",
              "|| step <= info_->non_finite_step) return false;", "|| step < 0) return false;",
              "coordinator_core_test", "*NotFinite*"),
+    Mutation("completions gather for a bounded time", "worker/shell/loop/worker_loop.cc",
+             "now + Outbox::kLongestGather", "INT64_MAX",
+             "worker_loop_test", "*BeforeALongJob*"),
+    Mutation("urgent completions leave before the next job", "worker/shell/loop/effect_runner.cc",
+             "outbox_.is_full() || outbox_.is_urgent()", "outbox_.is_full()",
+             "worker_loop_test", "*OfAWatchedStep*"),
+    Mutation("a restored run that had ended gets its folder ended", "coordinator/core/coordinator_core.cc",
+             "if (run.state() == RunState::kFailed || run.state() == RunState::kCancelled)",
+             "if (run.state() == RunState::kFailed)",
+             "coordinator_core_test", "*HasNoProcessThatWouldTellMore*"),
 ]
 
 
