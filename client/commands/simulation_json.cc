@@ -107,7 +107,7 @@ OrderedJson DurationsJson(const Schedule& schedule, const SimulationOptions& cos
     }
     json[std::string(JobKindName(kind))] = costs.duration[k];
   }
-  // Of profiles that know them.
+  // Only profiles have these.
   for (const auto& [name, times] : {std::pair{"accumulate", &costs.accumulate}, {"cold", &costs.cold}}) {
     if (std::any_of(times->begin(), times->end(), [](double time) { return time > 0; })) json[name] = *times;
   }

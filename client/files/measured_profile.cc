@@ -33,8 +33,7 @@ double LeastOf(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
 }
 
-// Whose jobs times are taken of: those of a rank's first micro-batch of a step, or of its others. The first
-// are all where each rank has one micro-batch.
+// Selects the jobs of a rank's first micro-batch of a step, or of its others.
 enum class Microbatches { kFirst, kOthers, kAll };
 
 // Returns the least micro-batch of each rank.
@@ -42,8 +41,8 @@ std::map<Rank, int> FirstMicrobatches(const Trace& trace) {
   std::map<Rank, int> first;
   for (const DrawnJob& j : trace.jobs) {
     if (!HasMicrobatch(j.job.kind)) continue;
-    const auto [at, is_new] = first.emplace(j.rank, j.job.microbatch);
-    at->second = std::min(at->second, j.job.microbatch);
+    int& least = first.try_emplace(j.rank, j.job.microbatch).first->second;
+    least = std::min(least, j.job.microbatch);
   }
   return first;
 }
@@ -95,8 +94,8 @@ std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace,
   return times;
 }
 
-// Returns by how much the first micro-batch takes longer than others on each layer, in forward and backward
-// together. Noise of single layers does not add up: the layers together get what the model takes longer.
+// Returns the extra time of the first micro-batch on each layer, in forward and backward together. Noise of
+// single layers does not add up: the layers together get the extra time of the model.
 std::vector<double> ColdTimes(const Times& first, const Times& others, size_t layers) {
   std::vector<double> times(layers, 0);
   double longer = 0, all = 0;

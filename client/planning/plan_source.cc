@@ -308,17 +308,16 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
   if (static_cast<int>(speeds.size()) != ranks) return 0;
   double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
   double cold = 0;             // of the first micro-batch, once for each stage at least
-  const bool scales = source.run.has_value() && source.profile.samples > 0;  // as WithSamples does
-  const double larger = scales ? static_cast<double>(source.microbatches) / microbatches : 1;
-  for (const ProfilePart& part : source.profile.parts) {
-    const bool is_tied = &part - source.profile.parts.data() < source.tied_layers;
-    const double factor = is_tied ? 1 : larger;
-    work += factor * (part.forward + part.backward);
-    chain += factor * part.forward;
+  const bool scales = source.run.has_value() && source.profile.samples > 0;
+  const Profile profile =
+      scales ? WithSamples(source.profile, source.run->train.batch / microbatches, source.tied_layers)
+             : source.profile;
+  for (const ProfilePart& part : profile.parts) {
+    work += part.forward + part.backward;
+    chain += part.forward;
     cold += part.cold;
     // Nobody waits for the other half, nor for a gradient of the data.
-    if (&part != &source.profile.parts.front())
-      chain += factor * std::min(part.backward_input, part.backward);
+    if (&part != &profile.parts.front()) chain += std::min(part.backward_input, part.backward);
   }
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   return std::max((work * microbatches + cold) / all,

@@ -229,6 +229,24 @@ class WakenWorkerLoopTest : public WorkerLoopTest {
  protected:
   static constexpr int64_t kHour = 3600'000'000'000;
   WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour}) {}
+
+  // Has the only rank of the process make so many forwards, one after the other.
+  void MakeForwards(int count, int watched_before) {
+    Assign assign = Pipeline(kRun, other_->address());
+    assign.spec = absl::StrReplaceAll(
+        assign.spec, {{R"("microbatches": 2)", R"("microbatches": 4)"}, {R"({"1f1b": {}})", R"("gpipe")"}});
+    assign.watched_before = watched_before;
+    link_.Say(assign);
+    ASSERT_TRUE(link_.Await<Prepared>().has_value());
+    Grant grant{kRun, 0, {1, 1}, {}};
+    for (int m = 0; m < count; ++m) grant.jobs.push_back(Job::Compute(0, 0, m, JobKind::kForward));
+    link_.Say(grant);
+    for (int done = 0; done < count;) {
+      const auto completions = link_.Await<Completions>();
+      ASSERT_TRUE(completions.has_value());
+      done += static_cast<int>(completions->jobs.size());
+    }
+  }
 };
 
 // Nothing wakes the main thread while the only rank computes, and it tells of the job before all the same.
@@ -248,20 +266,7 @@ TEST_F(WakenWorkerLoopTest, CompletionBeforeALongJob_LeavesWhileThatRuns) {
                : absl::DeadlineExceededError("nobody told of the job before");
   };
   const absl::Cleanup join = [&] { Join(); };
-  Assign assign = Pipeline(kRun, other_->address());
-  assign.spec = absl::StrReplaceAll(
-      assign.spec, {{R"("microbatches": 2)", R"("microbatches": 4)"}, {R"({"1f1b": {}})", R"("gpipe")"}});
-  link_.Say(assign);
-  ASSERT_TRUE(link_.Await<Prepared>().has_value());
-  Grant grant{kRun, 0, {1, 1}, {}};
-  for (int m = 0; m < 3; ++m) grant.jobs.push_back(Job::Compute(0, 0, m, JobKind::kForward));
-  link_.Say(grant);
-  int done = 0;
-  while (done < 3) {
-    const auto completions = link_.Await<Completions>();
-    ASSERT_TRUE(completions.has_value());
-    done += static_cast<int>(completions->jobs.size());
-  }
+  MakeForwards(3, /*watched_before=*/0);
 }
 
 // The next job may end the process: the one before is told of first, also where jobs are short.
@@ -277,20 +282,7 @@ TEST_F(WakenWorkerLoopTest, CompletionOfAWatchedStep_LeavesBeforeTheNextJobBegin
     return absl::OkStatus();
   };
   const absl::Cleanup join = [&] { Join(); };
-  Assign assign = Pipeline(kRun, other_->address());
-  assign.spec = absl::StrReplaceAll(
-      assign.spec, {{R"("microbatches": 2)", R"("microbatches": 4)"}, {R"({"1f1b": {}})", R"("gpipe")"}});
-  assign.watched_before = 1;
-  link_.Say(assign);
-  ASSERT_TRUE(link_.Await<Prepared>().has_value());
-  Grant grant{kRun, 0, {1, 1}, {}};
-  for (int m = 0; m < 4; ++m) grant.jobs.push_back(Job::Compute(0, 0, m, JobKind::kForward));
-  link_.Say(grant);
-  for (int done = 0; done < 4;) {
-    const auto completions = link_.Await<Completions>();
-    ASSERT_TRUE(completions.has_value());
-    done += static_cast<int>(completions->jobs.size());
-  }
+  MakeForwards(4, /*watched_before=*/1);
   EXPECT_THAT(told_at, ElementsAre(0, 1, 2, 3));
 }
 

@@ -24,21 +24,21 @@ bool Outbox::Send(FromWorker message) {
   const bool soon = can_wait && Gather(*completions);
   AddToBatch(&waiting_, std::move(message));
   if (can_wait || sending_) return soon;
+  for (FromWorker& m : TakeWaiting()) link_.Send(std::move(m));
+  return false;
+}
+
+std::deque<FromWorker> Outbox::TakeWaiting() {
   gathered_ = 0;
   urgent_ = false;
-  for (FromWorker& m : waiting_) link_.Send(std::move(m));
-  waiting_.clear();
-  return false;
+  return std::exchange(waiting_, {});
 }
 
 bool Outbox::SendGathered(Mutex& mu) {
   if (sending_ || waiting_.empty()) return false;
   sending_ = true;
   while (!waiting_.empty()) {
-    gathered_ = 0;
-    urgent_ = false;
-    std::deque<FromWorker> batch;
-    batch.swap(waiting_);
+    std::deque<FromWorker> batch = TakeWaiting();
     mu.Unlock();
     for (FromWorker& message : batch) link_.Send(std::move(message));
     mu.Lock();

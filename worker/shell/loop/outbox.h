@@ -45,9 +45,7 @@ class Outbox {
   bool AwaitSent(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Drops what waits, for a link that is lost.
   void Clear() {
-    waiting_.clear();
-    gathered_ = 0;
-    urgent_ = false;
+    TakeWaiting();
     begins_ = true;  // what comes first over the new link may have waited long
   }
   // Returns true if so many completions wait that a busy thread should send them.
@@ -59,6 +57,8 @@ class Outbox {
 
   // Notes completions that wait. Returns true if a thread has to send them soon.
   bool Gather(const Completions& completions);
+  // Returns all that waits, so that nothing does.
+  std::deque<FromWorker> TakeWaiting();
 
   CoordinatorLink& link_;
   std::deque<FromWorker> waiting_;
