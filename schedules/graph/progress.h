@@ -115,14 +115,15 @@ class StepProgress {
   // Counts an input of a job of an open step; true if it was the last.
   bool Arrive(JobId id) { return --MissingOf(id) == 0; }
 
-  // Counts the end of a followed job. The step stays in the window until LeaveFirst.
-  void End(int step) { --At(step).remaining; }
-  // Counts the end likewise; true if it was the step's last. Requires Options::by_rank.
+  // Counts the end of a followed job; true if it was the step's last. The step stays in the window until
+  // LeaveFirst.
+  bool End(int step) { return --At(step).remaining == 0; }
+  // Counts the end by rank, too. Requires Options::by_rank.
   bool End(int step, Rank rank, bool computes) {
     Step& at = At(step);
     --at.of_rank[rank].jobs;
     at.of_rank[rank].compute -= computes;
-    return --at.remaining == 0;
+    return End(step);
   }
   // Returns the remaining jobs of a rank in a step that has not left. Requires Options::by_rank.
   const Remaining& RemainingOf(int step, Rank rank) const {

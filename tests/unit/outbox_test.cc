@@ -1,5 +1,6 @@
 #include "worker/shell/loop/outbox.h"
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -38,11 +39,7 @@ Completions Done(int microbatch, int step = 0) {
   return completions;
 }
 
-Completions Updated() {
-  Completions completions;
-  completions.jobs.push_back({Job::Update(0, 0, 0)});
-  return completions;
-}
+constexpr int64_t kNow = 1000;
 
 class OutboxTest : public ::testing::Test {
  protected:
@@ -57,17 +54,27 @@ class OutboxTest : public ::testing::Test {
 };
 
 TEST_F(OutboxTest, Completions_WaitAndLeaveAsOneMessage) {
-  EXPECT_FALSE(outbox_.Send(Done(0)));
-  EXPECT_FALSE(outbox_.Send(Done(1)));
+  EXPECT_FALSE(outbox_.Send(kNow, Done(0)));
+  EXPECT_FALSE(outbox_.Send(kNow, Done(1)));
   EXPECT_TRUE(link_.sent.empty());
   EXPECT_TRUE(SendGathered());
   EXPECT_THAT(link_.sent, ElementsAre("done 2"));
   EXPECT_FALSE(SendGathered());
 }
 
-TEST_F(OutboxTest, CompletionOfAnUpdate_IsToLeaveSoonWithThoseBeforeIt) {
-  outbox_.Send(Done(0));
-  EXPECT_TRUE(outbox_.Send(Updated())) << "a step may be complete with it";
+TEST_F(OutboxTest, Completions_AreDueAWhileBehindTheFirst) {
+  EXPECT_EQ(outbox_.due_ns(), INT64_MAX);
+  outbox_.Send(kNow, Done(0));
+  outbox_.Send(kNow + 5, Done(1));
+  EXPECT_EQ(outbox_.due_ns(), kNow + Outbox::kLongestGather);
+  SendGathered();
+  EXPECT_EQ(outbox_.due_ns(), INT64_MAX);
+}
+
+TEST_F(OutboxTest, CompletionToTellSoon_IsDueAtOnceWithThoseBeforeIt) {
+  outbox_.Send(kNow, Done(0));
+  EXPECT_TRUE(outbox_.Send(kNow + 5, Done(1), /*soon=*/true));
+  EXPECT_LE(outbox_.due_ns(), kNow + 5);
   EXPECT_TRUE(link_.sent.empty()) << "the caller has a thread send it";
   EXPECT_TRUE(SendGathered());
   EXPECT_THAT(link_.sent, ElementsAre("done 2"));
@@ -75,49 +82,49 @@ TEST_F(OutboxTest, CompletionOfAnUpdate_IsToLeaveSoonWithThoseBeforeIt) {
 
 TEST_F(OutboxTest, FirstCompletionOfAnAttempt_IsUrgent) {
   outbox_.BeginAttempt(0);
-  EXPECT_TRUE(outbox_.Send(Done(0)));
+  EXPECT_TRUE(outbox_.Send(kNow, Done(0)));
   EXPECT_TRUE(outbox_.is_urgent());
   SendGathered();
   EXPECT_FALSE(outbox_.is_urgent());
-  EXPECT_FALSE(outbox_.Send(Done(1)));
+  EXPECT_FALSE(outbox_.Send(kNow, Done(1)));
   EXPECT_FALSE(outbox_.is_urgent());
   outbox_.Clear();
-  EXPECT_TRUE(outbox_.Send(Done(1))) << "the link is new";
+  EXPECT_TRUE(outbox_.Send(kNow, Done(1))) << "the link is new";
 }
 
 TEST_F(OutboxTest, CompletionsOfWatchedSteps_AreUrgentEach) {
   outbox_.BeginAttempt(/*watched_before=*/2);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(outbox_.Send(Done(i, /*step=*/1)));
+    EXPECT_TRUE(outbox_.Send(kNow, Done(i, /*step=*/1)));
     EXPECT_TRUE(outbox_.is_urgent());
     SendGathered();
   }
-  EXPECT_FALSE(outbox_.Send(Done(0, /*step=*/2)));
+  EXPECT_FALSE(outbox_.Send(kNow, Done(0, /*step=*/2)));
   EXPECT_FALSE(outbox_.is_urgent());
 }
 
 TEST_F(OutboxTest, OtherMessages_LeaveAtOnceBehindThoseThatWaited) {
-  outbox_.Send(Done(0));
-  EXPECT_FALSE(outbox_.Send(Prepared{1}));
+  outbox_.Send(kNow, Done(0));
+  EXPECT_FALSE(outbox_.Send(kNow, Prepared{1}));
   EXPECT_THAT(link_.sent, ElementsAre("done 1", "prepared"));
 }
 
 TEST_F(OutboxTest, ManyCompletions_AreFull) {
-  for (int i = 0; i < 31; ++i) outbox_.Send(Done(i));
+  for (int i = 0; i < 31; ++i) outbox_.Send(kNow, Done(i));
   EXPECT_FALSE(outbox_.is_full());
-  outbox_.Send(Done(31));
+  outbox_.Send(kNow, Done(31));
   EXPECT_TRUE(outbox_.is_full());
   SendGathered();
   EXPECT_FALSE(outbox_.is_full());
 }
 
 TEST_F(OutboxTest, MessageThatComesWhileOthersAreWritten_LeavesBehindThem) {
-  outbox_.Send(Done(0));
+  outbox_.Send(kNow, Done(0));
   link_.on_send = [this] {
     link_.on_send = nullptr;
     MutexLock lock(mu_);  // the writer has released it
     EXPECT_FALSE(outbox_.SendGathered(mu_)) << "one thread sends at a time";
-    outbox_.Send(Prepared{1});
+    outbox_.Send(kNow, Prepared{1});
   };
   EXPECT_TRUE(SendGathered());
   EXPECT_THAT(link_.sent, ElementsAre("done 1", "prepared"));

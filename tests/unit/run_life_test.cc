@@ -60,6 +60,7 @@ class NoHost final : public WorkThreads::Host {
   void DoTask(int64_t /*now*/, int /*seat*/) override { ADD_FAILURE() << "the threads have been stopped"; }
   bool Poll() override { return false; }
   bool SendGathered() override { return false; }
+  bool SendDue() override { return false; }
   std::optional<WorkThreads::Wait> PrepareToBlock() override { return std::nullopt; }
 };
 

@@ -29,13 +29,24 @@ class CountedTasks final : public WorkThreads::Host {
   WorkThreads::Doing TaskAt(int seat) override { return {"counting", std::nullopt, seat}; }
   void DoTask(int64_t /*now*/, int seat) override {
     AssertHeld(mu_);
+    if (held_) sent_ = 0;
     while (held_) changed_.Wait(mu_);
     ++done_[seat];
     thread_of_[seat] = std::this_thread::get_id();
     changed_.SignalAll();
   }
   bool Poll() override { return false; }
-  bool SendGathered() override { return false; }
+  bool SendGathered() override {
+    AssertHeld(mu_);
+    ++sent_;
+    return false;
+  }
+  bool SendDue() override {
+    AssertHeld(mu_);
+    ++looks_for_due_;
+    changed_.SignalAll();
+    return false;
+  }
   std::optional<WorkThreads::Wait> PrepareToBlock() override {
     if (never_waits_) return std::nullopt;
     return WorkThreads::Wait{-1, -1, MonotonicNow() + 1'000'000, false};
@@ -65,6 +76,20 @@ class CountedTasks final : public WorkThreads::Host {
     held_ = held;
     changed_.SignalAll();
   }
+  // Drives on the calling thread, until the threads are stopped.
+  void Drive() {
+    MutexLock lock(mu_);
+    threads_.DriveUntilStopped();
+  }
+  // Waits until the main thread has looked so often for what is due. Returns how often anything was sent
+  // since the task that is held began.
+  int SentWhileDriven(int looks) {
+    const int64_t until = MonotonicNow() + kPatience;
+    MutexLock lock(mu_);
+    while (looks_for_due_ < looks && MonotonicNow() < until) changed_.WaitWithTimeout(mu_, 1'000'000);
+    EXPECT_GE(looks_for_due_, looks);
+    return sent_;
+  }
   std::string WhatHangs() {
     MutexLock lock(mu_);
     return threads_.WhatHangs(MonotonicNow());
@@ -80,6 +105,8 @@ class CountedTasks final : public WorkThreads::Host {
   Mutex mu_;
   CondVar changed_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
+  int sent_ ABSL_GUARDED_BY(mu_) = 0;
+  int looks_for_due_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<int, int> done_ ABSL_GUARDED_BY(mu_);
   std::map<int, std::thread::id> thread_of_ ABSL_GUARDED_BY(mu_);
   WorkThreads threads_ ABSL_GUARDED_BY(mu_);
@@ -135,6 +162,21 @@ TEST(WorkThreads, StopWithATaskUnderWay_WaitsForItAndNamesIt) {
   tasks.Hold(false);
   EXPECT_TRUE(tasks.StopAndJoin(MonotonicNow() + kPatience));
   EXPECT_EQ(tasks.WhatHangs(), "");
+}
+
+// Messages of peers wake the main thread many times in a job. What the ranks gathered stays where it is.
+TEST(WorkThreads, MainThreadThatDrivesWhileAllCompute_SendsOnlyWhatIsDue) {
+  CountedTasks tasks(false);
+  ASSERT_TRUE(tasks.Start(1).ok());
+  tasks.Hold(true);
+  tasks.Give(0);
+  const int64_t until = MonotonicNow() + kPatience;
+  while (tasks.WhatHangs().empty() && MonotonicNow() < until) std::this_thread::yield();
+  std::thread main([&] { tasks.Drive(); });
+  EXPECT_EQ(tasks.SentWhileDriven(/*looks=*/5), 0);
+  tasks.Hold(false);
+  EXPECT_TRUE(tasks.StopAndJoin(MonotonicNow() + kPatience));
+  main.join();
 }
 
 }  // namespace

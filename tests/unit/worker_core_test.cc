@@ -16,6 +16,7 @@
 namespace weft::worker_core_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
@@ -51,6 +52,28 @@ TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
   EXPECT_EQ(done.size(), 3u * graph.jobs_per_step());
   EXPECT_EQ(completions, done.size());
   for (Rank r = 0; r < 3; ++r) EXPECT_EQ(core_->peak_activations(r), 3 - r);
+}
+
+// A step may be complete with it; the others' completions may wait.
+TEST_F(OneProcess, LastJobOfAStepInTheProcess_IsToldSoon) {
+  Begin(Shape("gpipe", 2, 1, 1));
+  WorkerEffects out;
+  for (const Rank rank : {0, 1}) {
+    core_->OnMessage(2,
+                     GrantOf(rank, {Job::Compute(0, rank, 0, JobKind::kForward),
+                                    Job::Compute(0, rank, 0, JobKind::kBackward), Job::Update(0, rank, 0)}),
+                     &out);
+  }
+  std::vector<bool> soon;
+  for (std::vector<StartEffect> starts = Only<StartEffect>(out); !starts.empty();) {
+    const StartEffect start = starts.front();
+    starts.erase(starts.begin());
+    out.clear();
+    core_->OnJobDone(10, {start.rank, start.job, 8, 9, true, {}}, &out);
+    for (const SendEffect& sent : Only<SendEffect>(out)) soon.push_back(sent.soon);
+    for (const StartEffect& next : Only<StartEffect>(out)) starts.push_back(next);
+  }
+  EXPECT_THAT(soon, ElementsAre(false, false, false, false, false, true));
 }
 
 // Every rank starts its compute jobs in the order of its list, although all its jobs are granted and many are

@@ -56,8 +56,9 @@ class PendingJobs {
   void NextRound(JobId id);
   // Notes that the job is launched or done, for good.
   void NoteDone(LocalRank& rank, JobId id);
-  // Counts the end of a job of the step. While that returns true, `LeaveFirst` drops the first step.
-  void JobEnded(int step) { progress_.End(step); }
+  // Counts the end of a job of the step. Returns true if it was the last of this process in the step.
+  bool JobEnded(int step) { return progress_.End(step); }
+  // While this returns true, `LeaveFirst` drops the first step.
   bool FirstHasEnded() const { return progress_.FirstHasEnded(); }
   void LeaveFirst();
 

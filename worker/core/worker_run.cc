@@ -277,8 +277,9 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   completion.hashes = done.hashes;
   const int64_t rounds_ns = rank.TakeRounds(id);
   completion.delay_ns = done.launched ? 0 : delay_ns + rounds_ns;
-  out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
-  pending_.JobEnded(StepOf(id));
+  const bool step_ends = pending_.JobEnded(StepOf(id));
+  out->push_back(
+      SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}, step_ends});
   LeaveEndedSteps(out);
   StartJobs(now, out);
 }

@@ -90,7 +90,7 @@ void EffectRunner::Apply(int64_t now, const JobOutcome* outcome) {
 void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
     past_.failures += std::holds_alternative<Failed>(send->message) ? 1 : 0;
-    Send(std::move(send->message));
+    Send(std::move(send->message), send->soon);
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
   } else if (auto* join = std::get_if<JoinEffect>(&effect)) {
@@ -131,8 +131,8 @@ void EffectRunner::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome*
   }
 }
 
-void EffectRunner::Send(FromWorker message) {
-  if (outbox_.Send(std::move(message))) threads_.WakeMain();
+void EffectRunner::Send(FromWorker message, bool soon) {
+  if (outbox_.Send(MonotonicNow(), std::move(message), soon)) threads_.WakeMain();
 }
 
 void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to,

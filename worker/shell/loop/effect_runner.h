@@ -114,7 +114,7 @@ class EffectRunner {
   void JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes that the device has been given work: threads that began to wait before look often from now on.
   void LookAtDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Send(FromWorker message, bool soon = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<RankReport> Reports(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   void SendValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,5 +1,6 @@
 #include "worker/shell/loop/outbox.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -7,23 +8,21 @@
 
 namespace weft {
 
-bool Outbox::Gather(const Completions& completions) {
+bool Outbox::Gather(int64_t now, const Completions& completions, bool soon) {
   gathered_ += completions.jobs.size();
-  bool soon = std::exchange(begins_, false);
-  urgent_ |= soon;
-  for (const Completion& completion : completions.jobs) {
-    urgent_ |= completion.job.step < watched_before_;
-    soon |= completion.job.kind == JobKind::kUpdate;
-  }
-  return soon || urgent_;
+  urgent_ |= std::exchange(begins_, false);
+  for (const Completion& completion : completions.jobs) urgent_ |= completion.job.step < watched_before_;
+  soon |= urgent_;
+  due_ns_ = std::min(due_ns_, soon ? now : now + kLongestGather);
+  return soon;
 }
 
-bool Outbox::Send(FromWorker message) {
+bool Outbox::Send(int64_t now, FromWorker message, bool soon) {
   const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
-  const bool soon = can_wait && Gather(*completions);
+  const bool due = can_wait && Gather(now, *completions, soon);
   AddToBatch(&waiting_, std::move(message));
-  if (can_wait || sending_) return soon;
+  if (can_wait || sending_) return due;
   for (FromWorker& m : TakeWaiting()) link_.Send(std::move(m));
   return false;
 }
@@ -31,6 +30,7 @@ bool Outbox::Send(FromWorker message) {
 std::deque<FromWorker> Outbox::TakeWaiting() {
   gathered_ = 0;
   urgent_ = false;
+  due_ns_ = INT64_MAX;
   return std::exchange(waiting_, {});
 }
 

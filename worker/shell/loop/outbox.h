@@ -1,12 +1,12 @@
 // Keeps the messages to the coordinator that have not been given to the link.
 //
 // A write of the session costs as much as a short job and wakes another process, whose work takes time of the
-// ranks' processors again. So completions gather while ranks are busy. A thread that has nothing to do sends
-// them, or one that made them many, or the main thread after kLongestGather. An update's is sent soon, with
-// all that wait: a step may be complete with it. Two kinds are urgent, and the thread that made them sends
-// them before it takes another job: the first of an attempt, since a recovery ends with it, and those of
-// watched steps, since the next job may end the process (Assign). Anything else goes at once, with all before
-// it.
+// ranks' processors again. So completions gather while ranks are busy. A rank's thread that has nothing to do
+// sends them, or one that made them many, or the main thread when they are due: kLongestGather behind the
+// first. The last of a step is due at once, with all that wait: the step may be complete with it. Two kinds
+// are urgent, and the thread that made them sends them before it takes another job: the first of an attempt,
+// since a recovery ends with it, and those of watched steps, since the next job may end the process (Assign).
+// Anything else goes at once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
@@ -28,7 +28,7 @@ class Outbox {
  public:
   explicit Outbox(CoordinatorLink& link) : link_(link) {}
 
-  // Longest time for which completions wait while all ranks compute.
+  // Longest time, in nanoseconds, for which completions wait while all ranks compute.
   static constexpr int64_t kLongestGather = 100'000'000;
 
   // Notes an attempt, in which the steps before this one are watched.
@@ -36,8 +36,8 @@ class Outbox {
     watched_before_ = watched_before;
     begins_ = true;
   }
-  // Queues a message. Returns true if it has completions that a thread has to send soon.
-  bool Send(FromWorker message);
+  // Queues a message; with `soon` it may not wait long. Returns true if it waits and is due at once.
+  bool Send(int64_t now, FromWorker message, bool soon = false);
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.
   bool SendGathered(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -50,19 +50,22 @@ class Outbox {
   }
   // Returns true if so many completions wait that a busy thread should send them.
   bool is_full() const { return gathered_ >= kGatherJobs; }
+  // Returns when what waits has to be sent, even if all ranks are busy; INT64_MAX if nothing waits.
+  int64_t due_ns() const { return due_ns_; }
   bool is_urgent() const { return urgent_; }
 
  private:
   static constexpr size_t kGatherJobs = 32;  // half of the least credit
 
-  // Notes completions that wait. Returns true if a thread has to send them soon.
-  bool Gather(const Completions& completions);
+  // Notes completions that wait. Returns true if they are due at once.
+  bool Gather(int64_t now, const Completions& completions, bool soon);
   // Returns all that waits, so that nothing does.
   std::deque<FromWorker> TakeWaiting();
 
   CoordinatorLink& link_;
   std::deque<FromWorker> waiting_;
   size_t gathered_ = 0;  // number of completions in it
+  int64_t due_ns_ = INT64_MAX;
   int watched_before_ = 0;
   bool begins_ = false;   // true until the first completion of an attempt
   bool urgent_ = false;   // true if one that waits is urgent

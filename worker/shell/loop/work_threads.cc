@@ -297,7 +297,8 @@ void WorkThreads::LeaveLock() {
 }
 
 void WorkThreads::Block(int own_fd, bool* blocked) {
-  if (host_.SendGathered()) return;
+  // The main thread drives while all others compute: what they gather need not go yet.
+  if (driver_ == kMain ? host_.SendDue() : host_.SendGathered()) return;
   if (++vain_looks_ > kVainLooks) return LeaveLock();
   const std::optional<Wait> wait = host_.PrepareToBlock();
   if (!wait.has_value()) return;

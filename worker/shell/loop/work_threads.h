@@ -72,6 +72,8 @@ class WorkThreads {
     virtual bool Poll() = 0;
     // Sends what waits to be sent; returns false if there was nothing. May release the lock meanwhile.
     virtual bool SendGathered() = 0;
+    // Does so if that is due although all ranks are busy.
+    virtual bool SendDue() = 0;
     // Returns what a thread that blocks waits for; nothing if it must not block, as there is something to do.
     virtual std::optional<Wait> PrepareToBlock() = 0;
   };

@@ -132,12 +132,19 @@ bool WorkerLoop::SendGathered() {
   return outbox_.SendGathered(mu_);
 }
 
+bool WorkerLoop::SendDue() {
+  AssertHeld(mu_);
+  return outbox_.due_ns() <= MonotonicNow() && outbox_.SendGathered(mu_);
+}
+
 std::optional<WorkThreads::Wait> WorkerLoop::PrepareToBlock() {
   AssertHeld(mu_);
   if (!transport_.Arm()) return std::nullopt;
   link_.Arm();
   const int64_t now = MonotonicNow();
   int64_t until = std::min({transport_.next_look(), now + options_.look_interval_ns, runner_.next_look()});
+  until = std::min(until, outbox_.due_ns());
+  // Completions may come while the thread is blocked.
   if (runner_.core().has_run()) until = std::min(until, now + Outbox::kLongestGather);
   return WorkThreads::Wait{link_.event_fd(), transport_.event_fd(), until, runner_.LooksOften()};
 }

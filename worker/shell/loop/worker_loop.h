@@ -69,6 +69,7 @@ class WorkerLoop final : private WorkThreads::Host {
   void DoTask(int64_t now, int seat) override;
   bool Poll() override;
   bool SendGathered() override;
+  bool SendDue() override;
   std::optional<WorkThreads::Wait> PrepareToBlock() override;
 
   void JoinThreads() ABSL_LOCKS_EXCLUDED(mu_);
