@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/median.h"
+#include "base/typical_value.h"
 #include "client/files/profile.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/replanning/measured_jobs.h"
@@ -74,7 +75,9 @@ Times TimesOf(const Trace& trace, size_t layers, OneOf one_of, const std::vector
   return times;
 }
 
-Times TypicalTimes(const Trace& trace, size_t layers) { return TimesOf(trace, layers, MedianOf); }
+Times TypicalTimes(const Trace& trace, size_t layers) {
+  return TimesOf(trace, layers, TrimmedMeanOf<double>);
+}
 
 // Returns the time in which a rank of speed 1 adds the gradient of one micro-batch of each layer to a sum; 0
 // if it is not known. Each rank of the trace sums a slice of each gradient: in all, as many bytes as the
@@ -90,8 +93,23 @@ std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace,
       samples[j.job.stage].push_back((j.end - j.start + j.delay) * speeds[j.rank] / own);
   }
   std::vector<double> times;
-  for (std::vector<double>& of_layer : samples) times.push_back(MedianOf(std::move(of_layer)));
+  for (std::vector<double>& of_layer : samples) times.push_back(TrimmedMeanOf(std::move(of_layer)));
   return times;
+}
+
+// Returns the time for which a rank that has work computes nothing, for each job: messages take processor
+// time of the ranks, and threads are woken.
+double DispatchTime(const Trace& trace) {
+  double begin = std::numeric_limits<double>::infinity(), idle = 0;  // begin of the second step
+  for (const DrawnJob& j : trace.jobs) {
+    if (j.job.step == 1) begin = std::min(begin, j.start);
+  }
+  const auto jobs = std::count_if(trace.jobs.begin(), trace.jobs.end(),
+                                  [&](const DrawnJob& j) { return j.start >= begin; });
+  for (const DrawnIdle& i : trace.idle) {
+    if (i.start >= begin && i.cause == IdleCauseName(IdleCause::kDispatch)) idle += i.end - i.start;
+  }
+  return jobs > 0 ? idle / static_cast<double>(jobs) : 0;
 }
 
 // Returns the extra time of the first micro-batch on each layer, in forward and backward together. Noise of
@@ -201,7 +219,9 @@ int MicrobatchesTogether(const RunSpec& layers, int ranks) {
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
   OrderedJson& layers = (*profile)["layers"];
   const std::vector<double> speeds = SpeedsOf(together, trace);
-  const auto times_of = [&](Microbatches of) { return TimesOf(trace, layers.size(), MedianOf, speeds, of); };
+  const auto times_of = [&](Microbatches of) {
+    return TimesOf(trace, layers.size(), TrimmedMeanOf<double>, speeds, of);
+  };
   const Times first = times_of(Microbatches::kFirst);
   const Times times =
       together.train.microbatches > static_cast<int>(speeds.size()) ? times_of(Microbatches::kOthers) : first;
@@ -221,6 +241,7 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     if (cold[i] > 0) layers[i]["cold"] = cold[i];
     if (accumulate[i] > 0) layers[i]["accumulate"] = accumulate[i];
   }
+  if (const double dispatch = DispatchTime(trace); dispatch > 0) (*profile)["dispatch"] = dispatch;
   return speeds;
 }
 

@@ -12,7 +12,8 @@
 
 namespace weft {
 
-// Returns the profile: medians without the first step. Without the split trace it has no halves of backwards.
+// Returns the profile: means without the first step and without extremes. Without the split trace it has no
+// halves of backwards.
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const Trace* split = nullptr,
                                  const MeasuredLink& link = {});
 
@@ -25,8 +26,9 @@ int MicrobatchesTogether(const RunSpec& layers, int ranks);
 // same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
 // updates, which that training has not or divides, become as much longer as whole backwards. Layers also get
 // `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: the
-// extra time of the first of them. `together` is the run, in which each rank has all layers and sums a slice
-// of all gradients; `trace` is its trace. Returns the ranks' speeds; the fastest has 1.
+// extra time of the first of them; and the profile gets `dispatch`. `together` is the run, in which each rank
+// has all layers and sums a slice of all gradients; `trace` is its trace. Returns the ranks' speeds; the
+// fastest has 1.
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
                                    nlohmann::ordered_json* profile);
 

@@ -128,7 +128,7 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   Profile profile;
   FileSection file(json, "",
                    {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency", "samples",
-                    "activations", "host_bandwidth", "network", "standing_buffer_bytes"},
+                    "activations", "host_bandwidth", "network", "standing_buffer_bytes", "dispatch"},
                    status);
   if (status.ok() && file.Has("layers") == file.Has("stages")) {
     status = ErrorAt("", "must have a list of layers, or a list of stages");
@@ -150,6 +150,7 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("overlapped", profile.overlapped, 0, kMax);
   file.Read("bandwidth", profile.bandwidth, 0, kMax);
   file.Read("latency", profile.latency, 0, kMax);
+  file.Read("dispatch", profile.dispatch, 0, kMax);
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
   file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
@@ -367,6 +368,9 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
   if (!profile.of_stages) {
     times(JobKind::kBackwardWeight)[0] += times(JobKind::kBackwardInput)[0];
     times(JobKind::kBackwardInput)[0] = 0;
+  }
+  for (auto& duration : options->duration) {
+    for (double& time : duration) time += profile.dispatch;
   }
   if (profile.overlapped > 0) options->overlapped = profile.overlapped;
   if (profile.bandwidth > 0) options->bandwidth = profile.bandwidth;

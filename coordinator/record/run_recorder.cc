@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <utility>
+
+#include "base/typical_value.h"
 
 namespace weft {
 
@@ -264,14 +265,7 @@ std::array<std::vector<double>, kJobKinds> RunRecorder::TypicalDurations() const
   MutexLock lock(mu_);
   std::array<std::vector<double>, kJobKinds> typical;
   for (int kind = 0; kind < kJobKinds; ++kind) {
-    for (const Samples& samples : samples_[kind]) {
-      std::vector<float> sorted = samples.seconds;
-      std::sort(sorted.begin(), sorted.end());
-      const auto trimmed = static_cast<std::ptrdiff_t>(sorted.size() < 3 ? 0 : (sorted.size() + 19) / 20);
-      const double sum = std::accumulate(sorted.begin() + trimmed, sorted.end() - trimmed, 0.0);
-      const auto counted = static_cast<std::ptrdiff_t>(sorted.size()) - 2 * trimmed;
-      typical[kind].push_back(counted > 0 ? sum / static_cast<double>(counted) : 0);
-    }
+    for (const Samples& samples : samples_[kind]) typical[kind].push_back(TrimmedMeanOf(samples.seconds));
   }
   return typical;
 }

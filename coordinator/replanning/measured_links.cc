@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/median.h"
+#include "base/typical_value.h"
 
 namespace weft {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "base/median.h"
+#include "base/typical_value.h"
 
 namespace weft {
 namespace {

@@ -74,10 +74,15 @@ Trace TogetherTrace(const RunSpec& run, double longer) {
         drawn.rank = rank;
         drawn.job = job;
         const double slower = longer * (1 + rank) * (step == 0 ? 3 : 1);
-        drawn.end = seconds * slower;
+        drawn.start = 10.0 * step;
+        drawn.end = drawn.start + seconds * slower;
         if (job.kind == JobKind::kReduce) drawn.delay = 0.2 * slower;
         trace.jobs.push_back(drawn);
       };
+      // The jobs of a step begin together. Those of the first wait longer, and not all idle time is of this
+      // kind.
+      trace.idle.push_back({rank, 10.0 * step, 10.0 * step + (step == 0 ? 5 : 1), "dispatch"});
+      trace.idle.push_back({rank, 10.0 * step, 10.0 * step + 3, "dependency"});
       for (int s = 0; s < run.stages(); ++s) {
         for (const int m : {2 * rank, 2 * rank + 1}) {
           add(Job::Compute(step, s, m, JobKind::kForward), m % 2 == 0 ? 1.1 : 1);
@@ -108,6 +113,8 @@ TEST(SlowToTogether, RanksThatComputeAtOnce_GiveTheProfileTheirTimesAtSpeedOne) 
   ASSERT_EQ(speeds.size(), 2u);
   EXPECT_NEAR(speeds[0], 1, 1e-6);
   EXPECT_NEAR(speeds[1], 0.5, 1e-6);
+  EXPECT_NEAR(profile["dispatch"].get<double>(), 1.0 / (6 * run.stages()), 1e-9)
+      << "a rank has six jobs of a layer";
   for (int s = 0; s < run.stages(); ++s) {
     const auto& layer = profile["layers"][s];
     EXPECT_NEAR(layer["forward"].get<double>(), 1.5, 1e-6);

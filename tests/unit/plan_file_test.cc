@@ -255,6 +255,17 @@ TEST(ApplyProfile, SumsAndColdMicrobatches_AddUpOverTheLayersOfAStage) {
   EXPECT_THAT(options.cold, ElementsAre(0, 0.125));
 }
 
+TEST(ApplyProfile, Dispatch_IsOfEachJobWhateverItComputes) {
+  Profile profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}, {1, 2, 1}});
+  profile.dispatch = 0.25;
+  SimulationOptions options;
+  ASSERT_TRUE(ApplyProfile(profile, 2, {2, 1}, &options).ok());
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kForward)], ElementsAre(2.25, 1.25));
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackward)], ElementsAre(4.25, 2.25));
+  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(0.25, 1.25))
+      << "the first stage's computes nothing, and is a job all the same";
+}
+
 // On one rank nothing waits, and the bound is the step.
 TEST(LeastStep, OneRank_HasAllWorkAndTheColdMicrobatchOfEachLayer) {
   PlanSource source;
