@@ -39,7 +39,7 @@ Completions Done(int microbatch, int step = 0) {
   return completions;
 }
 
-constexpr int64_t kNow = 1000;
+constexpr int64_t kNow = 1000, kGather = 500;
 
 class OutboxTest : public ::testing::Test {
  protected:
@@ -50,7 +50,7 @@ class OutboxTest : public ::testing::Test {
 
   Mutex mu_;
   KeptLink link_;
-  Outbox outbox_{link_};
+  Outbox outbox_{link_, kGather};
 };
 
 TEST_F(OutboxTest, Completions_WaitAndLeaveAsOneMessage) {
@@ -66,7 +66,7 @@ TEST_F(OutboxTest, Completions_AreDueAWhileBehindTheFirst) {
   EXPECT_EQ(outbox_.due_ns(), INT64_MAX);
   outbox_.Send(kNow, Done(0));
   outbox_.Send(kNow + 5, Done(1));
-  EXPECT_EQ(outbox_.due_ns(), kNow + Outbox::kLongestGather);
+  EXPECT_EQ(outbox_.due_ns(), kNow + kGather);
   SendGathered();
   EXPECT_EQ(outbox_.due_ns(), INT64_MAX);
 }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -62,6 +63,18 @@ class ScriptedLink final : public CoordinatorLink {
     [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
   }
 
+  // Waits until the worker has taken what was said. Returns false if it does not.
+  bool AwaitHeard() {
+    const int64_t deadline = MonotonicNow() + kPatience;
+    while (MonotonicNow() < deadline) {
+      {
+        MutexLock lock(mu_);
+        if (to_say_.empty()) return true;
+      }
+      std::this_thread::yield();
+    }
+    return false;
+  }
   // Ends the session, so that the worker has to renew it.
   void End() {
     MutexLock lock(mu_);

@@ -54,7 +54,7 @@ TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
   for (Rank r = 0; r < 3; ++r) EXPECT_EQ(core_->peak_activations(r), 3 - r);
 }
 
-// A step may be complete with it; the others' completions may wait.
+// The step may be complete with that job; the others' completions may wait.
 TEST_F(OneProcess, LastJobOfAStepInTheProcess_IsToldSoon) {
   Begin(Shape("gpipe", 2, 1, 1));
   WorkerEffects out;

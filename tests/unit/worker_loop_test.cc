@@ -228,7 +228,8 @@ TEST_F(WorkerLoopTest, ProcessOfAFormerRunEnds_ThePresentRunGoesOn) {
 class WakenWorkerLoopTest : public WorkerLoopTest {
  protected:
   static constexpr int64_t kHour = 3600'000'000'000;
-  WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour}) {}
+  explicit WakenWorkerLoopTest(int64_t gather_ns = WorkerLoopOptions().gather_ns)
+      : WorkerLoopTest({0, kHour, kHour, gather_ns}) {}
 
   // Has the only rank of the process make so many forwards, one after the other.
   void MakeForwards(int count, int watched_before) {
@@ -267,6 +268,34 @@ TEST_F(WakenWorkerLoopTest, CompletionBeforeALongJob_LeavesWhileThatRuns) {
   };
   const absl::Cleanup join = [&] { Join(); };
   MakeForwards(3, /*watched_before=*/0);
+}
+
+// A worker whose completions gather for longer than any test.
+class GatheringWorkerLoopTest : public WakenWorkerLoopTest {
+ protected:
+  GatheringWorkerLoopTest() : WakenWorkerLoopTest(kHour) {}
+};
+
+TEST_F(GatheringWorkerLoopTest, MessagesInALongJob_CompletionsStayWhereTheyAre) {
+  constexpr auto kLong = std::chrono::milliseconds(20);
+  std::atomic<int> told{0};
+  int told_meanwhile = -1;
+  link_.on_send = [&](const FromWorker& message) {
+    if (const auto* completions = std::get_if<Completions>(&message))
+      told += static_cast<int>(completions->jobs.size());
+  };
+  device_.gate.compute = [&](const Job& job) {
+    if (job.microbatch < 2) std::this_thread::sleep_for(kLong);
+    for (int i = 0; job.microbatch == 2 && i < 3; ++i) {
+      link_.Say(Grant{kRun, 0, {1, 1}, {job}});  // granted before, so this changes nothing
+      EXPECT_TRUE(link_.AwaitHeard());
+    }
+    told_meanwhile = told;
+    return absl::OkStatus();
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  MakeForwards(3, /*watched_before=*/0);
+  EXPECT_EQ(told_meanwhile, 1) << "the first of an attempt leaves at once, the second stays";
 }
 
 // The next job may end the process: the one before is told of first, also where jobs are short.

@@ -23,8 +23,8 @@ struct ScheduledRun;  // run/run_schedule.h
 
 struct SendEffect {
   FromWorker message;
-  bool soon =
-      false;  // whether a completion may not wait for others: it is the last of this process in a step
+  // True if the message may not wait for others: it completes the last job of this process in a step.
+  bool soon = false;
 };
 // Connect to the peers, make the ranks and load their stages, write initial checkpoints, then call OnPrepared
 // or OnFailure.

@@ -243,7 +243,8 @@ void EffectRunner::DoTask(int index) {
   Seat& seat = seats_.At(index);
   std::holds_alternative<JobTask>(seat.task) ? DoJob(seat) : DoPartOfRound(seat);
   // Unlocks: what the job made has left this thread by now.
-  if (outbox_.is_full() || outbox_.is_urgent()) outbox_.SendGathered(mu_);
+  const bool urgent = outbox_.is_urgent();
+  if ((outbox_.is_full() || urgent) && !outbox_.SendGathered(mu_) && urgent) outbox_.AwaitSent(mu_);
 }
 
 void EffectRunner::DoPartOfRound(Seat& seat) {

@@ -13,7 +13,7 @@ bool Outbox::Gather(int64_t now, const Completions& completions, bool soon) {
   urgent_ |= std::exchange(begins_, false);
   for (const Completion& completion : completions.jobs) urgent_ |= completion.job.step < watched_before_;
   soon |= urgent_;
-  due_ns_ = std::min(due_ns_, soon ? now : now + kLongestGather);
+  due_ns_ = std::min(due_ns_, soon ? now : now + gather_ns_);
   return soon;
 }
 

@@ -2,11 +2,12 @@
 //
 // A write of the session costs as much as a short job and wakes another process, whose work takes time of the
 // ranks' processors again. So completions gather while ranks are busy. A rank's thread that has nothing to do
-// sends them, or one that made them many, or the main thread when they are due: kLongestGather behind the
-// first. The last of a step is due at once, with all that wait: the step may be complete with it. Two kinds
-// are urgent, and the thread that made them sends them before it takes another job: the first of an attempt,
-// since a recovery ends with it, and those of watched steps, since the next job may end the process (Assign).
-// Anything else goes at once, with all before it.
+// sends them, or one that made them many, or the main thread: between short jobs every 10 ms, and while all
+// ranks compute longer ones when they are due, `gather_ns` behind the first. The last of a step is due at
+// once, with all that wait, because the step may be complete with it. Two kinds are urgent, and the thread
+// that made them sends them before it takes another job: the first of an attempt, since a recovery ends with
+// it, and those of watched steps, since the next job may end the process (Assign). Anything else goes at
+// once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
@@ -26,10 +27,8 @@ namespace weft {
 
 class Outbox {
  public:
-  explicit Outbox(CoordinatorLink& link) : link_(link) {}
-
-  // Longest time, in nanoseconds, for which completions wait while all ranks compute.
-  static constexpr int64_t kLongestGather = 100'000'000;
+  // `gather_ns` is the longest time for which completions wait while all ranks compute.
+  Outbox(CoordinatorLink& link, int64_t gather_ns) : link_(link), gather_ns_(gather_ns) {}
 
   // Notes an attempt, in which the steps before this one are watched.
   void BeginAttempt(int watched_before) {
@@ -63,6 +62,7 @@ class Outbox {
   std::deque<FromWorker> TakeWaiting();
 
   CoordinatorLink& link_;
+  const int64_t gather_ns_;
   std::deque<FromWorker> waiting_;
   size_t gathered_ = 0;  // number of completions in it
   int64_t due_ns_ = INT64_MAX;

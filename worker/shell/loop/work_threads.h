@@ -72,7 +72,8 @@ class WorkThreads {
     virtual bool Poll() = 0;
     // Sends what waits to be sent; returns false if there was nothing. May release the lock meanwhile.
     virtual bool SendGathered() = 0;
-    // Does so if that is due although all ranks are busy.
+    // Sends what waits if it is due although all ranks are busy; returns false if it sent nothing. May
+    // release the lock.
     virtual bool SendDue() = 0;
     // Returns what a thread that blocks waits for; nothing if it must not block, as there is something to do.
     virtual std::optional<Wait> PrepareToBlock() = 0;

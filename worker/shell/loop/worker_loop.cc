@@ -25,7 +25,7 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
       link_(link),
       events_(options_.flight_ring, options_.stalled),
       threads_(mu_, *this, /*own_threads=*/device.launch_ahead() > 1),
-      outbox_(link),
+      outbox_(link, options_.gather_ns),
       runner_(options_, device, transport, mu_, threads_, outbox_, events_) {}
 
 WorkerLoop::~WorkerLoop() = default;
@@ -145,7 +145,7 @@ std::optional<WorkThreads::Wait> WorkerLoop::PrepareToBlock() {
   int64_t until = std::min({transport_.next_look(), now + options_.look_interval_ns, runner_.next_look()});
   until = std::min(until, outbox_.due_ns());
   // Completions may come while the thread is blocked.
-  if (runner_.core().has_run()) until = std::min(until, now + Outbox::kLongestGather);
+  if (runner_.core().has_run()) until = std::min(until, now + options_.gather_ns);
   return WorkThreads::Wait{link_.event_fd(), transport_.event_fd(), until, runner_.LooksOften()};
 }
 

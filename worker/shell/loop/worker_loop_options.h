@@ -18,6 +18,8 @@ struct WorkerLoopOptions {
   int64_t report_interval_ns = 500'000'000;
   // Longest time between two looks of a thread that waits for messages.
   int64_t look_interval_ns = 1'000'000'000;
+  // Longest time for which completions wait for others while all ranks compute (outbox.h).
+  int64_t gather_ns = 100'000'000;
   // Figures of the device's driver, for reports (GpuMonitor::Latest); empty without a GPU. Never waits.
   std::function<std::map<std::string, double>()> gpu_figures;
   // Longest time of a copy that the device was given, once it has no job to do before.
