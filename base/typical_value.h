@@ -17,9 +17,9 @@ inline double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
-// Returns the mean without the extremes, one value in twenty at either end; of one or two values the mean; 0
-// for no values. For times that add up: jobs are late more often than early, and a step pays for the late
-// ones, so that a sum of medians is too short.
+// Returns the mean without the extremes: without one value in twenty at either end, at least one; with fewer
+// than three values it leaves none out. Returns 0 for no values. Use it for times that add up: jobs are late
+// more often than early, and a step pays for the late ones, so that a sum of medians is too short.
 template <typename T>
 double TrimmedMeanOf(std::vector<T> values) {
   if (values.empty()) return 0;

@@ -83,7 +83,10 @@ absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& 
   TimedSteps planned;
   const int first = prepared->costs.steps - steps;
   for (const SimulatedJob& j : result->jobs) {
-    if (j.job.step >= first) planned.jobs.push_back({j.job, j.rank, j.start, j.end});
+    if (j.job.step < first) continue;
+    // A measured job begins behind that time, too.
+    const double dispatch = prepared->costs.dispatch / prepared->costs.network.SpeedOf(j.rank);
+    planned.jobs.push_back({j.job, j.rank, std::min(j.end, j.start + dispatch), j.end});
   }
   for (const TransferInterval& t : result->transfers) {
     if (t.consumer.step >= first)

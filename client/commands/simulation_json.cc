@@ -111,6 +111,7 @@ OrderedJson DurationsJson(const Schedule& schedule, const SimulationOptions& cos
   for (const auto& [name, times] : {std::pair{"accumulate", &costs.accumulate}, {"cold", &costs.cold}}) {
     if (std::any_of(times->begin(), times->end(), [](double time) { return time > 0; })) json[name] = *times;
   }
+  if (costs.dispatch > 0) json["dispatch"] = costs.dispatch;
   return json;
 }
 

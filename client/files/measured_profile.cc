@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -97,19 +96,51 @@ std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace,
   return times;
 }
 
-// Returns the time for which a rank that has work computes nothing, for each job: messages take processor
-// time of the ranks, and threads are woken.
-double DispatchTime(const Trace& trace) {
-  double begin = std::numeric_limits<double>::infinity(), idle = 0;  // begin of the second step
+// The gaps behind a rank's forwards and backwards of a step, up to the next such job.
+struct Gaps {
+  double idle = 0;  // seconds in which the rank had work
+  int count = 0;
+};
+
+// Returns the gaps of a rank by step. `idle` are its idle times, sorted; a trace keeps the last ones alone,
+// so that gaps before these are not known.
+std::map<int, Gaps> GapsOf(const std::vector<DrawnJob>& jobs, const std::vector<DrawnIdle>& idle) {
+  std::map<int, Gaps> gaps;
+  auto next = idle.begin();
+  for (size_t i = 1; i < jobs.size() && next != idle.end(); ++i) {
+    const DrawnJob &before = jobs[i - 1], &job = jobs[i];
+    double seconds = 0;
+    for (; next != idle.end() && next->start < job.start; ++next) {
+      if (next->cause == IdleCauseName(IdleCause::kDispatch)) seconds += next->end - next->start;
+    }
+    if (before.end < idle.front().start || !HasMicrobatch(before.job.kind) || !HasMicrobatch(job.job.kind))
+      continue;
+    Gaps& of_step = gaps[job.job.step];
+    of_step.idle += seconds;
+    ++of_step.count;
+  }
+  return gaps;
+}
+
+// Returns the time for which a rank of speed 1 that has work computes nothing, for each job: messages take
+// processor time of the ranks, and threads are woken. Only forwards and backwards behind others count: sums
+// of gradients have this time already.
+double DispatchTime(const Trace& trace, const std::vector<double>& speeds) {
+  std::vector<std::vector<DrawnIdle>> idle(trace.ranks);
+  std::vector<std::vector<DrawnJob>> jobs(trace.ranks);
+  for (const DrawnIdle& i : trace.idle) idle[i.rank].push_back(i);
   for (const DrawnJob& j : trace.jobs) {
-    if (j.job.step == 1) begin = std::min(begin, j.start);
+    if (j.job.step > 0) jobs[j.rank].push_back(j);
   }
-  const auto jobs = std::count_if(trace.jobs.begin(), trace.jobs.end(),
-                                  [&](const DrawnJob& j) { return j.start >= begin; });
-  for (const DrawnIdle& i : trace.idle) {
-    if (i.start >= begin && i.cause == IdleCauseName(IdleCause::kDispatch)) idle += i.end - i.start;
+  const auto by_start = [](const auto& a, const auto& b) { return a.start < b.start; };
+  std::vector<double> of_steps;
+  for (Rank rank = 0; rank < trace.ranks; ++rank) {
+    std::sort(idle[rank].begin(), idle[rank].end(), by_start);
+    std::stable_sort(jobs[rank].begin(), jobs[rank].end(), by_start);
+    for (const auto& [step, gaps] : GapsOf(jobs[rank], idle[rank]))
+      of_steps.push_back(gaps.idle / gaps.count * speeds[rank]);
   }
-  return jobs > 0 ? idle / static_cast<double>(jobs) : 0;
+  return TrimmedMeanOf(std::move(of_steps));
 }
 
 // Returns the extra time of the first micro-batch on each layer, in forward and backward together. Noise of
@@ -241,7 +272,7 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     if (cold[i] > 0) layers[i]["cold"] = cold[i];
     if (accumulate[i] > 0) layers[i]["accumulate"] = accumulate[i];
   }
-  if (const double dispatch = DispatchTime(trace); dispatch > 0) (*profile)["dispatch"] = dispatch;
+  if (const double dispatch = DispatchTime(trace, speeds); dispatch > 0) (*profile)["dispatch"] = dispatch;
   return speeds;
 }
 

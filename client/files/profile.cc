@@ -369,9 +369,7 @@ absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<
     times(JobKind::kBackwardWeight)[0] += times(JobKind::kBackwardInput)[0];
     times(JobKind::kBackwardInput)[0] = 0;
   }
-  for (auto& duration : options->duration) {
-    for (double& time : duration) time += profile.dispatch;
-  }
+  options->dispatch = profile.dispatch;
   if (profile.overlapped > 0) options->overlapped = profile.overlapped;
   if (profile.bandwidth > 0) options->bandwidth = profile.bandwidth;
   if (profile.latency > 0) options->latency = profile.latency;

@@ -48,9 +48,9 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
     absl::Status s = CheckPerStage(options.output, schedule.stages, "output");
     if (!s.ok()) return s;
   }
-  if (options.bandwidth < 0 || options.latency < 0 || options.overlapped < 0) {
+  if (options.bandwidth < 0 || options.latency < 0 || options.overlapped < 0 || options.dispatch < 0) {
     return absl::InvalidArgumentError(
-        "bandwidth, latency and the time of an overlapped pair must not be negative");
+        "bandwidth, latency, dispatch and the time of an overlapped pair must not be negative");
   }
   if (absl::Status s = CheckNetwork(options.network, schedule.ranks); !s.ok()) return s;
   const bool by_pair = (options.bandwidth > 0 || !options.network.pairs.empty()) &&

@@ -51,7 +51,9 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
 }
 
 double JobCosts::DurationOf(const Job& job, const OperationCharge& charge) const {
-  return (WorkOf(job) + SumsOf(job, charge)) / options_.network.SpeedOf(graph_.RankOf(job));
+  if (graph_.MarksOf(job) & kFusedBackward) return 0;  // no job of its own
+  const double all = WorkOf(job) + SumsOf(job, charge) + options_.dispatch;
+  return all / options_.network.SpeedOf(graph_.RankOf(job));
 }
 
 // A backward that is one piece of work takes its whole time in its first half.
@@ -59,7 +61,6 @@ double JobCosts::WorkOf(const Job& job) const {
   const auto time = [&](JobKind kind) {
     return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
   };
-  if (graph_.MarksOf(job) & kFusedBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {
     Job weight = job;
     weight.kind = JobKind::kBackwardWeight;

@@ -50,5 +50,21 @@ TEST(ColdMicrobatch, FirstOfEachRank_TakesLonger) {
       << "the second stage begins later, and is cold as well";
 }
 
+// A rank of half the speed takes twice as long to send and wake, too.
+TEST(Dispatch, EachJob_CostsItsRankTheSame) {
+  const auto makespan_of = [](const char* schedule, double speed) {
+    SimulationOptions options;
+    options.dispatch = 0.25;
+    options.network.speeds = {speed};
+    options.duration[static_cast<int>(JobKind::kUpdate)] = {kUpdate};
+    const auto run = Simulate(Graph(WithoutTerms(*MakeSchedule(schedule, {}, 1, 4))), options);
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run->makespan;
+  };
+  EXPECT_DOUBLE_EQ(makespan_of("1f1b", 1), 4 * (1 + 1) + kUpdate + 9 * 0.25);
+  EXPECT_DOUBLE_EQ(makespan_of("1f1b", 0.5), 2 * (4 * (1 + 1) + kUpdate + 9 * 0.25));
+  EXPECT_DOUBLE_EQ(makespan_of("zb_h1", 1), 4 * (1 + 1 + 1) + kUpdate + 13 * 0.25) << "halves are jobs";
+}
+
 }  // namespace
 }  // namespace weft::simulated_costs_test
