@@ -18,9 +18,17 @@ namespace {
 
 Candidate CandidateOf(const ScheduleSpec& spec) { return {spec.name, spec.parameters, spec.rule}; }
 
+// Returns whether the schedule is the run's own, whose cut puts it on the ranks that the options ask for.
+bool KeepsOwnCut(const RunSpec& run, const ScheduleSpec& schedule, const ContestantOptions& options) {
+  if (options.stages > 0 || options.ranks == 0 || ToText(schedule) != ToText(run.schedule)) return false;
+  const auto made = MakeSchedule(schedule, run.placed_stages(), run.train.microbatches);
+  return made.ok() && made->scheme.ranks == options.ranks;
+}
+
 // Returns the run under the schedule, cut as the options say.
 absl::StatusOr<RunSpec> RunUnder(const RunSpec& run, const ScheduleSpec& schedule,
                                  const ContestantOptions& options) {
+  if (KeepsOwnCut(run, schedule, options)) return run;
   RunSpec under = run;
   under.schedule = schedule;
   if (options.stages > 0) {
@@ -106,9 +114,10 @@ std::vector<Contestant> Unnamed(const RunSpec& run, const ContestantOptions& opt
   const auto add = [&](const SizedCandidate& sized, const std::string& deepens) {
     const ScheduleSpec spec = SpecOf(sized.candidate, run);
     ContestantOptions of_stages = options;
-    of_stages.stages = sized.stages;
-    absl::StatusOr<RunSpec> under =
-        sized.reason.empty() ? RunUnder(run, spec, of_stages) : absl::InvalidArgumentError(sized.reason);
+    const bool keeps = KeepsOwnCut(run, spec, options);
+    if (!keeps) of_stages.stages = sized.stages;
+    absl::StatusOr<RunSpec> under = keeps || sized.reason.empty() ? RunUnder(run, spec, of_stages)
+                                                                  : absl::InvalidArgumentError(sized.reason);
     const std::string text = ToText(spec);
     contestants.push_back({text, text == own, std::move(under), ChoiceOf(spec), deepens});
   };
@@ -171,8 +180,8 @@ std::vector<std::pair<RunSpec, ContestantOptions>> Variations(const RunSpec& run
 // Tells whether the contestant has the sizes that the user gave.
 bool IsOwnSize(const RunSpec& run, const absl::StatusOr<RunSpec>& under, const ContestantOptions& options) {
   if (!options.vary.any() || !under.ok()) return true;
-  const bool own_cut =
-      options.stages > 0 || options.ranks > 0 || under->placed_stages() == run.placed_stages();
+  const bool other_ranks = options.ranks > 0 && !KeepsOwnCut(run, run.schedule, options);
+  const bool own_cut = options.stages > 0 || other_ranks || under->placed_stages() == run.placed_stages();
   return own_cut && under->train.microbatches == run.train.microbatches;
 }
 

@@ -2,7 +2,8 @@
 // set.
 //
 // A contestant is a whole run: the run file's with another schedule, and cut into as many stages as that
-// needs on the given ranks. Pure.
+// needs on the given ranks. The run file's own schedule keeps its cut, which a plan has, too, if it takes
+// exactly these ranks with it. Pure.
 #ifndef WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 #define WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 

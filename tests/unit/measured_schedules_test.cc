@@ -163,6 +163,27 @@ TEST(MedianRow, SeveralTrainings_TheMiddleOneCountsAndKnowsAllTimes) {
               HasSubstr("100 ms - 300 ms"));
 }
 
+// A plan has a cut of its own, which is a part of what it promises.
+TEST(Contestants, OwnScheduleThatTakesTheRanks_KeepsItsCut) {
+  const RunSpec run = RunOf("ddp,ranks=2");
+  ContestantOptions options;
+  options.ranks = 2;
+  for (const auto& contestants : {ContestantsToMeasure(run, options), ContestantsToPredict(run, options)}) {
+    std::vector<int> own, others;
+    for (const Contestant& c : contestants) {
+      if (!c.chosen && c.schedule != "gpipe") continue;
+      ASSERT_TRUE(c.run.ok()) << c.run.status();
+      (c.chosen ? own : others).push_back(c.run->placed_stages());
+    }
+    EXPECT_THAT(own, ElementsAre(4));
+    EXPECT_THAT(others, ElementsAre(2));
+  }
+  options.stages = 2;
+  const auto cut = ContestantsToMeasure(run, options);
+  ASSERT_TRUE(cut[0].chosen && cut[0].run.ok());
+  EXPECT_EQ(cut[0].run->placed_stages(), 2) << "the user's own word";
+}
+
 TEST(SplitSchedules, Parameters_StayWithTheirSchedule) {
   EXPECT_THAT(SplitSchedules("ddp"), ElementsAre("ddp"));
   EXPECT_THAT(SplitSchedules("ddp,rule=cdp_v2,1f1b,lpp,groups=2,ranks=2"),
