@@ -133,6 +133,9 @@ class FamilySearch {
     }
     if (prediction->staleness > 0 && options_.schedule.empty())
       return absl::InvalidArgumentError("reads old weights");
+    // Its halves may share a core, and then take longer than one after the other.
+    if (prediction->guesses_pairs && options_.schedule.empty())
+      return absl::InvalidArgumentError("has overlapped pairs, and what one takes is not known");
     return prediction;
   }
 

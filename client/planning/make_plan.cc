@@ -57,7 +57,8 @@ class PlanMaker {
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
     NameLayersOfModel(&*report_);
     if (report_->microbatches > 0)
-      report_->step_bound = LeastStep(source_, limits_.ranks, report_->microbatches);
+      report_->step_bound =
+          LeastStep(source_, limits_.ranks, report_->microbatches, /*steps_overlap=*/report_->staleness > 0);
     report_->memory = source_.memory;
     auto placement = source_.run.has_value()
                          ? PlacementOfRun(*source_.run, report_->choice, report_->peak_bytes)
@@ -170,6 +171,7 @@ class PlanMaker {
 
   static void TakePrediction(const PlanPrediction& prediction, PlanReport* report) {
     report->step = prediction.step;
+    report->staleness = prediction.staleness;
     report->held_bytes = prediction.held_bytes;
     report->peak_bytes = prediction.peak_bytes;
   }

@@ -34,6 +34,7 @@ struct PlanPrediction {
   double step = 0;  // time of a step in steady state
   int ranks = 0;
   int staleness = 0;               // most updates by which the weights that it reads are old
+  bool guesses_pairs = false;      // true if it has overlapped pairs, and nobody has measured one
   std::vector<double> held_bytes;  // by rank: weights and what goes with them
   std::vector<double> peak_bytes;  // by rank: with the activations
 };

@@ -81,12 +81,14 @@ absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<N
 absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, SimulationOptions costs,
                                          const std::vector<double>& held) {
   costs.steps = kPredictedSteps;
-  const auto result = Simulate(Graph(schedule), costs);
+  const Graph graph(schedule);
+  const auto result = Simulate(graph, costs);
   if (!result.ok()) return result.status();
   PlanPrediction prediction;
   prediction.step = result->period;
   prediction.ranks = schedule.scheme.ranks;
   prediction.staleness = schedule.scheme.MaxStaleness();
+  prediction.guesses_pairs = graph.has_pairs() && costs.overlapped == 0;
   for (size_t rank = 0; rank < result->ranks.size(); ++rank) {
     const RankStats& stats = result->ranks[rank];
     prediction.held_bytes.push_back(held.empty() ? stats.held_bytes : held[rank]);
@@ -300,7 +302,7 @@ absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanCh
   return JoinLeadingStages(stages - choice.stages(), stages, prepared->costs);
 }
 
-double LeastStep(const PlanSource& source, int ranks, int microbatches) {
+double LeastStep(const PlanSource& source, int ranks, int microbatches, bool steps_overlap) {
   if (source.profile.overlapped > 0 || microbatches == 0) return 0;
   std::vector<double> speeds(ranks, 1);
   if (source.network.has_value() && !source.network->network.speeds.empty())
@@ -319,9 +321,11 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches) {
     // Nobody waits for the other half, nor for a gradient of the data.
     if (&part != &profile.parts.front()) chain += std::min(part.backward_input, part.backward);
   }
+  work += 2 * profile.dispatch;  // of a single stage
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-  return std::max((work * microbatches + cold) / all,
-                  (chain + cold) / *std::max_element(speeds.begin(), speeds.end()));
+  const double of_work = (work * microbatches + cold) / all;
+  if (steps_overlap) return of_work;
+  return std::max(of_work, (chain + cold) / *std::max_element(speeds.begin(), speeds.end()));
 }
 
 }  // namespace weft

@@ -80,8 +80,9 @@ absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanCh
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
 // of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights; both
-// with `cold` of each layer once. 0 where it is not known.
-double LeastStep(const PlanSource& source, int ranks, int microbatches);
+// with `cold` of each layer once. The second does not bound steps that overlap, as those of schedules that
+// read old weights. 0 where it is not known.
+double LeastStep(const PlanSource& source, int ranks, int microbatches, bool steps_overlap = false);
 
 }  // namespace weft
 

@@ -129,6 +129,27 @@ TEST_F(FamilySearchTest, OldWeights_AreTakenOnlyByName) {
   EXPECT_FALSE(SearchFamilies(options_, old)->best.empty());
 }
 
+// Nobody knows what such a pair takes, so a search for the fastest must not count on it.
+TEST_F(FamilySearchTest, PairsThatNobodyMeasured_AreTakenOnlyByName) {
+  const PredictPlan predict = [this](const PlanChoice& choice) {
+    auto prediction = Predict(choice);
+    prediction->guesses_pairs = absl::StrContains(choice.schedule.name, "dualpipe");
+    return prediction;
+  };
+  const auto has_pairs = [](const absl::StatusOr<FamilySearchResult>& found) {
+    return std::any_of(found->best.begin(), found->best.end(),
+                       [](const auto& best) { return best.prediction.guesses_pairs; });
+  };
+  const auto all = SearchFamilies(options_, predict);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_FALSE(all->best.empty());
+  EXPECT_FALSE(has_pairs(all));
+  options_.schedule = "dualpipe";
+  const auto named = SearchFamilies(options_, predict);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_TRUE(has_pairs(named));
+}
+
 TEST_F(FamilySearchTest, UnknownOrUnfitSchedule_IsRefused) {
   options_.schedule = "1f1c";
   EXPECT_FALSE(SearchFamilies(options_, [this](const PlanChoice& c) { return Predict(c); }).ok());

@@ -255,17 +255,6 @@ TEST(ApplyProfile, SumsAndColdMicrobatches_AddUpOverTheLayersOfAStage) {
   EXPECT_THAT(options.cold, ElementsAre(0, 0.125));
 }
 
-TEST(ApplyProfile, Dispatch_IsOfEachJobWhateverItComputes) {
-  Profile profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}, {1, 2, 1}});
-  profile.dispatch = 0.25;
-  SimulationOptions options;
-  ASSERT_TRUE(ApplyProfile(profile, 2, {2, 1}, &options).ok());
-  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kForward)], ElementsAre(2.25, 1.25));
-  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackward)], ElementsAre(4.25, 2.25));
-  EXPECT_THAT(options.duration[static_cast<int>(JobKind::kBackwardInput)], ElementsAre(0.25, 1.25))
-      << "the first stage's computes nothing, and is a job all the same";
-}
-
 // On one rank nothing waits, and the bound is the step.
 TEST(LeastStep, OneRank_HasAllWorkAndTheColdMicrobatchOfEachLayer) {
   PlanSource source;
@@ -273,6 +262,10 @@ TEST(LeastStep, OneRank_HasAllWorkAndTheColdMicrobatchOfEachLayer) {
   source.profile.parts[1].cold = 0.5;
   source.microbatches = 4;
   EXPECT_DOUBLE_EQ(LeastStep(source, 1, 4), 4 * 6 + 0.5);
+  source.profile.dispatch = 0.25;
+  EXPECT_DOUBLE_EQ(LeastStep(source, 1, 4), 4 * (6 + 2 * 0.25) + 0.5)
+      << "a micro-batch has two jobs at least";
+  source.profile.dispatch = 0;
   SimulationOptions options;
   ASSERT_TRUE(ApplyProfile(source.profile, 2, {1, 1}, &options).ok());
   ScheduleSpec spec;
@@ -281,6 +274,25 @@ TEST(LeastStep, OneRank_HasAllWorkAndTheColdMicrobatchOfEachLayer) {
   const auto run = Simulate(Graph(*MakeSchedule(spec, 2, 4)), options);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_DOUBLE_EQ(run->makespan, 4 * 6 + 0.5);
+}
+
+// Behind the first steps each rank works all the time, on another step than the ranks behind it.
+TEST(LeastStep, StepsThatOverlap_AreNotBoundByTheWayOfOneMicrobatch) {
+  PlanSource source;
+  source.profile = ProfileFrom({{1, 2, 1}, {1, 2, 1}, {1, 2, 1}, {1, 2, 1}});
+  for (ProfilePart& part : source.profile.parts) part.backward_input = part.backward_weight = 1;
+  source.microbatches = 1;
+  EXPECT_DOUBLE_EQ(LeastStep(source, 4, 1), 4 + 3);
+  EXPECT_DOUBLE_EQ(LeastStep(source, 4, 1, /*steps_overlap=*/true), 3);
+  SimulationOptions options;
+  ASSERT_TRUE(ApplyProfile(source.profile, 4, {1, 1, 1, 1}, &options).ok());
+  options.steps = 40;
+  ScheduleSpec spec;
+  spec.name = "pipedream";
+  const auto run = Simulate(Graph(*MakeSchedule(spec, 4, 1)), options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_LT(run->period, 7);
+  EXPECT_GE(run->period, 3);
 }
 
 // token (tied), embedding, block0 to block3, head
