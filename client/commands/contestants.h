@@ -2,8 +2,8 @@
 // set.
 //
 // A contestant is a whole run: the run file's with another schedule, and cut into as many stages as that
-// needs on the given ranks. The run file's own schedule keeps its cut, which a plan has, too, if it takes
-// exactly these ranks with it. Pure.
+// needs on the given ranks. If the run file's own schedule takes exactly these ranks with its cut, it keeps
+// that cut, as a plan does. Pure.
 #ifndef WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 #define WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 

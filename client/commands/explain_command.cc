@@ -65,13 +65,14 @@ std::set<int> StepsOf(const std::vector<DrawnJob>& jobs) {
   return steps;
 }
 
-// Simulates the run by the profile. Returns the last `steps` steps.
+// Simulates the run by the profile, without `dispatch`. Returns the last `steps` steps.
 absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& profile, int steps) {
   const auto costs = RunCosts::Make({profile});
   if (!costs.ok()) return costs.status();
   auto prepared = PrepareRun(run, *costs);
   if (!prepared.ok()) return prepared.status();
   prepared->costs.steps = std::max(kPredictedSteps, steps + 1);
+  prepared->costs.dispatch = 0;  // measured jobs do not have it: it is a cause of its own
   prepared->costs.record_jobs = prepared->costs.record_waits = true;
   const auto result = SimulateRun(*prepared);
   if (!result.ok()) return result.status();
@@ -83,10 +84,7 @@ absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& 
   TimedSteps planned;
   const int first = prepared->costs.steps - steps;
   for (const SimulatedJob& j : result->jobs) {
-    if (j.job.step < first) continue;
-    // A measured job begins behind that time, too.
-    const double dispatch = prepared->costs.dispatch / prepared->costs.network.SpeedOf(j.rank);
-    planned.jobs.push_back({j.job, j.rank, std::min(j.end, j.start + dispatch), j.end});
+    if (j.job.step >= first) planned.jobs.push_back({j.job, j.rank, j.start, j.end});
   }
   for (const TransferInterval& t : result->transfers) {
     if (t.consumer.step >= first)

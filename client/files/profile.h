@@ -6,8 +6,8 @@
 // `weight_bytes`, and `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is
 // narrowed); beside it, optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the
 // `network` (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, `dispatch`, the time
-// for each job in which its rank has work and computes nothing, and `overlapped`, the time of a forward and a
-// backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and `activations`, the
+// before a job for which its rank has work and computes nothing, and `overlapped`, the time of a forward and
+// a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and `activations`, the
 // policy under which they were measured. Layers may have the bytes that their jobs take while they run
 // (run/measured_buffers.h): all of them, or none. A backward that is not given is its halves together, or
 // twice the forward; halves that are not given are each half of it. Times of layers add up to those of a
@@ -56,7 +56,7 @@ struct Profile {
   bool of_stages = false;  // true for parts that are stages, false for layers
   std::string unit;        // unit of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
-  double dispatch = 0;      // time for each job in which its rank has work and computes nothing
+  double dispatch = 0;      // time before a job for which its rank has work and computes nothing
   int samples = 0;          // of a micro-batch; 0 where it is not known
   std::string activations;  // policy of all layers; empty where it is not known
   std::optional<NetworkSpec> network;

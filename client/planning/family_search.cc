@@ -133,9 +133,12 @@ class FamilySearch {
     }
     if (prediction->staleness > 0 && options_.schedule.empty())
       return absl::InvalidArgumentError("reads old weights");
-    // Its halves may share a core, and then take longer than one after the other.
-    if (prediction->guesses_pairs && options_.schedule.empty())
-      return absl::InvalidArgumentError("has overlapped pairs, and what one takes is not known");
+    // The halves of a pair may share a core; then they take longer than one after the other.
+    if (prediction->guesses_pairs && options_.schedule.empty()) {
+      return absl::InvalidArgumentError(
+          "it has overlapped pairs, and the profile has no `overlapped`; name it with --schedule to plan "
+          "with it");
+    }
     return prediction;
   }
 

@@ -56,7 +56,8 @@ class PlanMaker {
     report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
     NameLayersOfModel(&*report_);
-    if (report_->microbatches > 0)
+    // Pairs may be predicted to take less than their work.
+    if (report_->microbatches > 0 && !report_->guesses_pairs)
       report_->step_bound =
           LeastStep(source_, limits_.ranks, report_->microbatches, /*steps_overlap=*/report_->staleness > 0);
     report_->memory = source_.memory;
@@ -172,6 +173,7 @@ class PlanMaker {
   static void TakePrediction(const PlanPrediction& prediction, PlanReport* report) {
     report->step = prediction.step;
     report->staleness = prediction.staleness;
+    report->guesses_pairs = prediction.guesses_pairs;
     report->held_bytes = prediction.held_bytes;
     report->peak_bytes = prediction.peak_bytes;
   }

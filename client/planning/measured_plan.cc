@@ -61,7 +61,8 @@ bool BeganAgain(const std::string& folder) {
   return summary.is_object() && summary.value("restarts", 0) > 0;
 }
 
-// Returns the jobs of the profile as if every rank had done all of them at speed 1.
+// Returns the jobs of the profile as if every rank had done all of them at speed 1. Measured jobs have their
+// delay, and these `dispatch`.
 absl::StatusOr<MeasuredJobs> JobsOfProfile(const std::string& path, const RunSpec& run, int ranks) {
   PlanSourceOptions options;
   options.file = run.name;
@@ -76,7 +77,7 @@ absl::StatusOr<MeasuredJobs> JobsOfProfile(const std::string& path, const RunSpe
   for (Rank r = 0; r < ranks; ++r) {
     for (int k = 0; HasMicrobatch(static_cast<JobKind>(k)); ++k) {
       for (int s = 0; s < run.stages(); ++s)
-        jobs.Add(r, Job::Compute(0, s, 0, static_cast<JobKind>(k)), costs.duration[k][s]);
+        jobs.Add(r, Job::Compute(0, s, 0, static_cast<JobKind>(k)), costs.duration[k][s] + costs.dispatch);
     }
   }
   return jobs;

@@ -54,6 +54,7 @@ class ScheduleSearch {
     auto present = ScheduleOf(run_);
     if (!present.ok()) return present.status();
     present_ = *std::move(present);
+    has_pairs_ = Graph(present_).has_pairs();
     SetCosts();
     auto judged = Judge(run_.schedule);
     if (!judged.ok()) return judged.status();
@@ -165,6 +166,7 @@ class ScheduleSearch {
       return absl::FailedPreconditionError("it trains otherwise");
     if (schedule->scheme.split_backward != present_.scheme.split_backward)
       return absl::FailedPreconditionError("its backwards were not measured");
+    if (graph.has_pairs() && !has_pairs_) return absl::FailedPreconditionError("its pairs were not measured");
     if (!link_.has_value() && !HasHoldersOfPresent(graph))
       return absl::FailedPreconditionError("the links for its sums were not measured");
     const RunMemory counted = CountRun(under, *schedule);
@@ -328,6 +330,7 @@ class ScheduleSearch {
   const std::function<bool()>& stop_;
   SimulationOptions costs_;
   RunSchedule present_;
+  bool has_pairs_ = false;  // whether the present schedule has overlapped pairs
   Judged now_, best_;
   // Most bytes of a rank under the present schedule on usual links. On a slow one fewer activations are
   // alive.

@@ -21,7 +21,8 @@ double At(const std::vector<double>& by_stage, size_t stage) {
 
 double TimeOf(const SimulationOptions& costs, JobKind kind, size_t stage) {
   const std::vector<double>& speeds = costs.network.speeds;
-  return At(costs.duration[static_cast<int>(kind)], stage) / (speeds.empty() ? 1 : speeds[stage]);
+  const double time = At(costs.duration[static_cast<int>(kind)], stage) + costs.dispatch;
+  return time / (speeds.empty() ? 1 : speeds[stage]);
 }
 
 // Returns the rows of actions (schedules/simulator/actions.h), which have the same letters.

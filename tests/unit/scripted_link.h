@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -54,6 +55,7 @@ class ScriptedLink final : public CoordinatorLink {
     renewed.Notify();
     return true;
   }
+  void Arm() override { ++armed_; }
   int event_fd() const override { return event_fd_; }
 
   void Say(FromCoordinator message) {
@@ -74,6 +76,14 @@ class ScriptedLink final : public CoordinatorLink {
       std::this_thread::yield();
     }
     return false;
+  }
+  // Returns how often a thread of the worker was about to wait for messages.
+  int armed() const { return armed_; }
+  // Waits until that is more than `before`. Returns false if it does not become more.
+  bool AwaitArmed(int before) const {
+    const int64_t deadline = MonotonicNow() + kPatience;
+    while (armed_ <= before && MonotonicNow() < deadline) std::this_thread::yield();
+    return armed_ > before;
   }
   // Ends the session, so that the worker has to renew it.
   void End() {
@@ -112,6 +122,7 @@ class ScriptedLink final : public CoordinatorLink {
 
  private:
   const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  std::atomic<int> armed_{0};
   mutable Mutex mu_;
   CondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

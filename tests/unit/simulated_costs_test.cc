@@ -53,16 +53,18 @@ TEST(ColdMicrobatch, FirstOfEachRank_TakesLonger) {
 // A rank of half the speed takes twice as long to send and wake, too.
 TEST(Dispatch, EachJob_CostsItsRankTheSame) {
   const auto makespan_of = [](const char* schedule, double speed) {
+    const Graph graph(WithoutTerms(*MakeSchedule(schedule, {}, 1, 4)));
     SimulationOptions options;
     options.dispatch = 0.25;
-    options.network.speeds = {speed};
+    options.network.speeds.assign(graph.schedule().ranks, speed);
     options.duration[static_cast<int>(JobKind::kUpdate)] = {kUpdate};
-    const auto run = Simulate(Graph(WithoutTerms(*MakeSchedule(schedule, {}, 1, 4))), options);
+    const auto run = Simulate(graph, options);
     EXPECT_TRUE(run.ok()) << run.status();
     return run->makespan;
   };
   EXPECT_DOUBLE_EQ(makespan_of("1f1b", 1), 4 * (1 + 1) + kUpdate + 9 * 0.25);
   EXPECT_DOUBLE_EQ(makespan_of("1f1b", 0.5), 2 * (4 * (1 + 1) + kUpdate + 9 * 0.25));
+  EXPECT_DOUBLE_EQ(makespan_of("ddp", 1), 1 + 1 + kUpdate + 4 * 0.25) << "and a reduce";
   EXPECT_DOUBLE_EQ(makespan_of("zb_h1", 1), 4 * (1 + 1 + 1) + kUpdate + 13 * 0.25) << "halves are jobs";
 }
 
