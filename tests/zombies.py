@@ -28,25 +28,12 @@ import time
 import urllib.request
 
 import chaos
+from free_ports import free_ports
 
 LEASE = 5  # seconds, the least that a coordinator takes
 ROUNDS_OF_A_RUN = 10
 STEPS = 1_000_000  # more than any run gets
 LIMIT = chaos.LIMIT
-
-
-def free_ports(count):
-    """Returns the first of as many ports in a row that nobody listens on now."""
-    import socket
-    while True:
-        first = random.SystemRandom().randrange(20000, 32000)
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
 
 
 def eventually(what, done, limit=LIMIT):

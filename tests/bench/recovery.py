@@ -21,13 +21,15 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from free_ports import free_ports  # noqa: E402
 
 LIMIT = 120
 PHASES = ["fence", "state", "first_job", "step"]
@@ -43,21 +45,6 @@ def children(pid):
 def coordinator_of(worker):
     words = pathlib.Path(f"/proc/{worker}/cmdline").read_text().split("\0")
     return words[words.index("--coordinator") + 1]
-
-
-def free_ports(count):
-    while True:
-        port = random.SystemRandom().randrange(20000, 32000)  # below the ports of outgoing connections
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for i, one in enumerate(sockets):
-                one.bind(("127.0.0.1", port + i))
-            return port
-        except OSError:
-            continue
-        finally:
-            for one in sockets:
-                one.close()
 
 
 def write_run(folder, options, steps):

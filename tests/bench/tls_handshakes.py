@@ -14,9 +14,13 @@ import pathlib
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from free_ports import free_port  # noqa: E402
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 TICK = os.sysconf("SC_CLK_TCK")
@@ -58,12 +62,6 @@ def seconds_of_threads(pid):
         fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
         times[f"{task.name} {(task / 'comm').read_text().strip()}"] = (int(fields[11]) + int(fields[12])) / TICK
     return times
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def start(bins, folder, tls):

@@ -1,19 +1,16 @@
 """Daemons that a test starts on loopback, and what such tests need besides."""
 import contextlib
 import os
-import socket
+import pathlib
 import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from free_ports import free_port  # noqa: E402,F401
+
 TIME_FACTOR = int(os.environ.get("WEFT_TEST_TIME_FACTOR", "1"))
 SECONDS = 120 * TIME_FACTOR
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def eventually(what, ask):
