@@ -8,7 +8,8 @@ Makes its own data. Each line of output is one JSON object; every figure is from
   ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the same run's typical job
               durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
-  profiled    step time of `gpt` under several schedules, predicted before the run from `weft profile --ranks 2`, and measured
+  profiled    step time of `gpt` under several schedules, predicted before the run from `weft profile --ranks 2`, and measured; and the time
+              before a job for which a rank has work and computes nothing, in the run and in the profile
   turns       step time of `gpt` under the same schedules with the build in --other and with this one, in turn; nothing without --other
   speedup     `ddp` on 2 processes against `weft train --reference`
   overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait: one rank alone, and two processes
@@ -60,6 +61,17 @@ def train(bins, folder, name, spec, *extra):
     with open(os.path.join(out, "steps.jsonl")) as f:
         steps = [json.loads(line)["seconds"] for line in f]
     return summary, events, steps
+
+
+def dispatch_us(out):
+    """Microseconds before a job for which a rank has work and computes nothing, behind the fifth step."""
+    with open(os.path.join(out, "trace.json")) as f:
+        t = json.load(f)
+    events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X"]
+    jobs = [e for e in events if e.get("cat") in JOBS and e["args"]["step"] >= 5]
+    begin = min(e["ts"] for e in jobs)
+    idle = [e["dur"] for e in events if e.get("cat") == "idle" and e["args"]["cause"] == "dispatch" and e["ts"] >= begin]
+    return sum(idle) / len(jobs)
 
 
 def mlp_run(data, width, layers, rows, microbatches, steps, schedule, stages):
@@ -160,6 +172,8 @@ def profiled(bins, folder, a):
         with open(run, "w") as f:
             f.write("name: profiled\n" + gpt_run(text, "1f1b", 8, 30, 2, width=a.width))
         weft(bins, "profile", run, "--ranks", "2", "--steps", "20", "-o", profile, "--network", network)
+        with open(profile) as f:
+            dispatch = json.load(f).get("dispatch", 0)
         runs = [(*row, []) for row in PROFILED]
         plan = os.path.join(folder, "plan.yaml")
         with open(plan, "w") as f:
@@ -175,7 +189,9 @@ def profiled(bins, folder, a):
             _, _, seconds = train(bins, folder, "measured", spec, "--processes", "2", *plan_flag)
             step, predicted = statistics.median(seconds[5:]), simulated["period"]
             print(json.dumps({"what": "profiled", "width": a.width, "schedule": name, "step_ms": round(step * 1e3, 2),
-                              "predicted_ms": round(predicted * 1e3, 2), "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
+                              "predicted_ms": round(predicted * 1e3, 2), "off_percent": round((step / predicted - 1) * 100, 1),
+                              "dispatch_us": round(dispatch_us(os.path.join(folder, "measured")), 1),
+                              "dispatch_us_of_profile": round(dispatch * 1e6, 1)}), flush=True)
 
 
 def turns(bins, folder, a):
