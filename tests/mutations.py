@@ -180,7 +180,7 @@ MUTATIONS = [
              "{completion}}, step_ends}", "{completion}}, false}",
              "worker_core_test", "*IsToldSoon*"),
     Mutation("urgent completions leave before the next job", "worker/shell/loop/effect_runner.cc",
-             "outbox_.is_full() || outbox_.is_urgent()", "outbox_.is_full()",
+             "(outbox_.is_full() || urgent) && !", "outbox_.is_full() && !",
              "worker_loop_test", "*OfAWatchedStep*"),
     Mutation("a restored run that had ended gets its folder ended", "coordinator/core/coordinator_core.cc",
              "if (run.state() == RunState::kFailed || run.state() == RunState::kCancelled)",

@@ -96,30 +96,25 @@ std::vector<double> AccumulateTimes(const RunSpec& together, const Trace& trace,
   return times;
 }
 
-// The gaps between a rank's forwards and backwards of a step.
+// The gaps before a rank's jobs of a step.
 struct Gaps {
   double idle = 0;  // seconds in which the rank had work and computed nothing
   int count = 0;
 };
 
-// Returns the gaps of a rank by step, but for the first step. `jobs` and `idle` are sorted. A gap counts if
-// the rank was idle all the time between two jobs: a sum of gradients may run there, of which a trace has the
-// last part alone. A trace keeps the last idle times alone, so that gaps before these are not known.
+// Returns the gaps of a rank by step, but for the first step. `jobs` and `idle` are sorted. A trace keeps the
+// last idle times alone, so that gaps before these are not known.
 std::map<int, Gaps> GapsOf(const std::vector<DrawnJob>& jobs, const std::vector<DrawnIdle>& idle) {
-  constexpr double kRounding = 2e-6;
   std::map<int, Gaps> gaps;
   auto next = idle.begin();
-  for (size_t i = 1; i < jobs.size(); ++i) {
+  for (size_t i = 1; i < jobs.size() && !idle.empty(); ++i) {
     const DrawnJob &before = jobs[i - 1], &job = jobs[i];
-    double seconds = 0, all = 0;
+    double seconds = 0;
     for (; next != idle.end() && next->start < job.start; ++next) {
-      if (next->start < before.start) continue;
-      all += next->end - next->start;
-      if (next->cause == IdleCauseName(IdleCause::kDispatch)) seconds += next->end - next->start;
+      if (next->start >= before.start && next->cause == IdleCauseName(IdleCause::kDispatch))
+        seconds += next->end - next->start;
     }
-    const bool known = job.job.step > 0 && !idle.empty() && before.end >= idle.front().start;
-    const bool between = HasMicrobatch(before.job.kind) && HasMicrobatch(job.job.kind);
-    if (!known || !between || all < job.start - before.end - kRounding) continue;
+    if (job.job.step == 0 || before.end < idle.front().start) continue;
     Gaps& of_step = gaps[job.job.step];
     of_step.idle += seconds;
     ++of_step.count;

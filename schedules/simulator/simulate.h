@@ -56,8 +56,8 @@ struct SimulationOptions {
   // Time that the first micro-batch of a step on a rank takes longer, by stage; size 1 or S: the update has
   // put other bytes into the processor's caches.
   std::vector<double> cold = {0};
-  // Time before each job for which its rank has work and computes nothing; not of joint operations, nor of
-  // jobs with `accumulate`, which has it. `overlapped` has it, too.
+  // Time before each job for which its rank has work and computes nothing; not of joint operations.
+  // `overlapped` has it already.
   double dispatch = 0;
   // Duration of a forward and a backward that run as an overlapped pair from the same instant; 0 means the
   // longer of the two plus the part of the shorter that is not `hidden` (0 to 1) by it.

@@ -52,10 +52,9 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
 
 double JobCosts::DurationOf(const Job& job, const OperationCharge& charge) const {
   if (graph_.MarksOf(job) & kFusedBackward) return 0;  // no job of its own
-  const double sums = SumsOf(job, charge);
-  // Sums are measured with theirs, and a joint operation runs beside the rank's jobs.
-  const double dispatch = sums > 0 || charge.ring_turns > 0 ? 0 : options_.dispatch;
-  return (WorkOf(job) + sums + dispatch) / options_.network.SpeedOf(graph_.RankOf(job));
+  // A joint operation runs beside the rank's jobs.
+  const double dispatch = charge.ring_turns > 0 ? 0 : options_.dispatch;
+  return (WorkOf(job) + SumsOf(job, charge) + dispatch) / options_.network.SpeedOf(graph_.RankOf(job));
 }
 
 // A backward that is one piece of work takes its whole time in its first half.

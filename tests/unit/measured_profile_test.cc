@@ -80,10 +80,11 @@ Trace TogetherTrace(const RunSpec& run, double longer, int idle_from = 0) {
         const double slower = longer * (1 + rank) * (step == 0 ? 3 : 1);
         drawn.start = now[rank];
         drawn.end = drawn.start + seconds * slower;
-        // Gaps behind other jobs, and of the first step, are longer; in some, a part of a sum runs.
-        const bool sums = job.stage == 1 && job.kind == JobKind::kForward;
-        const double gap = HasMicrobatch(job.kind) && step > 0 && !sums ? kGap * (1 + rank) : 1;
-        now[rank] = drawn.end + gap + (sums ? 3 : 1);
+        // Gaps of the first step are longer, and not all idle time is dispatch. A gap counts for the job
+        // behind it.
+        const bool first = step == 0 && !(job.kind == JobKind::kUpdate && job.stage == run.stages() - 1);
+        const double gap = first ? 1 : kGap * (1 + rank);
+        now[rank] = drawn.end + gap + 1;
         if (step < idle_from) return trace.jobs.push_back(drawn);
         trace.idle.push_back({rank, drawn.end, drawn.end + gap, "dispatch"});
         trace.idle.push_back({rank, drawn.end + gap, drawn.end + gap + 1, "transfer"});
@@ -134,9 +135,8 @@ TEST(SlowToTogether, RanksThatComputeAtOnce_GiveTheProfileTheirTimesAtSpeedOne) 
   }
 }
 
-// The idle times of the first steps may be lost. Those behind sums and updates, and of the first step, do not
-// count.
-TEST(SlowToTogether, IdleTimesBetweenForwardsAndBackwards_AreDispatch) {
+// The idle times of the first steps may be lost, and those of the first step do not count.
+TEST(SlowToTogether, IdleTimeBeforeAJob_IsDispatch) {
   RunSpec run = LayersOfSmallRun();
   run.train.microbatches = 4;
   for (const int idle_from : {0, 2}) {
