@@ -3,7 +3,7 @@
 //
 // A contestant is a whole run: the run file's with another schedule, and cut into as many stages as that
 // needs on the given ranks. If the run file's own schedule takes exactly these ranks with its cut, it keeps
-// that cut, as a plan does. Pure.
+// that cut, which is a part of a plan. Pure.
 #ifndef WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 #define WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
 

@@ -122,9 +122,8 @@ std::map<int, Gaps> GapsOf(const std::vector<DrawnJob>& jobs, const std::vector<
   return gaps;
 }
 
-// Returns the time for which a rank of speed 1 that has work computes nothing, for each job: messages take
-// processor time of the ranks, and threads are woken. Only forwards and backwards behind others count: sums
-// of gradients have this time already.
+// Returns the mean time before a job for which a rank of speed 1 has work and computes nothing: messages take
+// processor time of the ranks, and threads are woken. Steps that are far off do not count.
 double DispatchTime(const Trace& trace, const std::vector<double>& speeds) {
   std::vector<std::vector<DrawnIdle>> idle(trace.ranks);
   std::vector<std::vector<DrawnJob>> jobs(trace.ranks);

@@ -1,19 +1,18 @@
 // Reads and applies a profile: the measured or counted costs of a model's parts, as the simulator takes them.
 //
 // A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
-// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce`, `accumulate`,
-// `cold` and `update`, in any one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch,
+// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce`, `accumulate`, `cold`
+// and `update`, in any one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch,
 // `weight_bytes`, and `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is
 // narrowed); beside it, optionally, the links' `bandwidth` in bytes per unit of time and `latency`, the
-// `network` (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, `dispatch`, the time
-// before a job for which its rank has work and computes nothing, and `overlapped`, the time of a forward and
-// a backward as a pair, `samples`, of the micro-batch whose times and bytes these are, and `activations`, the
-// policy under which they were measured. Layers may have the bytes that their jobs take while they run
-// (run/measured_buffers.h): all of them, or none. A backward that is not given is its halves together, or
-// twice the forward; halves that are not given are each half of it. Times of layers add up to those of a
-// stage, and the output of a stage is that of its last layer. A layer at the front may have `readers`, the
-// numbers of one or two layers behind it: it is a tied parameter, which these read. Beside a run file, the
-// run says which layers are tied.
+// `network` (run/network_spec.h), `host_bandwidth`, of copies that `offload` makes, `dispatch`, the idle time
+// of a rank before a job that is ready, `overlapped`, the time of a forward and a backward as a pair,
+// `samples`, of the micro-batch whose times and bytes these are, and `activations`, the policy under which
+// they were measured. Layers may have the bytes that their jobs take while they run (run/measured_buffers.h):
+// all of them, or none. A backward that is not given is its halves together, or twice the forward; halves
+// that are not given are each half of it. Times of layers add up to those of a stage, and the output of a
+// stage is that of its last layer. A layer at the front may have `readers`, the numbers of one or two layers
+// behind it: it is a tied parameter, which these read. Beside a run file, the run says which layers are tied.
 //
 // Failure: InvalidArgument with file, place and what is allowed.
 #ifndef WEFT_CLIENT_FILES_PROFILE_H_
@@ -56,7 +55,7 @@ struct Profile {
   bool of_stages = false;  // true for parts that are stages, false for layers
   std::string unit;        // unit of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
-  double dispatch = 0;      // time before a job for which its rank has work and computes nothing
+  double dispatch = 0;      // idle time of a rank before a job that is ready
   int samples = 0;          // of a micro-batch; 0 where it is not known
   std::string activations;  // policy of all layers; empty where it is not known
   std::optional<NetworkSpec> network;

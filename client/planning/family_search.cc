@@ -133,7 +133,7 @@ class FamilySearch {
     }
     if (prediction->staleness > 0 && options_.schedule.empty())
       return absl::InvalidArgumentError("reads old weights");
-    // The halves of a pair may share a core; then they take longer than one after the other.
+    // The two jobs of a pair may share a core; then they take longer than one after the other.
     if (prediction->guesses_pairs && options_.schedule.empty()) {
       return absl::InvalidArgumentError(
           "it has overlapped pairs, and the profile has no `overlapped`; name it with --schedule to plan "

@@ -61,8 +61,8 @@ bool BeganAgain(const std::string& folder) {
   return summary.is_object() && summary.value("restarts", 0) > 0;
 }
 
-// Returns the jobs of the profile as if every rank had done all of them at speed 1. Measured jobs have their
-// delay, and these `dispatch`.
+// Returns the jobs of the profile as if every rank had done all of them at speed 1. Their times contain
+// `dispatch`, as measured ones contain the delay.
 absl::StatusOr<MeasuredJobs> JobsOfProfile(const std::string& path, const RunSpec& run, int ranks) {
   PlanSourceOptions options;
   options.file = run.name;

@@ -78,10 +78,10 @@ PredictPlan PredictorOf(const PlanSource& source);
 // Returns times and bytes of the stages of a choice, as its prediction takes them.
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
-// Returns a time below which no step is, whatever the schedule: the work of all micro-batches over the speed
-// of all ranks, and one micro-batch on the fastest, without the halves of its backwards for the weights; both
-// with `cold` of each layer once. The second does not bound steps that overlap, as those of schedules that
-// read old weights. 0 where it is not known.
+// Returns a time below which no step is, whatever the schedule: the work of all micro-batches, with
+// `dispatch` of two jobs each, over the speed of all ranks; and one micro-batch on the fastest, without the
+// halves of its backwards for the weights. Both have `cold` of each layer once. With `steps_overlap`, as for
+// schedules that read old weights, the second is left out. Returns 0 where it is not known.
 double LeastStep(const PlanSource& source, int ranks, int microbatches, bool steps_overlap = false);
 
 }  // namespace weft

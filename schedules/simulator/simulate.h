@@ -20,8 +20,9 @@
 // - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A gather
 // of weights moves each slice over the link from its holder, as messages do.
 //
-// Every instant of a rank is busy, or idle for the cause that a worker would name there (timeline.h); what a
-// simulation has no part in, dispatch and recovery, is never one.
+// Every instant of a rank is busy, or idle for the cause that a worker would name there (timeline.h).
+// Recovery is never one, and neither is dispatch: its time (`SimulationOptions::dispatch`) is a part of each
+// job.
 //
 // Memory does not grow with the number of steps (but for `step_end`, and what is recorded). Pure;
 // deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
@@ -56,8 +57,7 @@ struct SimulationOptions {
   // Time that the first micro-batch of a step on a rank takes longer, by stage; size 1 or S: the update has
   // put other bytes into the processor's caches.
   std::vector<double> cold = {0};
-  // Time before each job for which its rank has work and computes nothing; not of joint operations.
-  // `overlapped` has it already.
+  // Idle time of a rank before each job that is ready, but joint operations. `overlapped` contains it.
   double dispatch = 0;
   // Duration of a forward and a backward that run as an overlapped pair from the same instant; 0 means the
   // longer of the two plus the part of the shorter that is not `hidden` (0 to 1) by it.

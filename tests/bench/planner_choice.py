@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Compares the plan that weft plan chooses with a measured sweep: every family that the sizes allow, trained in turn.
+"""Compares the plan that weft plan chooses with a measured sweep: every family that reads new weights and that the
+sizes allow, trained in turn.
 
     tests/bench/planner_choice.py BIN_DIR [--models mlp,gpt,vit,resnet18] [--repeats N] [--steps N]
 
 For each model, on two ranks in two processes: measures a profile, plans with it, and trains the plan and the sweep by
-weft compare --measure. Families with as many stages as the plan have its cut. Makes its own data. Each line of output is
-one JSON object: a schedule with the median of its repeats, or, with `chosen`, a model with its plan over the best of
+weft compare --measure. Families with as many stages as the plan have its cut. Makes its own data. Each line of output
+is one JSON object: a schedule with the median of its repeats, or, with `chosen`, a model with its plan over the best of
 the others. A measurement wants the machine for itself.
 """
 import argparse

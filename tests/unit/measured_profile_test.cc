@@ -61,7 +61,7 @@ TEST(MicrobatchesTogether, AreFourUnlessBatchOrTraceWouldBeTooLarge) {
   EXPECT_EQ(MicrobatchesTogether(run, 2), 2) << "a batch has at most a million samples";
 }
 
-constexpr double kGap = 0.125;  // behind each job of TogetherTrace that computes, on the first rank
+constexpr double kGap = 0.125;  // behind each job of TogetherTrace on the first rank, but in the first step
 
 // Two ranks with two micro-batches each, whose idle times are known from a step on, which compute at once:
 // the second rank takes twice as long, and both take `longer` than alone. A rank's first micro-batch takes

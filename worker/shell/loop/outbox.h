@@ -2,12 +2,12 @@
 //
 // A write of the session costs as much as a short job and wakes another process, whose work takes time of the
 // ranks' processors again. So completions gather while ranks are busy. A rank's thread that has nothing to do
-// sends them, or one that made them many, or the main thread: between short jobs every 10 ms, and while all
-// ranks compute longer ones when they are due, `gather_ns` behind the first. The last of a step is due at
-// once, with all that wait, because the step may be complete with it. Two kinds are urgent, and the thread
-// that made them sends them before it takes another job: the first of an attempt, since a recovery ends with
-// it, and those of watched steps, since the next job may end the process (Assign). Anything else goes at
-// once, with all before it.
+// sends them, or one that made them many, or the main thread: every 10 ms while jobs are short, and while all
+// ranks compute longer ones when they are due, `gather_ns` behind the first. The last of this process in a
+// step is due at once, with all that wait, because the step may be complete with it. Two kinds are urgent,
+// and the thread that made them sends them before it takes another job: the first of an attempt, since a
+// recovery ends with it, and those of watched steps, since the next job may end the process (Assign).
+// Anything else goes at once, with all before it.
 //
 // Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
 // Threads: the owner locks; SendGathered and AwaitSent release its lock meanwhile.
