@@ -177,7 +177,7 @@ MUTATIONS = [
              "outbox_.due_ns() <= MonotonicNow() && ", "",
              "worker_loop_test", "*StayWhereTheyAre*"),
     Mutation("the last completion of a step does not wait", "worker/core/worker_run.cc",
-             "{completion}}, step_ends}", "{completion}}, false}",
+             "{completion}}, step_ends}", "{completion}}, step_ends && false}",
              "worker_core_test", "*IsToldSoon*"),
     Mutation("urgent completions leave before the next job", "worker/shell/loop/effect_runner.cc",
              "(outbox_.is_full() || urgent) && !", "outbox_.is_full() && !",
