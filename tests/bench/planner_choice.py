@@ -11,14 +11,11 @@ the others. A measurement wants the machine for itself.
 """
 import argparse
 import json
-import os
-import random
-import struct
-import subprocess
-import sys
+import re
 import tempfile
 
-IMAGES = 2048  # of the data, of 32 x 32 pixels
+from step_time import weft, write_idx, write_text
+
 # By model: its text in a run file, samples of a micro-batch, micro-batches of a step.
 MODELS = {
     "mlp": ("{mlp: {layers: 8, width: 1024, inputs: 1024, classes: 10}}", 96, 8),
@@ -26,18 +23,6 @@ MODELS = {
     "vit": ("{vit_b16: {layers: 5, width: 192, heads: 3, patch: 4, size: 32, channels: 1, classes: 10}}", 4, 8),
     "resnet18": ("{resnet18: {classes: 10, channels: 1, size: 32, stem: cifar, width: 32}}", 4, 8),
 }
-
-
-def write_data(folder):
-    chance = random.Random(1)
-    with open(f"{folder}/images.idx", "wb") as file:
-        file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, IMAGES, 32, 32) + chance.randbytes(IMAGES * 32 * 32))
-    with open(f"{folder}/labels.idx", "wb") as file:
-        file.write(struct.pack(">BBBBI", 0, 0, 8, 1, IMAGES) + bytes(chance.randrange(10) for _ in range(IMAGES)))
-    words = ["warp", "weft", "loom", "thread", "shuttle", "reed", "heddle", "cloth"]
-    with open(f"{folder}/text.txt", "w", encoding="utf-8") as file:
-        while file.tell() < 400_000:
-            file.write(chance.choice(words) + " ")
 
 
 def write_run(folder, model, steps, schedule):
@@ -55,21 +40,14 @@ def write_run(folder, model, steps, schedule):
     return path
 
 
-def weft(bins, *arguments):
-    done = subprocess.run([os.path.join(bins, "weft"), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"weft {' '.join(arguments)}: exit {done.returncode}: {done.stderr[-800:]}")
-    return done.stdout
-
-
 def measure(bins, folder, model, options):
     profile, network, plan = (f"{folder}/{name}" for name in ("profile.json", "network.yaml", "plan.yaml"))
     run = write_run(folder, model, options.steps, "1f1b")
     weft(bins, "profile", run, "--ranks", "2", "--steps", "20", "-o", profile, "--network", network)
     with_profile = ["--profile", profile, "--network", network, "--workers", "2"]
-    planned = json.loads(weft(bins, "plan", run, *with_profile, "-o", "json"))
+    planned = weft(bins, "plan", run, *with_profile, "-o", "yaml")
     with open(plan, "w", encoding="utf-8") as file:
-        file.write(weft(bins, "plan", run, *with_profile, "-o", "yaml"))
+        file.write(planned)
     run = write_run(folder, model, options.steps, "{file: plan.yaml}")
     measured = json.loads(weft(bins, "compare", run, "--measure", "--ranks", "2", "-o", "json",
                                "--steps", str(options.steps), "--repeats", str(options.repeats)))
@@ -83,7 +61,7 @@ def measure(bins, folder, model, options):
     own = next(row for row in rows if row["chosen"])
     print(json.dumps({"model": model, "chosen": own["schedule"], "candidates": len(others), "best": best["schedule"],
                       "step_ms": round(own["step_seconds"] * 1e3, 2), "best_ms": round(best["step_seconds"] * 1e3, 2),
-                      "predicted_ms": round(planned["step"] * 1e3, 2),
+                      "predicted_ms": round(float(re.search(r"^  step: (.*)$", planned, re.M)[1]) * 1e3, 2),
                       "slower_percent": round((own["step_seconds"] / best["step_seconds"] - 1) * 100, 1)}), flush=True)
 
 
@@ -96,5 +74,6 @@ if __name__ == "__main__":
     args = parser.parse_args()
     for name in args.models.split(","):
         with tempfile.TemporaryDirectory() as scratch:
-            write_data(scratch)
+            write_idx(scratch, side=32, classes=10)
+            write_text(scratch)
             measure(args.bin_dir, scratch, name, args)

@@ -42,6 +42,16 @@ def write_text(folder, size=400_000):
     return path
 
 
+def spans_of(out):
+    """Returns the jobs, transfers and idle spans of a run's trace; none of a run without one."""
+    path = os.path.join(out, "trace.json")
+    if not os.path.exists(path):
+        return []
+    with open(path) as f:
+        t = json.load(f)
+    return [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X"]
+
+
 def train(bins, folder, name, spec, *extra):
     path, out = os.path.join(folder, name + ".yaml"), os.path.join(folder, name)
     with open(path, "w") as f:
@@ -51,13 +61,8 @@ def train(bins, folder, name, spec, *extra):
         sys.exit(f"{name}: exit {p.returncode}: {p.stderr[-800:]}")
     with open(os.path.join(out, "summary.json")) as f:
         summary = json.load(f)
-    trace = os.path.join(out, "trace.json")
-    events = []
-    if os.path.exists(trace):
-        with open(trace) as f:
-            t = json.load(f)
-        # Jobs alone: the trace has transfers and idle spans too.
-        events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X" and e.get("cat") in JOBS]
+    # Jobs alone: the trace has transfers and idle spans too.
+    events = [e for e in spans_of(out) if e.get("cat") in JOBS]
     with open(os.path.join(out, "steps.jsonl")) as f:
         steps = [json.loads(line)["seconds"] for line in f]
     return summary, events, steps
@@ -65,9 +70,7 @@ def train(bins, folder, name, spec, *extra):
 
 def dispatch_us(out):
     """Microseconds before a job for which a rank has work and computes nothing, behind the fifth step."""
-    with open(os.path.join(out, "trace.json")) as f:
-        t = json.load(f)
-    events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X"]
+    events = spans_of(out)
     jobs = [e for e in events if e.get("cat") in JOBS and e["args"]["step"] >= 5]
     begin = min(e["ts"] for e in jobs)
     idle = [e["dur"] for e in events if e.get("cat") == "idle" and e["args"]["cause"] == "dispatch" and e["ts"] >= begin]

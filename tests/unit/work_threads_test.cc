@@ -76,6 +76,13 @@ class CountedTasks final : public WorkThreads::Host {
     held_ = held;
     changed_.SignalAll();
   }
+  // Gives the first seat a task, which begins and goes on until Hold(false).
+  void BeginHeldTask() {
+    Hold(true);
+    Give(0);
+    const int64_t until = MonotonicNow() + kPatience;
+    while (WhatHangs().empty() && MonotonicNow() < until) std::this_thread::yield();
+  }
   // Drives on the calling thread, until the threads are stopped.
   void Drive() {
     MutexLock lock(mu_);
@@ -153,10 +160,7 @@ TEST(WorkThreads, DriverThatMayNeverWait_LeavesTheLockToOthers) {
 TEST(WorkThreads, StopWithATaskUnderWay_WaitsForItAndNamesIt) {
   CountedTasks tasks(false);
   ASSERT_TRUE(tasks.Start(1).ok());
-  tasks.Hold(true);
-  tasks.Give(0);
-  const int64_t until = MonotonicNow() + kPatience;
-  while (tasks.WhatHangs().empty() && MonotonicNow() < until) std::this_thread::yield();
+  tasks.BeginHeldTask();
   EXPECT_FALSE(tasks.StopAndJoin(MonotonicNow())) << "it has not ended";
   EXPECT_THAT(tasks.WhatHangs(), AllOf(HasSubstr("counting of rank 0 for "), HasSubstr(" s")));
   tasks.Hold(false);
@@ -168,10 +172,7 @@ TEST(WorkThreads, StopWithATaskUnderWay_WaitsForItAndNamesIt) {
 TEST(WorkThreads, MainThreadThatDrivesWhileAllCompute_SendsOnlyWhatIsDue) {
   CountedTasks tasks(false);
   ASSERT_TRUE(tasks.Start(1).ok());
-  tasks.Hold(true);
-  tasks.Give(0);
-  const int64_t until = MonotonicNow() + kPatience;
-  while (tasks.WhatHangs().empty() && MonotonicNow() < until) std::this_thread::yield();
+  tasks.BeginHeldTask();
   std::thread main([&] { tasks.Drive(); });
   EXPECT_EQ(tasks.SentWhileDriven(/*looks=*/5), 0);
   tasks.Hold(false);
