@@ -371,8 +371,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option("--ranks", o.ranks,
                   "Put every schedule on exactly W ranks; the model is cut into the stages that it needs "
-                  "there, but for "
-                  "the run file's own schedule if it takes W ranks")
+                  "there, but for the run file's own schedule if it takes W ranks")
       ->check(CLI::Range(1, kMaxFlagRanks))
       ->type_name("W");
   sub->add_option("--stages", o.stages, "Cut the model into S stages (default: the run file's)")

@@ -113,11 +113,13 @@ std::vector<Contestant> Unnamed(const RunSpec& run, const ContestantOptions& opt
   std::vector<Contestant> contestants;
   const auto add = [&](const SizedCandidate& sized, const std::string& deepens) {
     const ScheduleSpec spec = SpecOf(sized.candidate, run);
-    ContestantOptions of_stages = options;
-    const bool keeps = KeepsOwnCut(run, spec, options);
-    if (!keeps) of_stages.stages = sized.stages;
-    absl::StatusOr<RunSpec> under = keeps || sized.reason.empty() ? RunUnder(run, spec, of_stages)
-                                                                  : absl::InvalidArgumentError(sized.reason);
+    absl::StatusOr<RunSpec> under = run;
+    if (!KeepsOwnCut(run, spec, options)) {
+      ContestantOptions of_stages = options;
+      of_stages.stages = sized.stages;
+      under =
+          sized.reason.empty() ? RunUnder(run, spec, of_stages) : absl::InvalidArgumentError(sized.reason);
+    }
     const std::string text = ToText(spec);
     contestants.push_back({text, text == own, std::move(under), ChoiceOf(spec), deepens});
   };

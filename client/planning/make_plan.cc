@@ -56,10 +56,6 @@ class PlanMaker {
     report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
     NameLayersOfModel(&*report_);
-    // Pairs may be predicted to take less than their work.
-    if (report_->microbatches > 0 && !report_->guesses_pairs)
-      report_->step_bound =
-          LeastStep(source_, limits_.ranks, report_->microbatches, /*steps_overlap=*/report_->staleness > 0);
     report_->memory = source_.memory;
     auto placement = source_.run.has_value()
                          ? PlacementOfRun(*source_.run, report_->choice, report_->peak_bytes)
@@ -170,12 +166,14 @@ class PlanMaker {
     return PredictorOf(unlimited)(choice);
   }
 
-  static void TakePrediction(const PlanPrediction& prediction, PlanReport* report) {
+  void TakePrediction(const PlanPrediction& prediction, PlanReport* report) const {
     report->step = prediction.step;
-    report->staleness = prediction.staleness;
-    report->guesses_pairs = prediction.guesses_pairs;
     report->held_bytes = prediction.held_bytes;
     report->peak_bytes = prediction.peak_bytes;
+    // Pairs that nobody has measured may be predicted to take less than their work.
+    if (prediction.guesses_pairs) return;
+    report->step_bound = LeastStep(source_, limits_.ranks, report->microbatches,
+                                   /*steps_overlap=*/prediction.staleness > 0);
   }
 
   // Compares windows of one size with each other, and steps with steps.
@@ -255,7 +253,7 @@ class PlanMaker {
     return pipelines > 0;
   }
 
-  static PlanReport ReportOf(const PredictedChoice& found) {
+  PlanReport ReportOf(const PredictedChoice& found) const {
     PlanReport report;
     report.choice = found.choice;
     report.microbatches = report.choice.microbatches;

@@ -55,8 +55,6 @@ struct PlanReport {
   std::optional<Plan> pattern;                 // if the choice is a planned pattern
   double ticks_per_unit = 1;                   // of the pattern
   double step = 0;                             // predicted time of a step
-  int staleness = 0;                           // most updates by which the weights that it reads are old
-  bool guesses_pairs = false;                  // as in PlanPrediction
   double step_bound = 0;                       // no step is shorter; 0 where that is not known
   int microbatches = 0;                        // of that step; 0 for a window that neither fills nor drains
   std::vector<double> held_bytes, peak_bytes;  // by rank

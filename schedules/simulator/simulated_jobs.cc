@@ -51,9 +51,9 @@ OperationCharge ChargeOf(const Graph& graph, const Job& job) {
 }
 
 double JobCosts::DurationOf(const Job& job, const OperationCharge& charge) const {
-  if (graph_.MarksOf(job) & kFusedBackward) return 0;  // no job of its own
-  // A joint operation runs beside the rank's jobs.
-  const double dispatch = charge.ring_turns > 0 ? 0 : options_.dispatch;
+  // A joint operation runs beside the rank's jobs; the second half of a fused backward is no job of its own.
+  const bool is_dispatched = charge.ring_turns == 0 && !(graph_.MarksOf(job) & kFusedBackward);
+  const double dispatch = is_dispatched ? options_.dispatch : 0;
   return (WorkOf(job) + SumsOf(job, charge) + dispatch) / options_.network.SpeedOf(graph_.RankOf(job));
 }
 
@@ -62,6 +62,7 @@ double JobCosts::WorkOf(const Job& job) const {
   const auto time = [&](JobKind kind) {
     return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
   };
+  if (graph_.MarksOf(job) & kFusedBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {
     Job weight = job;
     weight.kind = JobKind::kBackwardWeight;
