@@ -53,6 +53,8 @@ def placements(n):
     return [
         Placement("one process, all ranks", "ddp", n, n, None, None, None, n, True),
         Placement("one process, all ranks, cyclic", "ddp" + r, half, n, None, None, None, n, True),
+        Placement("one process, weights once", "fsdp", n, 1, None, None, None, n, True),
+        Placement("one process, weights once, cyclic", "fsdp" + r, half, (1, 2 - 1 / n), None, None, None, n, True),
         Placement("data parallel", "ddp", 1, 1, ring, 0, ring, n),
         Placement("data parallel, cyclic", "ddp" + r, 1, 1, ring, 0, 1, n),
         Placement("data and model parallel", f"lpp,groups={n},ranks={n}", 1 / n, 1 / n, ring, chain, ring, n * n),
@@ -427,18 +429,18 @@ The model is a gpt with its blocks in N stages of nearly equal work. Embedding a
 - **Sent** counts all ranks together in one step. Weights and gradients are in P; activations and their gradients are in O, 2 N (N-1) where each stage is on another device than the next. In the cyclic rows, the first holder that installs late gets no version in the first step, so a run of few steps sends a little less than its formula.
 - **Communication steps** are the most between two ticks ([definition](../guide/command_line.md#communication-steps)): formula / computed from the job graph. A real run has no common ticks to count them at. cdp_mp needs two, because the last micro-batch is not always at the home of its stage.
 - **Migrating states.** A stage's state moves 2N times in a step, and the last stage's N times: 2N - 1 moves of a whole model. Under AdamW a state has the two moments, one or two versions, and a sum except before the first backward: 3 to 5 times the weights. So it sends 3 (2N-1) to 5 (2N-1) P, where fetching sends 3 (N-1). What it saves is that no rank ever owns a stage. The measured weights of a device include the end of the run, when all states are on the last rank. The simulated ones are two states at a time, of two versions each.
-- **One process** is data parallelism with all N ranks in one process. Its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too, N in all. [Below](#one-copy-for-the-ranks-of-a-process) is what sharing them would need.
+- **One process** has all N ranks, so its device is the process, and nothing leaves it. As replicas (`ddp`) its ranks have a copy of the weights each, N in all. As owners of a stage each (`fsdp`) they have every live version once, because they read each other's memory in place. [Below](#one-copy-for-the-ranks-of-a-process) is more about it.
 - **Measured activations** also include what a forward has in hand while it runs. That matters where stages are as small as here.
 
 """
 PAGE_SHARED = """
 ## One copy for the ranks of a process
 
-Ranks of one process that replicate a stage could share its weights. Then the process of the second row would hold each live version once: at most 2 - 1/N times P, since all stages but the last have two live versions for a part of the cycle. It holds N times P today. It would need:
+Training in the cyclic order on one device needs each version of the weights once, whatever the number of ranks. In Weft that is `fsdp` with all ranks in one process. Each stage has one rank that holds and updates it. The other ranks fetch the weights for each job, and a fetch within a process hands out the owner's memory. An update writes beside a version that is still read. So the process holds at most 2 - 1/N times P: all stages but the last have two live versions for a part of the cycle. It holds the optimizer's state once too. Bits and activations are those of `ddp`.
 
-- **Weights of the process.** `WeightVersions` is a rank's own. Versions would belong to process, stage and version, with a count of the ranks that have them. A late install of a version that is in the process already would take a share, not a copy, and the home would write a new version beside the shared one. The autograd leaves of a version, which each rank accumulates gradients into, would stay the rank's.
-- **A prediction by process.** `HeldBytes`, memory budgets and admission count by rank. Two ranks that share a copy would each have to be charged a part of it, or the process as a whole: the schedule alone no longer says what a rank holds, and a run that moves a rank to another process needs more memory than before.
-- **Reports.** The weights in `peak_bytes` are those of a rank's own allocations, and a shared copy has no such rank.
+The ranks of `ddp` in one process keep a copy each, as replicas on devices of their own do. So a budget (`memory`) means the same wherever they are.
+
+Simulation and budget do not know which ranks are in one process. They charge each rank of `fsdp` with a copy of the stage that it fetches. So the simulated figure of these rows is an upper bound.
 
 """
 PAGE_LIVE = """
