@@ -335,6 +335,21 @@ FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, b
   return overwrite ? FormerWork::kReplace : FormerWork::kRefuse;
 }
 
+RunRecord ReadRecord(const std::string& folder) {
+  const Json json = ReadJson(fs::path(folder) / "run.json");
+  RunRecord record;
+  record.name = At<std::string>(json, "name", "");
+  record.file = At<std::string>(json, "file", "");
+  record.run_id = At<std::string>(json, "run_id", "");
+  record.state = At<std::string>(json, "state", record.state);
+  record.reason = At<std::string>(json, "reason", "");
+  record.first_step = At<int>(json, "first_step", 0);
+  record.end_step = At<int>(json, "end_step", 0);
+  record.steps_done = At<int>(json, "steps_done", 0);
+  if (json.contains("run")) record.spec = json["run"].dump();
+  return record;
+}
+
 std::string DescribeWork(const std::string& folder) {
   if (!HasWork(folder)) return "";
   const fs::path path(folder);

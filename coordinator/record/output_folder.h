@@ -113,6 +113,9 @@ class OutputFolder {
 // the work there; one that goes on from elsewhere may not replace it unasked.
 FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite);
 
+// Returns the run as run.json in `folder` has it; the default where that cannot be read.
+RunRecord ReadRecord(const std::string& folder);
+
 // Describes the run in `folder` for a person: "the run tiny, finished 2026-11-22 14:31:05 after 150 of 150
 // steps, with checkpoint (step 150) and checkpoint-0". Empty if it holds neither steps nor a checkpoint
 // beyond the initial weights.

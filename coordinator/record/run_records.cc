@@ -32,6 +32,12 @@ namespace fs = std::filesystem;
 constexpr int kNamesTried = 1000;
 constexpr int64_t kLastWriteNs = 5'000'000'000;
 
+// Returns the word of run.json for the state of a run that has ended.
+const char* WordOf(RunState state) {
+  if (state == RunState::kFinished) return "finished";
+  return state == RunState::kCancelled ? "stopped" : "failed";
+}
+
 }  // namespace
 
 // Keeps the pictures of the last runs that have ended, so that a page that shows a run when it ends still has
@@ -154,16 +160,15 @@ class RunRecords::Recording {
     if (run.state == RunState::kFinished) {
       const TrainResults results = ResultsOf(spec_, schedule_, run.processes, recorder_, steps_);
       const EndedRun ended_run =
-          LeaveResults(results, RecordOf(results.spec, file_, "finished", steps_.seconds().size()),
+          LeaveResults(results, RecordOf(results.spec, file_, WordOf(run.state), steps_.seconds().size()),
                        folder_.get(), &steps_);
       for (const std::string& sentence : ended_run.lost) Say(sentence);
       if (!ended_run.status.ok()) Say(ended_run.status.message());
     } else {
       const TrainResults so_far = ResultsSoFar(spec_, schedule_, recorder_);
-      const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
-      const std::string message =
-          LeaveUnfinished(so_far, RecordOf(so_far.spec, file_, state, steps_.seconds().size(), run.reason),
-                          folder_.get(), &steps_);
+      const RunRecord record =
+          RecordOf(so_far.spec, file_, WordOf(run.state), steps_.seconds().size(), run.reason);
+      const std::string message = LeaveUnfinished(so_far, record, folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
     ended_->Add(LookAt());
@@ -262,6 +267,19 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   MutexLock lock(mu_);
   recordings_[submission.run] = std::move(recording);
   return absl::OkStatus();
+}
+
+absl::Status RunRecords::EndUnplanned(const StoredRun& run, RunState state, const std::string& reason) {
+  const RunFolder& at = run.submission.folder;
+  RunRecord record = ReadRecord(fs::exists(at.live) ? at.live : at.path);
+  record.run_id = at.run_id;
+  auto folder = OutputFolder::Reopen(at.path, at.live, record, takes_over_);
+  if (!folder.ok()) return folder.status();
+  record.state = WordOf(state);
+  record.reason = reason;
+  const int steps_made = record.first_step + static_cast<int>(run.steps.size());
+  record.steps_done = std::max(record.steps_done, steps_made);
+  return (*folder)->End(record).status();
 }
 
 std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {

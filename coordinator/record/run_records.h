@@ -46,6 +46,10 @@ class RunRecords {
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
   // ended and its folder is complete; else as OutputFolder::Reopen.
   absl::Status Restore(const StoredRun& run, const RunPlan& plan);
+  // Ends a run, as a store has it, that cannot be planned any more: writes its end and the reason into
+  // run.json, and leaves all else in its folder as it is. AlreadyExists if its end is there; else as
+  // OutputFolder::Reopen. Before the server begins.
+  absl::Status EndUnplanned(const StoredRun& run, RunState state, const std::string& reason);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 

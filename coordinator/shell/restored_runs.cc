@@ -21,25 +21,34 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner,
   return run->plan();
 }
 
-// Takes up the output folder of a run that has ended, to write what of it is missing there.
+// Takes up the output folder of a run that has ended, to write what is missing there. Returns false if the
+// folder has then nothing more to get.
 bool EndsInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
-  if (run.written) return false;
   const auto plan = PlanAgain(planner, SpecOf(run));
-  return plan.ok() && folders->Restore(run, **plan).ok();
+  if (plan.ok()) return folders->Restore(run, **plan).ok();
+  const RunInfo& info = run.figures.info;
+  folders->EndUnplanned(run, info.state, info.reason).IgnoreError();
+  return false;
 }
 
-// Plans a run that goes on, or says why it cannot.
+std::string CannotGoOn(const absl::Status& status) {
+  return absl::StrCat("the coordinator was started again and cannot go on with it: ", status.message());
+}
+
+// Plans a run that goes on, or says why it cannot. The folder of a run that cannot be planned says so too.
 void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
   if (!run->stored.attempt.schedule.empty()) run->spec = SpecOf(run->stored);
   auto plan = PlanAgain(planner, SpecOf(run->stored));
-  absl::Status taken = plan.status();
-  if (taken.ok()) taken = folders->Restore(run->stored, **plan);
-  if (taken.ok()) {
-    run->plan = *std::move(plan);
-  } else {
-    run->failure =
-        absl::StrCat("the coordinator was started again and cannot go on with it: ", taken.message());
+  if (!plan.ok()) {
+    run->failure = CannotGoOn(plan.status());
+    folders->EndUnplanned(run->stored, RunState::kFailed, run->failure).IgnoreError();
+    return;
   }
+  if (absl::Status taken = folders->Restore(run->stored, **plan); !taken.ok()) {
+    run->failure = CannotGoOn(taken);
+    return;
+  }
+  run->plan = *std::move(plan);
 }
 
 }  // namespace

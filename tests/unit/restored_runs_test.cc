@@ -1,0 +1,89 @@
+#include "coordinator/shell/restored_runs.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/record/output_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft::restored_runs_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A run whose folder has begun, and a coordinator that starts again and can plan none.
+class RestoredRunsTest : public ::testing::Test {
+ protected:
+  RestoredRunsTest() {
+    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    parent_ = name;
+    out_ = name + "/out";
+    RunRecord record{"text", "text.yaml", "abc"};
+    record.end_step = 100;
+    record.spec = R"({"name": "text"})";
+    auto folder = OutputFolder::Open(out_, out_, FormerWork::kRefuse);
+    EXPECT_TRUE(folder.ok() && (*folder)->Begin(record).ok());
+    stored_.submission.run = 3;
+    stored_.submission.folder = {out_, out_, "abc"};
+    stored_.steps.resize(7);
+  }
+  ~RestoredRunsTest() override { fs::remove_all(parent_); }
+
+  RestoredRuns Restore() {
+    StoredState state;
+    state.runs[3] = stored_;
+    RunRecords folders(parent_ + "/root", [](uint64_t, const std::string&) {});
+    return RestoreRuns(
+        std::move(state),
+        [](const std::string&) { return absl::NotFoundError("model: cannot read model.pt2"); }, &folders,
+        [](size_t, size_t) {});
+  }
+
+  std::string parent_, out_;
+  StoredRun stored_;
+};
+
+TEST_F(RestoredRunsTest, RunThatCannotBePlanned_ItsFolderSaysThatItFailed) {
+  stored_.figures.info.state = RunState::kRunning;
+  const RestoredRuns restored = Restore();
+  ASSERT_EQ(restored.runs.size(), 1u);
+  EXPECT_EQ(restored.live, 0);
+  EXPECT_EQ(restored.runs[0].plan, nullptr);
+  EXPECT_THAT(restored.runs[0].failure, HasSubstr("cannot read model.pt2"));
+  const RunRecord record = ReadRecord(out_);
+  EXPECT_EQ(record.state, "failed");
+  EXPECT_EQ(record.reason, restored.runs[0].failure);
+  EXPECT_EQ(record.steps_done, 7);
+  EXPECT_EQ(record.end_step, 100);
+  EXPECT_EQ(record.spec, R"({"name":"text"})");
+  EXPECT_FALSE(OutputInUse(out_));
+}
+
+TEST_F(RestoredRunsTest, EndedRunThatCannotBePlanned_ItsFolderSaysHowItEnded) {
+  stored_.figures.info.state = RunState::kCancelled;
+  stored_.figures.info.reason = "cancelled by weft cancel";
+  const RestoredRuns restored = Restore();
+  EXPECT_THAT(restored.records.written, ::testing::ElementsAre(3));
+  const RunRecord record = ReadRecord(out_);
+  EXPECT_EQ(record.state, "stopped");
+  EXPECT_EQ(record.reason, "cancelled by weft cancel");
+}
+
+TEST_F(RestoredRunsTest, FolderOfAnotherRunByNow_IsLeftAlone) {
+  stored_.figures.info.state = RunState::kRunning;
+  stored_.submission.folder.run_id = "another";
+  Restore();
+  EXPECT_EQ(ReadRecord(out_).state, "running");
+}
+
+}  // namespace
+}  // namespace weft::restored_runs_test
