@@ -85,10 +85,12 @@ class Row:
 
 
 class Training:
+    """A run file's text with one budget after the other."""
+
     def __init__(self, weft, folder, text):
         self.weft, self.file, self.out, self.text = weft, folder / "run.yaml", folder / "out", text
 
-    def write(self, budget):
+    def write(self, budget=None):
         self.file.write_text(self.text + (f"memory: {budget}\n" if budget else ""))
 
     def ranks(self, budget=None):
@@ -106,12 +108,17 @@ class Training:
             low, high = (low, middle) if self.ranks(middle) is not None else (middle, high)
         return high
 
-    def measured(self, budget, processes):
-        """Returns the bytes of each rank and the seconds in which the budget held forwards back, or why it failed."""
+    def train(self, budget, processes):
+        """Trains within the budget. Returns the exit code, and the last line of what it said on the error stream."""
         self.write(budget)
         code, error = bits.train(self.weft, self.file, self.out, ["--processes", str(processes)])
+        return code, error[0]
+
+    def measured(self, budget, processes):
+        """Returns the bytes of each rank and the seconds in which the budget held forwards back, or why it failed."""
+        code, said = self.train(budget, processes)
         if code != 0:
-            return code, error[0]
+            return code, said
         self.summary = summary = json.loads((self.out / "summary.json").read_text())
         held = sum(rank["memory"] for rank in summary["idle_seconds"])
         return 0, (summary["most_bytes"], held)

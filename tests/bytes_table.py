@@ -23,6 +23,7 @@ import sys
 import tempfile
 
 import bits
+import budgets
 import markdown
 import peak_bytes
 
@@ -57,32 +58,18 @@ other's memory.
 """
 
 
-class Training:
-    def __init__(self, options, folder, text, separate):
-        self.weft, self.counted = str(options.bin / "weft"), str(options.bin.parent / "bench" / "counted_peaks")
-        self.file, self.out = folder / "run.yaml", folder / "out"
-        self.text, self.separate = text + ("separate_memory: true\n" if separate else ""), separate
+class Training(budgets.Training):
+    """The same, with what its ranks counted beside what is predicted."""
 
-    def write(self, budget=None):
-        self.file.write_text(self.text + (f"memory: {budget}\n" if budget else ""))
+    def __init__(self, options, folder, text, separate):
+        super().__init__(str(options.bin / "weft"), folder, text + ("separate_memory: true\n" if separate else ""))
+        self.counted, self.separate = str(options.bin.parent / "bench" / "counted_peaks"), separate
 
     def tool(self, *words):
         done = subprocess.run([self.counted, *map(str, words)], capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())
         return json.loads(done.stdout)
-
-    def ranks(self):
-        """The simulated ranks without a budget, or None where the run cannot be trained."""
-        self.write()
-        done = subprocess.run([self.weft, "simulate", str(self.file), "--backward", "2", "-o", "json"], capture_output=True, text=True,
-                              timeout=600, check=False)
-        return json.loads(done.stdout)["rank_stats"] if done.returncode == 0 else None
-
-    def train(self, budget, processes):
-        self.write(budget)
-        code, error = bits.train(self.weft, self.file, self.out, ["--processes", str(processes)])
-        return code, error[0]
 
     def within(self, budget, processes):
         """The row of a training within the budget."""

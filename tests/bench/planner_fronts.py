@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Prints fronts of memory and period: the least period that weft plan finds under each limit of memory, for ResNets on
-4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too.
+4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too. With --train MEMORY the last
+plan of each row is trained for a step of so many micro-batches as fill its pattern, if all its ranks fit into MEMORY
+together; the bytes that its ranks counted stand beside the planned ones.
 
     tests/bench/planner_fronts.py build/release/bin --folder DIR [--nets resnet18,resnet34,resnet50] [--size 224]
+        [--ranks 4,8] [--batch 8] [--seconds 20] [--train 20e9]
 
 The profile of a net is measured once and stays in DIR, so that a second call plans the same. A measurement wants the
 machine for itself.
@@ -35,8 +38,10 @@ class Weft:
         return done.stdout
 
 
-def write_run(folder, net, size, batch):
-    """Writes a run file of random images, whose values do not matter here, and returns its path."""
+def write_run(folder, net, size, batch, schedule="stages: 1\nschedule: {lpp: {groups: 1, ranks: 1}}", microbatches=1,
+              steps=3):
+    """Writes a run file of random images, whose values do not matter here, and returns its path. `batch` is a
+    micro-batch's."""
     chance, count = random.Random(1), 2 * batch
     with open(f"{folder}/images.idx", "wb") as file:
         file.write(struct.pack(">BBBBIII", 0, 0, 8, 3, count, size, size) + chance.randbytes(count * size * size))
@@ -46,8 +51,8 @@ def write_run(folder, net, size, batch):
     with open(path, "w", encoding="utf-8") as file:
         file.write(f"name: {net}\nmodel: {{{net}: {{classes: 10, channels: 1, size: {size}}}}}\n"
                    f"data: {{idx: {{images: images.idx, labels: labels.idx}}}}\n"
-                   f"train: {{steps: 3, batch: {batch}, microbatches: 1, optimizer: {{sgd: {{lr: 0.01, momentum: 0.9}}}}}}\n"
-                   "stages: 1\nschedule: {lpp: {groups: 1, ranks: 1}}\n")
+                   f"train: {{steps: {steps}, batch: {batch * microbatches}, microbatches: {microbatches}, "
+                   f"optimizer: {{sgd: {{lr: 0.01, momentum: 0.9}}}}}}\n{schedule}\n")
     return path
 
 
@@ -63,12 +68,31 @@ def plan(weft, profile, ranks, schedule, limit, seconds):
     return None, int(least[1])
 
 
-def simulated_period(weft, folder, profile, ranks, schedule, limit, seconds):
-    """Returns the time of a micro-batch in steady state when the simulator carries the plan out."""
-    path = f"{folder}/plan.yaml"
+def write_plan(weft, path, profile, ranks, schedule, limit, seconds):
     with open(path, "w", encoding="utf-8") as file:
         file.write(weft.result("plan", profile, "--workers", ranks, "--schedule", schedule, "--memory", int(limit),
                                "--time-limit", seconds, "-o", "yaml"))
+
+
+def trained(weft, folder, net, planned, options):
+    """Trains the plan of plan.yaml for one step. Returns the activations that its ranks counted, over the planned ones:
+    the least and the largest ratio."""
+    if sum(planned["peak_bytes"]) > options.train:
+        return "-"
+    run = write_run(folder, net, options.size, options.batch, "schedule: {file: plan.yaml}",
+                    microbatches=len(planned["stages"]) + 2, steps=1)
+    out = f"{folder}/out"
+    weft.result("train", run, "--out", out, "--overwrite")
+    with open(f"{out}/summary.json", encoding="utf-8") as file:
+        counted = [rank["activations"] for rank in json.load(file)["peak_bytes"]]
+    ratios = [have / rank["activations"] for have, rank in zip(counted, planned["rank_bytes"]) if rank["activations"] > 0]
+    return f"{min(ratios):.3f} to {max(ratios):.3f}"
+
+
+def simulated_period(weft, folder, profile, ranks, schedule, limit, seconds):
+    """Returns the time of a micro-batch in steady state when the simulator carries the plan out."""
+    path = f"{folder}/plan.yaml"
+    write_plan(weft, path, profile, ranks, schedule, limit, seconds)
     makespans = [json.loads(weft.result("simulate", path, "--profile", profile, "--microbatches", count, "-o", "json"))
                  ["makespan"] for count in (400, 800)]
     return (makespans[1] - makespans[0]) / 400
@@ -87,9 +111,11 @@ def main():
     parser.add_argument("bin")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--nets", default="resnet18,resnet34,resnet50")
+    parser.add_argument("--ranks", default="4,8")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=20, help="of search for each plan")
+    parser.add_argument("--train", type=float, default=0, help="bytes of memory for the training of a plan; 0 for none")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
     weft = Weft(options.bin)
@@ -98,10 +124,11 @@ def main():
         if not os.path.exists(profile):
             run = write_run(options.folder, net, options.size, options.batch)
             weft.result("profile", run, "--steps", 4, "-o", profile)
-        for ranks in (4, 8):
+        for ranks in map(int, options.ranks.split(",")):
             print(f"\n### {net}, {ranks} ranks\n")
-            print("| memory of a rank | " + " | ".join(name for name, _ in SEARCHES) + " | lower bound |")
-            print("| ---: |" + " ---: |" * (len(SEARCHES) + 1))
+            print("| memory of a rank | " + " | ".join(name for name, _ in SEARCHES) + " | lower bound |" +
+                  (" counted / planned |" if options.train else ""))
+            print("| ---: |" + " ---: |" * (len(SEARCHES) + 1 + bool(options.train)))
             for limit in limits(weft, profile, ranks, options.seconds):
                 cells, bound = [], 0
                 for _, schedule in SEARCHES:
@@ -114,7 +141,8 @@ def main():
                     same = abs(simulated - planned["period"]) < 1e-3 * planned["period"]
                     cells.append(f"{planned['period']:.3f}" + ("" if planned["optimal"] else " ?") +
                                  ("" if same else f" (simulated: {simulated:.3f})"))
-                print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |", flush=True)
+                more = f" {trained(weft, options.folder, net, planned, options)} |" if options.train else ""
+                print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |" + more, flush=True)
 
 
 if __name__ == "__main__":
