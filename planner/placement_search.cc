@@ -171,6 +171,18 @@ bool VisitNeighbours(const Placement& from, int ranks, const Visit& visit) {
   return false;
 }
 
+// Returns the pattern of one micro-batch in a window of `batches`: each enters a period behind the one
+// before.
+PlacedPattern Repeated(const PlannedChain& chain, PlacedPattern single, int batches) {
+  Pattern repeated{batches * single.pattern.period, {}};
+  for (int b = 0; b < batches; ++b) {
+    for (const int64_t start : single.pattern.starts)
+      repeated.starts.push_back(start + b * single.pattern.period);
+  }
+  ChainPattern placed = PlaceChain(chain, single.placement, batches);
+  return {std::move(single.placement), std::move(placed), std::move(repeated)};
+}
+
 class PlacementSearch {
  public:
   PlacementSearch(const PlannedChain& chain, const PlacementSearchOptions& options)
@@ -178,6 +190,7 @@ class PlacementSearch {
 
   PlacementSearchResult Run() {
     BoundAll();
+    if (options_.batches > 1) BeginWithSingle();
     const auto contiguous = FindContiguousPlan(chain_, /*replicated=*/false);
     if (contiguous.has_value()) Try(Renumbered(chain_, PlacementOf(*contiguous)));
     if (options_.contiguous) {
@@ -211,6 +224,16 @@ class PlacementSearch {
     constexpr double kRounding = 1e-6;  // of sums of speeds
     RaiseBound(static_cast<int64_t>(std::ceil(static_cast<double>(sum) / speed - kRounding)));
     RaiseBound(static_cast<int64_t>(std::ceil(static_cast<double>(longest) / fastest - kRounding)));
+  }
+
+  // Takes the best pattern of one micro-batch, in a window of as many as are wanted.
+  void BeginWithSingle() {
+    if (options_.stop_single()) return;
+    PlacementSearchOptions single = options_;
+    single.batches = 1;
+    single.limits.stop = options_.stop_single;
+    PlacementSearchResult found = PlacementSearch(chain_, single).Run();
+    if (found.best.has_value()) result_.best = Repeated(chain_, *std::move(found.best), options_.batches);
   }
 
   // Looks for a better pattern with this placement. Returns a bound on its period; at most the best one.

@@ -8,12 +8,14 @@
 // the best bound could be listed and decided; else the bound that it returns says how far from it the answer
 // may be, and the best placement is changed by one move or two, of a layer or of two that change places, as
 // long as that helps. As long as no known placement fits, moves look for one that needs less memory first.
+// A window of several micro-batches may begin with the best pattern of one, repeated: so it is never worse.
 // Pure.
 #ifndef WEFT_PLANNER_PLACEMENT_SEARCH_H_
 #define WEFT_PLANNER_PLACEMENT_SEARCH_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "planner/chain.h"
@@ -26,6 +28,8 @@ struct PlacementSearchOptions {
   bool contiguous = false;  // only stages of neighbouring layers, one a rank
   size_t listed = 200'000;  // most placements that are listed
   SearchLimits limits = {std::numeric_limits<int64_t>::max(), [] { return false; }};
+  // Stops the search of a window of one micro-batch, with which a larger window begins.
+  std::function<bool()> stop_single = [] { return true; };
 };
 
 struct PlacedPattern {

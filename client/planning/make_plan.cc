@@ -110,8 +110,10 @@ class PlanMaker {
       PlacementSearchOptions options;
       options.batches = batches;
       options.contiguous = wanted_.contiguous;
+      const double begun = part;
       part = source_.run.has_value() && source_.memory > 0 ? (part + to) / 2 : to;
       options.limits.stop = StopAfter(part);
+      options.stop_single = StopAfter((begun + part) / 2);
       std::optional<Plan> plan = FindPlan(ticked->chain, options);
       stopped_ = stopped_ || options.limits.stop();
       if (!plan.has_value()) return absl::OkStatus();

@@ -68,15 +68,9 @@ def plan(weft, profile, ranks, schedule, limit, seconds):
     return None, int(least[1])
 
 
-def write_plan(weft, path, profile, ranks, schedule, limit, seconds):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(weft.result("plan", profile, "--workers", ranks, "--schedule", schedule, "--memory", int(limit),
-                               "--time-limit", seconds, "-o", "yaml"))
-
-
 def trained(weft, folder, net, planned, options):
-    """Trains the plan of plan.yaml for one step. Returns the activations that its ranks counted, over the planned ones:
-    the least and the largest ratio."""
+    """Trains the plan in plan.yaml for one step. Returns the activations that its ranks counted over the planned ones: the
+    least and the largest ratio."""
     if sum(planned["peak_bytes"]) > options.train:
         return "-"
     run = write_run(folder, net, options.size, options.batch, "schedule: {file: plan.yaml}",
@@ -89,12 +83,10 @@ def trained(weft, folder, net, planned, options):
     return f"{min(ratios):.3f} to {max(ratios):.3f}"
 
 
-def simulated_period(weft, folder, profile, ranks, schedule, limit, seconds):
+def simulated_period(weft, folder, profile):
     """Returns the time of a micro-batch in steady state when the simulator carries the plan out."""
-    path = f"{folder}/plan.yaml"
-    write_plan(weft, path, profile, ranks, schedule, limit, seconds)
-    makespans = [json.loads(weft.result("simulate", path, "--profile", profile, "--microbatches", count, "-o", "json"))
-                 ["makespan"] for count in (400, 800)]
+    makespans = [json.loads(weft.result("simulate", f"{folder}/plan.yaml", "--profile", profile, "--microbatches", count,
+                                        "-o", "json"))["makespan"] for count in (400, 800)]
     return (makespans[1] - makespans[0]) / 400
 
 
@@ -137,7 +129,9 @@ def main():
                         cells.append("does not fit")
                         continue
                     bound = planned["lower_bound"] if "contiguous" not in schedule else bound
-                    simulated = simulated_period(weft, options.folder, profile, ranks, schedule, limit, options.seconds)
+                    with open(f"{options.folder}/plan.yaml", "w", encoding="utf-8") as file:
+                        json.dump(planned["run"], file)  # which is YAML, too
+                    simulated = simulated_period(weft, options.folder, profile)
                     same = abs(simulated - planned["period"]) < 1e-3 * planned["period"]
                     cells.append(f"{planned['period']:.3f}" + ("" if planned["optimal"] else " ?") +
                                  ("" if same else f" (simulated: {simulated:.3f})"))

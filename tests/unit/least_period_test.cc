@@ -162,6 +162,27 @@ TEST(LeastPeriod, Stopped_KeepsTheContiguousPattern) {
   EXPECT_TRUE(CheckPattern(result.best->placed.problem, result.best->pattern).ok());
 }
 
+// A large window is hard to search. That of one micro-batch, repeated, is a pattern of it too.
+TEST(LeastPeriod, WindowOfSeveralWithoutTime_IsThePatternOfOneRepeated) {
+  const PlannedChain chain = KeptChain({3, 2, 2, 2, 3, 1}, {1, 2, 2, 4, 1, 2}, 3, 9);
+  const PlacementSearchResult single = FindPlacement(chain, {});
+  ASSERT_TRUE(single.proven());
+  for (const int batches : {2, 3}) {
+    PlacementSearchOptions options{batches};
+    options.limits.stop = [] { return true; };
+    const PlacementSearchResult alone = FindPlacement(chain, options);
+    options.stop_single = [] { return false; };
+    const PlacementSearchResult result = FindPlacement(chain, options);
+    ASSERT_TRUE(result.best.has_value());
+    EXPECT_EQ(result.best->pattern.period, batches * single.best->pattern.period);
+    EXPECT_EQ(result.best->placement, single.best->placement);
+    const absl::Status sound = CheckPattern(result.best->placed.problem, result.best->pattern);
+    EXPECT_TRUE(sound.ok()) << sound;
+    ASSERT_TRUE(alone.best.has_value());
+    EXPECT_GT(alone.best->pattern.period, result.best->pattern.period);
+  }
+}
+
 TEST(LeastMemory, ThatFits_IsWhereThePublishedTablesBegin) {
   EXPECT_EQ(LeastMemoryThatFits(CountedChain({1, 2, 1}, {2, 3, 2}, {}, 0, 2, 0), {}), 10);
   EXPECT_EQ(LeastMemoryThatFits(CountedChain({1, 2, 1}, {1, 1, 1}, {1, 2, 1}, 0, 2, 0), {}), 13);
