@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs every command of weft with -o json and compares what it prints with docs/guide/json.md: json_output_test.py BIN_DIR
 
-The page has a row for each form of a command: what it prints, the keys that are always there, and those that are sometimes.
-A command in `weft --help` without a row must be in the page's table of commands that need none, and then has no such form."""
+The page has a section for each form of a command: what it prints, the keys that are always there, and those that are sometimes.
+A command in `weft --help` without a section must be in the page's table of commands that need none, and then has no such form."""
 import json
 import pathlib
 import re
@@ -21,7 +21,7 @@ schedule: {lpp: {groups: 1, ranks: 2}}
 """
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "json.md"
 
-# The command line of each row, behind `weft`. A row is the words before the first one in capitals.
+# The command line of each section, behind `weft`. The heading of a section names the command and what it needs.
 LOCAL = [
     ("train FILE", "train run.yaml --processes 2 --record hashes"),
     ("eval FILE", "eval run.yaml"),
@@ -61,38 +61,36 @@ REMOTE = [
 
 
 class Page:
-    """The tables of the page. A row may have the keys of another one: "as `weft workers`"."""
+    """The sections of the page, and its table of commands without one. A section may have the keys of another one."""
 
     def __init__(self, text):
-        self.rows, self.without = {}, set()
-        for line in text.splitlines():
-            cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("| `weft ") else []
-            name = cells[0].strip("`").removeprefix("weft ") if cells else ""
-            if len(cells) == 4:
-                self.rows[name] = cells[1:]
-            elif cells:
-                self.without.add(name)
+        self.sections = dict(re.findall(r"^### `weft ([^`]*)`\n\n(.*?)(?=^##|\Z)", text, re.M | re.S))
+        self.without = set(re.findall(r"^\| `weft ([^`]*)` \|", text, re.M))
 
-    def keys(self, row):
+    def keys(self, section):
         """Returns the form, the keys that are always there, and those that are sometimes."""
-        form, *cells = self.rows[row]
-        always, sometimes = (set(re.findall(r"`([a-z_0-9]+)`", cell)) for cell in cells)
-        other = re.match("as `weft ([^`]*)`", cells[0])
-        if other is None:
-            return form, always, sometimes
-        _, more, some = self.keys(other.group(1))
-        return form, always | more, sometimes | some
+        body = self.sections[section]
+        form = re.match(r"(An object per line|An array of objects|An object)\.", body)
+        assert form, f"{PAGE}: weft {section}: the first sentence must say what the command prints"
+        other = re.search(r"The keys of `weft ([^`]*)`\.", body)
+        always, sometimes = self.keys(other[1])[1:] if other else (set(), set())
+        for item in re.findall(r"^- (.*(?:\n  .*)*)", body, re.M):
+            parts = re.fullmatch(r"((?:`[^`]*`|[^`:])+):\s(.*)", item, re.S)
+            assert parts, f"{PAGE}: weft {section}: '{item}' must have a condition, a colon and keys"
+            (always if parts[1] == "Always" else sometimes).update(re.findall(r"`([a-z_0-9]+)`", parts[2]))
+        assert always, f"{PAGE}: weft {section} has no keys"
+        return form[1], always, sometimes
 
 
 def objects(form, text):
     """Returns the objects in what was printed, which has the form."""
-    if form == "an object a line":
+    if form == "An object per line":
         return [json.loads(line) for line in text.splitlines()]
     value = json.loads(text)
-    if form == "an array of objects":
+    if form == "An array of objects":
         assert isinstance(value, list), text[:200]
         return value
-    assert form == "an object" and isinstance(value, dict), (form, text[:200])
+    assert form == "An object" and isinstance(value, dict), (form, text[:200])
     return [value]
 
 
@@ -126,25 +124,25 @@ def offers_json(weft, command):
     return about is not None and "json" in about.group()
 
 
-def check_rows(weft, page):
-    """Every command has a row and the flag, or is among those without."""
-    rows = {row.split()[0] for row in page.rows}
+def check_sections(weft, page):
+    """Every command has a section and the flag, or is among those without."""
+    with_section = {section.split()[0] for section in page.sections}
     for command in commands(weft):
-        assert (command in rows) != (command in page.without), f"weft {command} must be in one table of {PAGE}"
-        assert offers_json(weft, command) == (command in rows), f"weft {command} --help and {PAGE} do not agree about -o json"
-    sampled = {row for row, _ in LOCAL + REMOTE}
-    assert sampled == set(page.rows), f"rows without a command line here, or the other way round: {sampled ^ set(page.rows)}"
+        assert (command in with_section) != (command in page.without), f"weft {command} must be in one part of {PAGE}"
+        assert offers_json(weft, command) == (command in with_section), f"weft {command} --help and {PAGE} do not agree about -o json"
+    sampled = {section for section, _ in LOCAL + REMOTE}
+    assert sampled == set(page.sections), f"sections without a command line here, or the other way round: {sampled ^ set(page.sections)}"
 
 
-def check_output(page, row, done):
-    form, always, sometimes = page.keys(row)
-    assert done.returncode in ((0, 1) if row == "doctor" else (0,)), (row, done.returncode, done.stderr)
+def check_output(page, section, done):
+    form, always, sometimes = page.keys(section)
+    assert done.returncode in ((0, 1) if section == "doctor" else (0,)), (section, done.returncode, done.stderr)
     found = objects(form, done.stdout)
-    assert found, f"weft {row} printed nothing"
+    assert found, f"weft {section} printed nothing"
     for one in found:
         keys = set(one)
-        assert always <= keys, f"weft {row}: lacks {always - keys}"
-        assert keys <= always | sometimes, f"weft {row}: {keys - always - sometimes} are not in {PAGE}"
+        assert always <= keys, f"weft {section}: lacks {always - keys}"
+        assert keys <= always | sometimes, f"weft {section}: {keys - always - sometimes} are not in {PAGE}"
 
 
 def serve(weft):
@@ -168,14 +166,14 @@ def await_steps(weft, run, reach):
 
 
 def all_outputs(weft):
-    """Yields each row with the result of its command."""
-    for row, line in LOCAL:
-        yield row, weft.run(*line.split(), "-o", "json")
+    """Yields each section with the result of its command."""
+    for section, line in LOCAL:
+        yield section, weft.run(*line.split(), "-o", "json")
     reach = serve(weft)
-    for row, line in REMOTE:
-        if row == "move RUN":
+    for section, line in REMOTE:
+        if section == "move RUN":
             await_steps(weft, "2", reach)
-        yield row, weft.run(*line.split(), "-o", "json", *reach)
+        yield section, weft.run(*line.split(), "-o", "json", *reach)
 
 
 def main():
@@ -191,10 +189,10 @@ def main():
         (folder / "client.yaml").write_text("insecure: true\n")
         weft = Weft(pathlib.Path(sys.argv[1]).resolve(), folder)
         try:
-            check_rows(weft, page)
-            for row, done in all_outputs(weft):
-                check_output(page, row, done)
-                print(f"weft {row}: as documented")
+            check_sections(weft, page)
+            for section, done in all_outputs(weft):
+                check_output(page, section, done)
+                print(f"weft {section}: as documented")
         finally:
             weft.stop()
 
