@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Prints fronts of memory and period: the least period that weft plan finds under each limit of memory, for ResNets on
-4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too. With --train MEMORY the last
-plan of each row is trained for a step of so many micro-batches as fill its pattern, if all its ranks fit into MEMORY
-together; the bytes that its ranks counted stand beside the planned ones.
+4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too. The last plan of each of the
+first --train rows is trained for a step of as many micro-batches as fill its pattern; the bytes that its ranks counted
+stand beside the planned ones.
 
     tests/bench/planner_fronts.py build/release/bin --folder DIR [--nets resnet18,resnet34,resnet50] [--size 224]
-        [--ranks 4,8] [--batch 8] [--seconds 20] [--train 20e9]
+        [--ranks 4,8] [--batch 8] [--seconds 20] [--train ROWS]
 
 The profile of a net is measured once and stays in DIR, so that a second call plans the same. A measurement wants the
 machine for itself.
@@ -71,8 +71,6 @@ def plan(weft, profile, ranks, schedule, limit, seconds):
 def trained(weft, folder, net, planned, options):
     """Trains the plan in plan.yaml for one step. Returns the activations that its ranks counted over the planned ones: the
     least and the largest ratio."""
-    if sum(planned["peak_bytes"]) > options.train:
-        return "-"
     run = write_run(folder, net, options.size, options.batch, "schedule: {file: plan.yaml}",
                     microbatches=len(planned["stages"]) + 2, steps=1)
     out = f"{folder}/out"
@@ -107,7 +105,7 @@ def main():
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=20, help="of search for each plan")
-    parser.add_argument("--train", type=float, default=0, help="bytes of memory for the training of a plan; 0 for none")
+    parser.add_argument("--train", type=int, default=0, help="rows of each table whose plan is trained")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
     weft = Weft(options.bin)
@@ -121,7 +119,7 @@ def main():
             print("| memory of a rank | " + " | ".join(name for name, _ in SEARCHES) + " | lower bound |" +
                   (" counted / planned |" if options.train else ""))
             print("| ---: |" + " ---: |" * (len(SEARCHES) + 1 + bool(options.train)))
-            for limit in limits(weft, profile, ranks, options.seconds):
+            for row, limit in enumerate(limits(weft, profile, ranks, options.seconds)):
                 cells, bound = [], 0
                 for _, schedule in SEARCHES:
                     planned, _ = plan(weft, profile, ranks, schedule, limit, options.seconds)
@@ -135,8 +133,10 @@ def main():
                     same = abs(simulated - planned["period"]) < 1e-3 * planned["period"]
                     cells.append(f"{planned['period']:.3f}" + ("" if planned["optimal"] else " ?") +
                                  ("" if same else f" (simulated: {simulated:.3f})"))
-                more = f" {trained(weft, options.folder, net, planned, options)} |" if options.train else ""
-                print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |" + more, flush=True)
+                if options.train:
+                    ratio = trained(weft, options.folder, net, planned, options) if row < options.train else "-"
+                print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |" +
+                      (f" {ratio} |" if options.train else ""), flush=True)
 
 
 if __name__ == "__main__":
