@@ -253,7 +253,7 @@ void CoordinatorCore::EndRun(Run& run) {
   for (const RunMember& m : run.members().all()) {
     Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || w->run != run.id()) continue;
-    if (state == RunState::kFinished) {
+    if (state == RunState::kFinished && !m.failed) {
       WorkerSessions::Free(out_, *w);
       continue;
     }

@@ -251,7 +251,9 @@ void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<Run
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
-  const RunMember& member = *present_.members().Find(from);
+  RunMember& member = *present_.members().Find(from);
+  member.failed = true;
+  if (GoesOnWithout(out, member, m.reason)) return;
   if (m.device_lost && !blaming())
     return EndForLoss(member, absl::StrCat("its device is lost to it: ", m.reason));
   EndIf(failures_.Report(out, member, m, ends()));
@@ -324,8 +326,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
   present_.beginnings().Validated(m.step);
   Announce(out);
-  if (info_.state != RunState::kRunning) return finish_.GoOn(out);
-  EndStopped();
+  info_.state == RunState::kRunning ? EndStopped() : finish_.GoOn(out);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
@@ -336,12 +337,14 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, c
   RunMember& member = *present_.members().Find(session);
   member.alive = false;
   if (returning()) return GiveUpReturn(absl::StrCat(member.label, " was lost: ", reason));
-  if (member.finished) return;  // it has done its part
-  if (finish_.HasResults()) {
-    if (finish_.Without(out, member, reason)) End({RunState::kFinished, ""});
-    return;
-  }
-  EndForLoss(member, reason, wrote);
+  if (!GoesOnWithout(out, member, reason)) EndForLoss(member, reason, wrote);
+}
+
+bool Run::GoesOnWithout(StepEffects& out, RunMember& member, const std::string& reason) {
+  if (member.finished) return true;  // it has done its part
+  if (!finish_.HasResults()) return false;
+  if (finish_.Without(out, member, reason)) End({RunState::kFinished, ""});
+  return true;
 }
 
 void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {

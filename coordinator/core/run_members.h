@@ -24,6 +24,7 @@ struct RunMember {
   bool alive = true;
   bool prepared = false;
   bool finished = false;
+  bool failed = false;  // true if it has reported a failure, and waits to be told what becomes of the attempt
   std::string stalled;  // sentence about its vain wait; "" while it gets on
   std::string slow;     // sentence about its jobs that take long; "" for none
   bool stuck = false;   // true if one of its jobs has passed its deadline: the process is to end

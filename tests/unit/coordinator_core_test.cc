@@ -1780,6 +1780,34 @@ TEST_F(CoreTest, ProcessLostBehindTheLastStep_RunIsFinished) {
   EXPECT_EQ(run_info.state, RunState::kFinished);
 }
 
+// A process that is stopped, or whose peer is lost, may report that before it is lost itself. `link_to`: the
+// process to which its link broke.
+class FailureBehindTheLastCheckpoint : public CoreTest, public ::testing::WithParamInterface<int> {
+ protected:
+  FailureBehindTheLastCheckpoint() { validate_every = 2; }
+};
+
+TEST_P(FailureBehindTheLastCheckpoint, RunIsFinishedAndItsProcessIsFreed) {
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  Say(2, Failed{run, "it was stopped by SIGTERM", GetParam()});
+  now += 10 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFinishing) << "its validation goes on";
+  Say(1, Validation{run, 2, 8, 8, 0.75, {{"accuracy", 0.5}}});
+  ASSERT_TRUE(Heard<Finish>(1).has_value());
+  Say(1, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_EQ(run_info.restarts, 0);
+  EXPECT_TRUE(run_info.validation_failure.empty()) << run_info.validation_failure;
+  EXPECT_TRUE(Heard<Abort>(2).has_value()) << "it waits to be told";
+}
+
+INSTANTIATE_TEST_SUITE_P(OfItselfAndOfALink, FailureBehindTheLastCheckpoint, ::testing::Values(-1, 0));
+
 TEST_F(CoreTest, ProcessThatValidatesIsLost_RunIsFinishedAndSaysWhatIsMissing) {
   validate_every = 2;
   const uint64_t run = Running(4, "out");

@@ -108,8 +108,9 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     return;
   }
   if (const auto* validate = std::get_if<Validate>(&message)) {
-    if (IsLive(validate->run) && unsettled_->Asked(*validate, out))
-      out->push_back(ValidateEffect{validate->step});
+    if (!IsLive(validate->run)) return;
+    run_->OnValidate(validate->step);
+    if (unsettled_->Asked(*validate, out)) out->push_back(ValidateEffect{validate->step});
     return;
   }
   if (const auto* drop = std::get_if<DropCopies>(&message)) {

@@ -79,6 +79,9 @@ class WorkerRun {
   // it; -1 if one of their updates has begun, or the step is not one of the run.
   int AnnounceSnapshot(int step);
 
+  // Notes that the weights of the step are to be validated: their checkpoint, if there is one, is complete.
+  void OnValidate(int step) { has_results_ = has_results_ || step == run_.steps(); }
+
   // The ends of a run: it fails here, the coordinator aborts it, all its jobs are done, and it is over.
   void OnFailure(int64_t now, Failed failure, WorkerEffects* out);
   void Abort(WorkerEffects* out);
@@ -88,6 +91,8 @@ class WorkerRun {
   bool failed() const { return failed_; }
   bool aborted() const { return aborted_; }
   bool finishing() const { return finishing_; }
+  // True if the run has finished but for a validation of its last weights by this process.
+  bool has_results() const { return has_results_; }
   // Returns true if this process has no job until the coordinator grants one.
   bool AwaitsGrants() const { return prepared_ && !failed_ && pending_.claimed() == 0; }
 
@@ -144,7 +149,7 @@ class WorkerRun {
   // have begun the attempt; until they are here no job starts. Any other attempt has its state when it is
   // prepared.
   enum class State : uint8_t { kAwaited, kWanted, kHere } state_ = State::kHere;
-  bool finishing_ = false, failed_ = false, aborted_ = false;
+  bool finishing_ = false, failed_ = false, aborted_ = false, has_results_ = false;
   int running_ = 0;  // jobs in flight
 };
 

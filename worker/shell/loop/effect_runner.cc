@@ -172,6 +172,7 @@ bool EffectRunner::PollTransport(int64_t now) {
     if (e.kind != TransportEvent::Kind::kArrived) {
       // Any other status is of this process itself, as where it has no memory for what comes.
       const bool link_failed = e.kind == TransportEvent::Kind::kPeerFailed || absl::IsUnavailable(e.status);
+      if (link_failed && core_.has_results()) continue;  // nothing more comes over it
       Fail(now, e.status, link_failed ? std::optional(e.peer) : std::nullopt);
       continue;
     }
