@@ -7,7 +7,8 @@ namespace weft {
 
 ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place,
                      std::optional<Tickets> tickets)
-    : heaps_(2),
+    : heaps_(first_place.has_value() ? 2 : 1),
+      first_limited_(static_cast<int>(heaps_.size())),
       heap_of_stage_(limits.size(), kUnlimited),
       tickets_(std::move(tickets)),
       admits_in_turn_(tickets_.has_value()),
@@ -56,21 +57,8 @@ void ReadyJobs::AdmitWaiting() {
   }
 }
 
-int ReadyJobs::Choose() const {
-  int best = -1;
-  int64_t least = 0;
-  for (size_t h = 0; h < heaps_.size(); ++h) {
-    const Heap& heap = heaps_[h];
-    if (heap.entries.empty()) continue;
-    const Entry& top = heap.entries.top();
-    if ((best >= 0 && top.priority >= least) || !HasItsTurn(top) || !Admits(heap)) continue;
-    best = static_cast<int>(h);
-    least = top.priority;
-  }
-  return best;
-}
-
 std::optional<int64_t> ReadyJobs::NextOverlapped() const {
+  if (!replays_) return std::nullopt;
   const MinHeap<Entry>& entries = heaps_[kOverlapped].entries;
   if (entries.empty() || !HasItsTurn(entries.top())) return std::nullopt;
   return entries.top().job;
@@ -79,16 +67,6 @@ std::optional<int64_t> ReadyJobs::NextOverlapped() const {
 std::optional<int64_t> ReadyJobs::TakeOverlapped() {
   if (!NextOverlapped().has_value()) return std::nullopt;
   return TakeFrom(kOverlapped);
-}
-
-int64_t ReadyJobs::TakeFrom(int choice) {
-  Heap& heap = heaps_[choice];
-  const Entry entry = heap.entries.Take();
-  --size_;
-  choice_ = size_ == 0 ? -1 : kUnknown;
-  if (replays_ && entry.priority >= 0) ++place_;
-  if (choice > kOverlapped) ++heap.live;
-  return entry.job;
 }
 
 void ReadyJobs::ReturnTicket(int stage) {

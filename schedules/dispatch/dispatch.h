@@ -134,20 +134,38 @@ class ReadyJobs {
     if (choice_ == kUnknown) choice_ = Choose();
     return choice_;
   }
-  int Choose() const;
+  // Returns that index: of the admissible entry with the smallest priority.
+  int Choose() const {
+    const Heap* best = nullptr;
+    for (const Heap& heap : heaps_) {
+      if (heap.entries.empty() || !Admits(heap)) continue;
+      const Entry& top = heap.entries.top();
+      if (best != nullptr && top.priority >= best->entries.top().priority) continue;
+      if (HasItsTurn(top)) best = &heap;
+    }
+    return best == nullptr ? -1 : static_cast<int>(best - heaps_.data());
+  }
   static bool Admits(const Heap& heap) { return heap.live < heap.limit; }
   // Returns the entry of HeldBack, and whether it waits for its ticket.
   const Entry* FindHeldBack(bool* for_ticket) const;
-  int64_t TakeFrom(int heap);
+  int64_t TakeFrom(int choice) {
+    Heap& heap = heaps_[choice];
+    const Entry entry = heap.entries.Take();
+    choice_ = --size_ == 0 ? -1 : kUnknown;
+    if (replays_ && entry.priority >= 0) ++place_;
+    if (choice >= first_limited_) ++heap.live;
+    return entry.job;
+  }
   // Returns true if the order, if there is one, has come to the entry.
   bool HasItsTurn(const Entry& entry) const {
     return !replays_ || entry.priority < 0 || entry.priority == place_;
   }
 
-  static constexpr int kUnlimited = 0, kOverlapped = 1;  // the first heaps
+  static constexpr int kUnlimited = 0, kOverlapped = 1;  // the first heaps; the second under replay only
   static constexpr int kUnknown = -2;
 
-  std::vector<Heap> heaps_;         // the two above, then one for each limited stage
+  std::vector<Heap> heaps_;         // those above, then one for each limited stage
+  int first_limited_;               // index in heaps_
   std::vector<int> heap_of_stage_;  // kUnlimited for stages without a limit
   std::optional<Tickets> tickets_;
   // Claimed forwards that have not come to their turn, by limited stage. Empty until one is claimed, since

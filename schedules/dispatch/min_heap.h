@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
+#include <memory>
+#include <utility>
 
 #include "absl/base/attributes.h"
 
@@ -17,15 +18,15 @@ template <typename Entry>
 class MinHeap {
  public:
   bool empty() const { return size_ == 0; }
-  const Entry& top() const { return room_.front(); }
+  const Entry& top() const { return room_[0]; }
 
   void Add(const Entry entry) {
-    if (size_ == room_.size()) Grow();
+    if (size_ == capacity_) Grow();
     Rise(size_++, entry);
   }
   // Takes the top out. Requires that there is one.
   Entry Take() {
-    const Entry top = room_.front(), last = room_[--size_];
+    const Entry top = room_[0], last = room_[--size_];
     // The place that is free sinks to the bottom, from where the last entry has little to rise.
     size_t free = 0;
     for (size_t child = 1; child < size_; child = 2 * free + 1) {
@@ -45,10 +46,15 @@ class MinHeap {
     room_[free] = entry;
   }
   // Is kept out of the callers' code, which is then shorter.
-  ABSL_ATTRIBUTE_NOINLINE void Grow() { room_.resize(std::max<size_t>(4, 2 * room_.size())); }
+  ABSL_ATTRIBUTE_NOINLINE void Grow() {
+    capacity_ = std::max<size_t>(4, 2 * capacity_);
+    auto room = std::make_unique<Entry[]>(capacity_);
+    std::copy(room_.get(), room_.get() + size_, room.get());
+    room_ = std::move(room);
+  }
 
-  std::vector<Entry> room_;  // the first `size_` are entries
-  size_t size_ = 0;
+  std::unique_ptr<Entry[]> room_;  // the first `size_` are entries
+  size_t size_ = 0, capacity_ = 0;
 };
 
 }  // namespace weft

@@ -33,7 +33,7 @@ class RankSet {
     auto first = static_cast<size_t>(std::countr_zero(top_));
     for (auto level = levels_.rbegin(); level != levels_.rend(); ++level)
       first = first * 64 + static_cast<size_t>(std::countr_zero((*level)[first]));
-    Remove(first);
+    RemoveFirst(first);
     return static_cast<Rank>(first);
   }
   void swap(RankSet& other) {
@@ -43,14 +43,15 @@ class RankSet {
 
  private:
   static size_t WordsOf(size_t bits) { return (bits + 63) / 64; }
-  void Remove(size_t bit) {
+  // Takes out the least rank, whose bit is the lowest of its word on every level.
+  void RemoveFirst(size_t rank) {
     for (std::vector<uint64_t>& level : levels_) {
-      uint64_t& bits = level[bit / 64];
-      bits &= ~(uint64_t{1} << (bit % 64));
+      rank /= 64;
+      uint64_t& bits = level[rank];
+      bits &= bits - 1;
       if (bits != 0) return;
-      bit /= 64;
     }
-    top_ &= ~(uint64_t{1} << bit);
+    top_ &= top_ - 1;
   }
 
   uint64_t top_ = 0;

@@ -136,7 +136,8 @@ SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const Si
       options_(options),
       edges_(edges),
       jobs_(jobs),
-      of_run_(graph.depends_on_steps()) {
+      of_run_(graph.depends_on_steps()),
+      period_(jobs.period()) {
   if (of_run_) return;
   for (int phase = 0; phase < jobs_.period(); ++phase) charges_.push_back(ChargesOf(phase));
   for (int phase = 0; phase < jobs_.period(); ++phase) of_phase_.push_back(MakeTable(phase));
@@ -148,6 +149,15 @@ std::vector<OperationCharge> SimulatedJobs::ChargesOf(int step) const {
   charges.reserve(jobs_.size());
   for (int i = 0; i < jobs_.size(); ++i) charges.push_back(ChargeOf(graph_, jobs_.JobOf(MakeJobId(step, i))));
   return charges;
+}
+
+// The table of one step of a run has the priorities of that step.
+std::pair<int64_t, int64_t> SimulatedJobs::PriorityLineOf(const Job& job) const {
+  const int64_t first = graph_.PriorityOf(job);
+  if (of_run_) return {first, 0};
+  Job next = job;
+  next.step += jobs_.period();
+  return {first, graph_.PriorityOf(next) - first};
 }
 
 SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCharge& charge) const {
@@ -163,13 +173,18 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
     flags |= kEndsActivation;
     if (charge.keeps_nothing || !graph_.HasRemoteBackward(job)) flags |= kReleases;
   }
-  return {costs_.DurationOf(job, charge),
+  if (job.kind == JobKind::kUpdate || (flags & kFetches)) flags |= kEndIsNoted;
+  const double duration = costs_.DurationOf(job, charge);
+  const auto [priority, growth] = PriorityLineOf(job);
+  return {duration,
           OfStage(options_.activation, job.stage),
+          priority,
+          growth,
           graph_.RankOf(job),
           job.stage,
           0,
           job.kind,
-          static_cast<uint8_t>(flags)};
+          static_cast<uint16_t>(flags)};
 }
 
 // Gives the first forward of each stage on each rank the time that its micro-batch takes longer.
@@ -208,14 +223,16 @@ SimulatedJobs::Table SimulatedJobs::MakeTable(int step) const {
       const OperationCharge& to = charges_at(step + s.distance)[s.index];
       const Rank target = jobs_.RankOf(id);
       const bool sent = target != facts.rank && !(s.joined && s.tensor == TensorKind::kOrder);
+      const Reach reach = s.distance != 0 ? Reach::kOtherStep : sent ? Reach::kOtherRank : Reach::kHere;
       table.outputs.push_back(
-          {s.index, s.distance, s.tensor, sent, target, costs_.BytesOf(s.tensor, charge, to)});
+          {s.index, s.distance, s.tensor, sent, reach, target, costs_.BytesOf(s.tensor, charge, to)});
     }
   }
   Facts end = {};
   end.first_output = static_cast<int32_t>(table.outputs.size());
   table.jobs.push_back(end);
   AddCold(step, &table);
+  for (Facts& facts : table.jobs) facts.flags |= facts.duration == 0 ? kTakesNoTime : 0;
   return table;
 }
 

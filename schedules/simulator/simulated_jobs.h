@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -63,7 +64,7 @@ bool EndsTogether(const Graph& graph, const Edge& edge);
 class SimulatedJobs {
  public:
   // Bits of Facts::flags.
-  enum Flag : uint8_t {
+  enum Flag : uint16_t {
     kComputes = 1,           // it has a micro-batch
     kAdmits = 2,             // it is a forward
     kOverlapped = 4,         // it may run beside the forward before it
@@ -72,22 +73,31 @@ class SimulatedJobs {
     kBeginsActivation = 32,  // from its start an activation is alive
     kEndsActivation = 64,    // and none from its end
     kReleases = 128,         // its end gives a place of its stage's limit back
+    kTakesNoTime = 256,      // its duration is 0
+    kEndIsNoted = 512,       // its end counts for more than the jobs behind it: an update, or a fetch
   };
   struct Facts {
     double duration;
     double activation;  // bytes
+    // Graph::PriorityOf in the first period of steps, and what it grows by in each: the same in all of them
+    // (schedule.h).
+    int64_t priority, growth;
     Rank rank;
     int32_t stage;
     int32_t first_output;
     JobKind kind;
-    uint8_t flags;
+    uint16_t flags;
   };
+  // Says how far a job's output goes: to a job of the same step, there at once or sent from rank to rank, or
+  // to a job of another step.
+  enum class Reach : uint8_t { kHere, kOtherRank, kOtherStep };
   // A job that waits for another, and what it takes to come there.
   struct Output {
     int32_t index;
     int16_t distance;  // steps ahead
     TensorKind tensor;
     bool sent;  // from rank to rank; else it is there at once
+    Reach reach;
     Rank target;
     double bytes;  // not of a state
   };
@@ -106,7 +116,11 @@ class SimulatedJobs {
 
   // Returns the table of an open step.
   const Table& At(int step) const { return only_ != nullptr ? *only_ : OfStep(step); }
-  int period() const { return jobs_.period(); }
+  int period() const { return period_; }
+  // Returns the priority of the job of a step that has these facts.
+  int64_t PriorityOf(int step, const Facts& facts) const {
+    return facts.priority + (period_ == 1 ? step : step / period_) * facts.growth;
+  }
   void Open(int step) {
     if (of_run_) of_step_.emplace(step, MakeTable(step));
   }
@@ -118,6 +132,7 @@ class SimulatedJobs {
   const Table& OfStep(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
   Table MakeTable(int step) const;
   void AddCold(int step, Table* table) const;
+  std::pair<int64_t, int64_t> PriorityLineOf(const Job& job) const;
   Facts MakeFacts(const Job& job, const OperationCharge& charge) const;
   std::vector<OperationCharge> ChargesOf(int step) const;
 
@@ -127,6 +142,7 @@ class SimulatedJobs {
   const StepEdges& edges_;
   const JobTable& jobs_;
   const bool of_run_;
+  const int period_;
   std::vector<std::vector<OperationCharge>> charges_;  // by phase and index; empty where steps have their own
   std::vector<Table> of_phase_;
   std::map<int, Table> of_step_;

@@ -53,7 +53,6 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       costs_(graph, options),
       progress_(graph, ProgressOptions(), std::move(tables)),
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
-      priorities_(graph, progress_.jobs()),
       tickets_(graph, admission.memory.has_value() ? admission.memory : graph.terms().memory),
       has_tickets_(admission.memory.has_value() || graph.terms().memory.has_value()),
       admitted_in_order_(std::move(admission.order)),
@@ -63,13 +62,13 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       transfers_are_counted_(TransferTotalsAreExact(graph, jobs_, options.steps)),
       hands_over_(transfers_are_counted_ && options.bandwidth <= 0 && options.latency == 0 &&
                   options.network.nodes.empty() && options.network.pairs.empty() && !options.record_waits),
+      there_at_once_(hands_over_ ? SimulatedJobs::Reach::kOtherRank : SimulatedJobs::Reach::kHere),
       // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
       times_(&result_, options.record_waits),
       alive_(&result_),
       links_(options, &result_),
-      loads_(graph.schedule().ranks),
       touched_(graph.schedule().ranks),
       dispatched_(graph.schedule().ranks),
       last_forward_(overlaps_steps_ ? graph.schedule().ranks : 0, std::numeric_limits<double>::infinity()) {}
@@ -83,8 +82,8 @@ void Simulation::Prepare() {
       limits.push_back(computed[rank][s] ? schedule_.limit(rank, s) : std::nullopt);
     }
     ranks_.push_back(
-        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
-                   tickets_.TicketsOf(rank))});
+        {.ready = ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
+                            tickets_.TicketsOf(rank))});
   }
   if (transfers_are_counted_) CountTransfers(jobs_, options_.steps, &result_);
 }
@@ -132,7 +131,7 @@ void Simulation::Seed() {
       }
     }
   }
-  for (const JobId id : ready) MakeReady(id);
+  for (const JobId id : ready) MakeReady(id, FactsOf(id));
   for (const Fetch& f : fetches) {
     const Rank rank = FactsOf(f.job).rank;
     CountTransfer(f.holder, rank, TensorKind::kWeights, f.bytes, 1, &result_);
@@ -142,22 +141,23 @@ void Simulation::Seed() {
 
 void Simulation::TouchInstant(Rank rank) { instant_.push_back(rank); }
 
-void Simulation::MakeReady(JobId id) {
-  const Facts& facts = FactsOf(id);
+void Simulation::MakeReady(JobId id, const Facts& facts) {
   if (facts.flags & SimulatedJobs::kJoint) return BeginJoint(id);
   const bool admits = (facts.flags & SimulatedJobs::kAdmits) != 0;
-  if (facts.duration == 0) ++loads_[facts.rank].instant;
-  ranks_[facts.rank].ready.Add(priorities_.Of(id), id, facts.stage, admits,
-                               admits && has_tickets_ ? tickets_.TicketOf(JobOf(id)) : -1,
-                               (facts.flags & SimulatedJobs::kOverlapped) != 0);
-  Touch(facts.rank);
+  RankState& state = ranks_[facts.rank];
+  if (facts.flags & SimulatedJobs::kTakesNoTime) ++state.instant;
+  state.ready.Add(jobs_.PriorityOf(StepOf(id), facts), id, facts.stage, admits,
+                  admits && has_tickets_ ? tickets_.TicketOf(JobOf(id)) : -1,
+                  (facts.flags & SimulatedJobs::kOverlapped) != 0);
+  Touch(facts.rank, state);
 }
 
 void Simulation::Arrive(JobId id, double sent) {
   if (!CountInput(id)) return;
-  MakeReady(id);
-  const Rank rank = FactsOf(id).rank;
-  if (loads_[rank].running > 0) return;
+  const Facts& facts = FactsOf(id);
+  MakeReady(id, facts);
+  const Rank rank = facts.rank;
+  if (ranks_[rank].running > 0) return;
   times_.Arrived(rank, sent);
   Touch(rank);
 }
@@ -204,29 +204,26 @@ void Simulation::CountVersions(JobId id, const Facts& facts) {
   }
 }
 
+void Simulation::NoteEnd(int step, const Facts& facts) {
+  if (facts.kind == JobKind::kUpdate) result_.step_end[step] = std::max(result_.step_end[step], now_);
+  if (facts.flags & SimulatedJobs::kFetches) ++result_.ranks[facts.rank].weight_fetches;
+}
+
 void Simulation::End(JobId id) {
   const int step = StepOf(id), index = IndexOf(id);
   const SimulatedJobs::Table& table = jobs_.At(step);
   const Facts& facts = table.jobs[index];
-  if (facts.kind == JobKind::kUpdate) result_.step_end[step] = std::max(result_.step_end[step], now_);
-  if (facts.flags & SimulatedJobs::kFetches) ++result_.ranks[facts.rank].weight_fetches;
+  if (facts.flags & SimulatedJobs::kEndIsNoted) NoteEnd(step, facts);
   if (counts_versions_) CountVersions(id, facts);
   if (facts.flags & SimulatedJobs::kReleases) ranks_[facts.rank].ready.Release(facts.stage);
   if (facts.flags & SimulatedJobs::kEndsActivation) alive_.End(facts.rank, facts.activation);
   ++ended_;
   int32_t* const missing = progress_.At(step).missing.data();  // there until the step leaves
   for (const Output& output : table.OutputsOf(index)) {
-    const bool is_there = !output.sent || hands_over_;
-    if (output.distance == 0 && is_there) {
-      if (--missing[output.index] == 0) MakeReady(MakeJobId(step, output.index));
-      continue;
-    }
-    if (step + output.distance >= options_.steps) continue;
-    const JobId to = MakeJobId(step + output.distance, output.index);
-    if (!is_there) {
-      HandOn(facts.rank, to, output);
-    } else if (CountInput(to)) {
-      MakeReady(to);
+    if (output.reach > there_at_once_) {
+      HandOn(facts.rank, step + output.distance, output);
+    } else if (--missing[output.index] == 0) {
+      MakeReady(MakeJobId(step, output.index), table.jobs[output.index]);
     }
   }
   if (progress_.End(step, facts.rank, (facts.flags & SimulatedJobs::kComputes) != 0)) LeaveEndedSteps();
@@ -239,7 +236,7 @@ void Simulation::LeaveEndedSteps() {
   }
 }
 
-void Simulation::HandOn(Rank source, JobId to, const Output& output) {
+void Simulation::Send(Rank source, JobId to, const Output& output) {
   const double bytes = output.tensor == TensorKind::kState ? costs_.StateBytes(JobOf(to)) : output.bytes;
   if (!transfers_are_counted_) CountTransfer(source, output.target, output.tensor, bytes, 1, &result_);
   Carry(source, to, output.target, output.tensor, bytes);
@@ -254,25 +251,27 @@ void Simulation::Carry(Rank source, JobId to, Rank target, TensorKind tensor, do
       result_.transfers.push_back({source, target, tensor, JobOf(to), now_, arrival, bytes});
   }
   if (arrival > now_) return events_.AddArrival(arrival, to, now_);
-  if (CountInput(to)) MakeReady(to);
+  Count(to);
 }
 
 void Simulation::Start(JobId id, const Facts& facts, double duration) {
   const Rank rank = facts.rank;
-  RankLoad& load = loads_[rank];
+  RankState& state = ranks_[rank];
   if (facts.flags & SimulatedJobs::kBeginsActivation) alive_.Begin(rank, facts.activation);
   if (overlaps_steps_ && facts.kind == JobKind::kForward) last_forward_[rank] = now_;
   const double end = now_ + duration;
-  if (load.running == 0) {
+  if (state.running == 0) {
     times_.BeBusy(now_, rank, end);
   } else {
     times_.BeBusyBeside(now_, rank, end);
   }
   if (options_.record_jobs) RecordJob(id, end);
-  if (facts.duration == 0) --load.instant;
-  if (duration == 0) return End(id);
-  ++load.running;
-  load.forward_running |= facts.kind == JobKind::kForward;
+  if (facts.flags & SimulatedJobs::kTakesNoTime) {
+    --state.instant;
+    if (duration == 0) return End(id);  // the second half of a pair takes the pair's time
+  }
+  ++state.running;
+  state.forward_running |= facts.kind == JobKind::kForward;
   events_.AddEnd(end, id);
 }
 
@@ -305,11 +304,11 @@ void Simulation::StartBeside(Rank rank) {
 }
 
 void Simulation::DispatchInstantJobs(Rank rank) {
-  ReadyJobs& ready = ranks_[rank].ready;
-  while (loads_[rank].running == 0 && loads_[rank].instant > 0) {
-    const std::optional<JobId> next = ready.Next();
+  RankState& state = ranks_[rank];
+  while (state.running == 0 && state.instant > 0) {
+    const std::optional<JobId> next = state.ready.Next();
     if (!next.has_value() || FactsOf(*next).duration > 0) return;
-    ready.Take();
+    state.ready.Take();
     Start(*next, FactsOf(*next), 0);
   }
 }
@@ -325,13 +324,13 @@ void Simulation::DispatchAll() {
   dispatched_.swap(touched_);
   while (!dispatched_.empty()) {
     const Rank rank = dispatched_.TakeFirst();
-    const RankLoad& load = loads_[rank];
-    if (load.running == 0) {
-      if (const std::optional<JobId> job = ranks_[rank].ready.Take(); job.has_value()) StartTaken(*job);
-    } else if (load.running == 1 && load.forward_running) {
+    RankState& state = ranks_[rank];
+    if (state.running == 0) {
+      if (const std::optional<JobId> job = state.ready.Take(); job.has_value()) StartTaken(*job);
+    } else if (state.running == 1 && state.forward_running) {
       StartBeside(rank);
     }
-    if (load.running == 0) times_.BeIdle(now_, rank, CauseOf(rank));
+    if (state.running == 0) times_.BeIdle(now_, rank, CauseOf(rank));
   }
 }
 
@@ -379,10 +378,10 @@ inline void Simulation::TakeEvent() {
   const EventQueue::Event event = events_.Take();
   if (event.arrival) return Arrive(event.job, event.sent);
   const Facts& facts = FactsOf(event.job);
-  RankLoad& load = loads_[facts.rank];
-  if (!(facts.flags & SimulatedJobs::kJoint)) --load.running;
-  if (facts.kind == JobKind::kForward) load.forward_running = false;
-  Touch(facts.rank);
+  RankState& state = ranks_[facts.rank];
+  if (!(facts.flags & SimulatedJobs::kJoint)) --state.running;
+  if (facts.kind == JobKind::kForward) state.forward_running = false;
+  Touch(facts.rank, state);
   End(event.job);
 }
 
@@ -390,11 +389,13 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
   Prepare();
   Seed();
   for (Rank rank = 0; rank < schedule_.ranks; ++rank) Touch(rank);
-  DispatchAll();
-  while (!events_.empty()) {
-    now_ = events_.time();
-    while (!events_.empty() && events_.time() == now_) TakeEvent();
+  while (true) {
     DispatchAll();
+    if (events_.empty()) break;
+    now_ = events_.time();
+    do {
+      TakeEvent();
+    } while (!events_.empty() && events_.time() == now_);
   }
   if (ended_ < int64_t{progress_.jobs().size()} * options_.steps) return Stuck();
   times_.Finish(now_);

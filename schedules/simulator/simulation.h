@@ -1,6 +1,6 @@
 // Carries one simulation from event to event. Private to the simulator. The jobs' facts are tables
-// (simulated_jobs.h, priorities.h), the steps under way a window (progress.h), the links and the ranks' times
-// accounts of their own (links.h, rank_account.h). The ranks' sent bytes are added up ahead if that is exact
+// (simulated_jobs.h), the steps under way a window (progress.h), the links and the ranks' times accounts of
+// their own (links.h, rank_account.h). The ranks' sent bytes are added up ahead if that is exact
 // (transfer_totals.h). One thread; once.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
@@ -21,7 +21,6 @@
 #include "schedules/graph/progress.h"
 #include "schedules/simulator/event_queue.h"
 #include "schedules/simulator/links.h"
-#include "schedules/simulator/priorities.h"
 #include "schedules/simulator/rank_account.h"
 #include "schedules/simulator/rank_set.h"
 #include "schedules/simulator/simulate.h"
@@ -51,15 +50,13 @@ class Simulation {
  private:
   using Facts = SimulatedJobs::Facts;
   using Output = SimulatedJobs::Output;
+  // What every event looks at comes first.
   struct RankState {
-    ReadyJobs ready;
-    int step = 0;  // all of its jobs before have ended
-  };
-  // The part of a rank's state that every event looks at.
-  struct alignas(16) RankLoad {
-    int32_t running = 0;
+    int32_t running = 0;  // jobs
     int32_t instant = 0;  // ready jobs of no duration
     bool forward_running = false;
+    int step = 0;  // all of its jobs before have ended
+    ReadyJobs ready;
   };
 
   StepProgress::Options ProgressOptions() const;
@@ -75,14 +72,18 @@ class Simulation {
     return progress_.Arrive(id);
   }
   void Arrive(JobId id, double sent);
-  void MakeReady(JobId id);
+  // Counts an input that has come, and makes the job ready if it was the last.
+  void Count(JobId id) {
+    if (CountInput(id)) MakeReady(id, FactsOf(id));
+  }
+  void MakeReady(JobId id, const Facts& facts);
   // Notes that there may be something to dispatch on a rank. One that is busy is noted when its job ends; but
   // a forward may have the second half of its pair beside it.
-  void Touch(Rank rank) {
-    const RankLoad& load = loads_[rank];
-    if (load.running > 0 && !has_pairs_) return;
+  void Touch(Rank rank) { Touch(rank, ranks_[rank]); }
+  void Touch(Rank rank, const RankState& state) {
+    if (state.running > 0 && !has_pairs_) return;
     touched_.Add(rank);
-    if (load.instant > 0) TouchInstant(rank);
+    if (state.instant > 0) TouchInstant(rank);
   }
   void TouchInstant(Rank rank);
   void BeginJoint(JobId id);
@@ -92,9 +93,16 @@ class Simulation {
   void StartTaken(JobId id);
   void StartPair(JobId id, const Facts& facts);
   void End(JobId id);
+  void NoteEnd(int step, const Facts& facts);
   void CountVersions(JobId id, const Facts& facts);
   void LeaveEndedSteps();
-  void HandOn(Rank source, JobId to, const Output& output);
+  void HandOn(Rank source, int step, const Output& output) {
+    if (step >= options_.steps) return;
+    const JobId to = MakeJobId(step, output.index);
+    if (output.sent && !hands_over_) return Send(source, to, output);
+    Count(to);
+  }
+  void Send(Rank source, JobId to, const Output& output);
   void Carry(Rank source, JobId to, Rank target, TensorKind tensor, double bytes);
   void DispatchInstantJobs(Rank rank);
   void DispatchAll();
@@ -107,22 +115,21 @@ class Simulation {
   const JobCosts costs_;
   StepProgress progress_;
   SimulatedJobs jobs_;
-  const Priorities priorities_;
   AdmissionOrder tickets_;
   const bool has_tickets_;
   const std::vector<std::vector<int32_t>> admitted_in_order_;  // SimulatedAdmission::order
   const bool has_pairs_;
-  const bool overlaps_steps_;         // some jobs read old weights
-  const bool counts_versions_;        // else every member has one version at a time
-  const bool transfers_are_counted_;  // ahead, but for initial weights
-  const bool hands_over_;             // at once: what is sent takes no time, and leaves no trace
+  const bool overlaps_steps_;                 // some jobs read old weights
+  const bool counts_versions_;                // else every member has one version at a time
+  const bool transfers_are_counted_;          // ahead, but for initial weights
+  const bool hands_over_;                     // at once: what is sent takes no time, and leaves no trace
+  const SimulatedJobs::Reach there_at_once_;  // the farthest of outputs that only have to be counted
   HeldVersions versions_;
   SimulationResult result_;
   RankTimes times_;
   AliveActivations alive_;
   Links links_;
   std::vector<RankState> ranks_;
-  std::vector<RankLoad> loads_;  // by rank
   EventQueue events_;
   // Members that have come to a collective which others have not come to, by step and stage.
   std::map<std::pair<int, int>, std::vector<JobId>> joining_;

@@ -7,8 +7,8 @@
 #include "schedules/dispatch/min_heap.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/event_queue.h"
-#include "schedules/simulator/priorities.h"
 #include "schedules/simulator/rank_set.h"
+#include "schedules/simulator/simulated_jobs.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft::simulation_parts_test {
@@ -85,7 +85,23 @@ TEST(MinHeap, EqualEntries_ComeAsFromTheStandardHeap) {
   }
 }
 
-TEST(Priorities, FamiliesAndOrders_AreThoseOfTheGraph) {
+// The table of every step has the priorities that the graph gives.
+void ExpectPrioritiesOfTheGraph(const Graph& graph, int steps) {
+  const StepTables tables(graph);
+  const SimulationOptions options;
+  const JobCosts costs(graph, options);
+  SimulatedJobs jobs(graph, costs, options, tables.edges, tables.jobs);
+  for (int step = 0; step < steps; ++step) {
+    jobs.Open(step);
+    for (int i = 0; i < tables.jobs.size(); ++i) {
+      const Job job = tables.jobs.JobOf(MakeJobId(step, i));
+      EXPECT_EQ(jobs.PriorityOf(step, jobs.At(step).jobs[i]), graph.PriorityOf(job))
+          << graph.schedule().name << " " << Describe(job);
+    }
+  }
+}
+
+TEST(SimulatedJobs, FamiliesAndOrders_HaveThePrioritiesOfTheGraph) {
   for (const char* family : {"1f1b", "zb_h1", "gpipe"}) {
     Schedule schedule = *MakeSchedule(family, {}, 4, 8);
     if (schedule.order.empty()) {  // ranks that change from step to step, and priorities with them
@@ -95,17 +111,14 @@ TEST(Priorities, FamiliesAndOrders_AreThoseOfTheGraph) {
         return priority(j) * 4 + compute(j);
       };
     }
-    const Graph graph(WithoutTerms(schedule));
-    const JobTable jobs(graph);
-    const Priorities priorities(graph, jobs);
-    for (int step = 0; step < 7; ++step) {
-      for (int i = 0; i < jobs.size(); ++i) {
-        const JobId id = MakeJobId(step, i);
-        EXPECT_EQ(priorities.Of(id), graph.PriorityOf(jobs.JobOf(id)))
-            << family << " " << Describe(jobs.JobOf(id));
-      }
-    }
+    ExpectPrioritiesOfTheGraph(Graph(WithoutTerms(schedule)), 7);
   }
+}
+
+TEST(SimulatedJobs, MigratingStates_HaveThePrioritiesOfTheGraph) {
+  Schedule schedule = *MakeSchedule("fsdp", {{"residency", "migrating"}}, 4, 4);
+  ASSERT_TRUE(ApplyRule("cdp_v2", "fsdp", &schedule).ok());
+  ExpectPrioritiesOfTheGraph(Graph(WithoutTerms(schedule), 7), 7);
 }
 
 }  // namespace
