@@ -3,12 +3,12 @@
 #
 #   weft_cost_test(NAME)   after add_test
 set(WEFT_TEST_COSTS
-  device_conformance_test 186 image 175 device_conformance_test_2 164 data_network_test 119 alerts 108 recovery_test 104 device_test 90
-  device_precision_test 88 shared_workers_test 68 coordinator_restart_test 60 chaos 59 training_test 54 migrating_test 51 security_test 51
-  bits 48 move_test 47 coordinator_standby_test 46 wheel 44 old_weights_test 43 package 43 transport_conformance_test 43 resume_test 43
-  predicted_bytes_test 43 transport_process_test 42 replan_test 38 exported 37 zombie_workers 33 upgrade 32 output_test 26 slurm 26
-  exported_device 25 bundle 25 run_simulation_test 22 simulated_test 22 store_test 20 peaks 19 durable_steps_test 19 kubeflow 18
-  status_page 18)
+  data_network_test 138 device_conformance_test 110 device_conformance_test_2 110 recovery_test 99 image 91 chaos 79 device_test 75
+  shared_workers_test 67 coordinator_restart_test 65 device_precision_test 61 alerts 54 security_test 49 old_weights_test 47
+  move_test 46 coordinator_standby_test 46 transport_conformance_test 44 training_test 42 package 42 transport_process_test 42 bits 41
+  exported 39 predicted_bytes_test 36 replan_test 33 zombie_workers 33 output_test 33 upgrade 32 wheel 28 resume_test 27
+  exported_device 27 slurm 26 migrating_test 25 run_simulation_test 23 kubeflow 22 status_page 21 bundle 20 simulated_test 20
+  durable_steps_test 20 store_test 19 budgets 18 peaks 15)
 
 function(weft_cost_test name)
   list(FIND WEFT_TEST_COSTS ${name} index)

@@ -20,6 +20,7 @@ import tempfile
 import bits
 import markdown
 import peak_bytes
+from standing_workers import StandingWorkers
 
 
 def weft_json(command):
@@ -60,7 +61,7 @@ def main():
     options = parser.parse_args()
     weft = str(options.bin / "weft")
     rows, bad = [], 0
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, StandingWorkers(options.bin, scratch, 2) as workers:
         folder = pathlib.Path(scratch)
         bits.write_data(folder)
         title, text = bits.models(folder, options.small)[0]
@@ -68,7 +69,7 @@ def main():
         for name, schedule in bits.schedules(weft):
             file.write_text(text + f"schedule: {schedule}\n")
             predicted = peaks([weft, "simulate", str(file), "--backward", "2", "-o", "json"])
-            code, error = bits.train(weft, file, out, ["--processes", str(min(2, len(predicted)))])
+            code, error = bits.train_standing(workers, file, out, ["--processes", str(min(2, len(predicted)))])
             if code != 0:
                 rows.append((name, words(predicted), "**fails**", ""))
                 print(f"{name}: {error[0]}", file=sys.stderr)

@@ -1,6 +1,10 @@
 #include "tests/conformance/device_fixture.h"
 
+#include <utility>
 #include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace weft::testing {
 
@@ -26,6 +30,47 @@ void ExpectSame(const Outcome& got, const Outcome& expected) {
   for (const auto& [name, bytes] : expected.trained)
     EXPECT_EQ(got.trained.at(name), bytes) << "trained " << name;
   EXPECT_NE(expected.trained, expected.initial);
+}
+
+namespace {
+
+std::string Describe(const RunSpec& run, const Arrangement& arrangement) {
+  return absl::StrCat(run.schedule.activations, ", arrangement ", static_cast<int>(arrangement.kind),
+                      ", backwards {", absl::StrJoin(arrangement.backward_order, ", "), "}",
+                      arrangement.split_backward ? ", split" : "",
+                      arrangement.overlapped ? ", overlapped" : "");
+}
+
+}  // namespace
+
+SameOutcome::SameOutcome(const std::string& device, const Outcome& expected)
+    : device_(DeviceNamed(device)), side_by_side_(device == "testgpu"), expected_(expected) {}
+
+SameOutcome::~SameOutcome() {
+  for (Training& training : trainings_) {
+    SCOPED_TRACE(training.name);
+    ExpectSame(training.outcome.get(), expected_);
+  }
+}
+
+void SameOutcome::Train(const RunSpec& run, const Arrangement& arrangement) {
+  Add(Describe(run, arrangement),
+      [this, run, arrangement] { return testing::Train(device_, run, arrangement); });
+}
+
+void SameOutcome::TrainInTwo(const RunSpec& run, int stop, const Arrangement& first,
+                             const Arrangement& second) {
+  Add(absl::StrCat("until step ", stop, ": ", Describe(run, first), "; then ", Describe(run, second)),
+      [this, run, stop, first, second] { return testing::TrainInTwo(device_, run, stop, first, second); });
+}
+
+void SameOutcome::Add(std::string name, std::function<Outcome()> train) {
+  if (side_by_side_) {
+    trainings_.push_back({std::move(name), std::async(std::launch::async, std::move(train))});
+    return;
+  }
+  SCOPED_TRACE(name);
+  ExpectSame(train(), expected_);
 }
 
 std::map<std::string, std::vector<uint8_t>> WithoutStages(

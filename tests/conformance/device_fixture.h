@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
 #include <string>
 #include <tuple>
@@ -25,6 +27,32 @@ RunSpec SmallRun(const std::string& model, const std::string& optimizer, int sta
                  const std::string& folder);
 
 void ExpectSame(const Outcome& got, const Outcome& expected);
+
+// Trains in several ways that must all have the same outcome, and compares each with it, at the latest at its
+// end. The host waits for the test device most of the time, so trainings on that device run side by
+// side: nothing may write their data meanwhile, as SmallRun does.
+class SameOutcome {
+ public:
+  SameOutcome(const std::string& device, const Outcome& expected);
+  ~SameOutcome();
+  SameOutcome(const SameOutcome&) = delete;
+  SameOutcome& operator=(const SameOutcome&) = delete;
+
+  void Train(const RunSpec& run, const Arrangement& arrangement);
+  void TrainInTwo(const RunSpec& run, int stop, const Arrangement& first, const Arrangement& second);
+
+ private:
+  struct Training {
+    std::string name;
+    std::future<Outcome> outcome;
+  };
+  void Add(std::string name, std::function<Outcome()> train);
+
+  Device& device_;
+  const bool side_by_side_;
+  const Outcome& expected_;
+  std::vector<Training> trainings_;
+};
 
 // Returns the names without the stage, so that different cuts can be compared.
 std::map<std::string, std::vector<uint8_t>> WithoutStages(

@@ -45,12 +45,12 @@ TEST_P(DeviceModel, Dropout_WhateverAForwardLeaves_SameMasks) {
     RunSpec run = RunWithDropout(3);
     run.precision = precision;
     const Outcome reference = ReferenceHere(run);
+    SameOutcome same(std::get<0>(GetParam()), reference);
     for (const char* activations : {"retain", "recompute", "offload"}) {
       run.schedule.activations = activations;
       for (const bool split : {false, true}) {
-        SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
-        ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
-        ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {1, 0, 3, 2}, split}), reference);
+        same.Train(run, {Kind::kPipeline, {3, 1, 0, 2}, split});
+        same.Train(run, {Kind::kRemoteBackward, {1, 0, 3, 2}, split});
       }
     }
   }

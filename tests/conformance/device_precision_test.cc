@@ -31,6 +31,9 @@ class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string,
   static Outcome ReferenceHere(const RunSpec& run) {
     return Reference(run, ReferenceOf(std::get<0>(GetParam())));
   }
+  static SameOutcome Comparison(const Outcome& expected) {
+    return SameOutcome(std::get<0>(GetParam()), expected);
+  }
   static std::string model() { return std::get<1>(GetParam()); }
   RunSpec Run(int stages) const {
     RunSpec run = SmallRun(model(), "adamw", stages, folder_.path());
@@ -44,16 +47,17 @@ class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string,
 TEST_P(BFloat16Training, AnyArrangement_EqualsReference) {
   const RunSpec run = Run(4);
   const Outcome reference = ReferenceHere(run);
-  ExpectSame(Train(device(), run, {}), reference);
-  ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 2, 1, 0}, /*split_backward=*/true}), reference);
-  ExpectSame(Train(device(), run, {Kind::kOneRank, {2, 0, 3, 1}}), reference);
-  ExpectSame(Train(device(), run, {Kind::kOneRank, {}, false, /*overlapped=*/true}), reference);
-  ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
-  ExpectSame(Train(device(), run, {Kind::kRelayed, {1, 0, 3, 2}, true}), reference);
-  ExpectSame(Train(device(), run, {Kind::kSlices, {1, 0, 3, 2}, true}), reference);
-  ExpectSame(Train(device(), run, {Kind::kFetched}), reference);
-  ExpectSame(Train(device(), run, {Kind::kFetched, {1, 0, 3, 2}, true}), reference);
-  ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {2, 3, 0, 1}, true}), reference);
+  SameOutcome same = Comparison(reference);
+  same.Train(run, {});
+  same.Train(run, {Kind::kPipeline, {3, 2, 1, 0}, /*split_backward=*/true});
+  same.Train(run, {Kind::kOneRank, {2, 0, 3, 1}});
+  same.Train(run, {Kind::kOneRank, {}, false, /*overlapped=*/true});
+  same.Train(run, {Kind::kReplicas});
+  same.Train(run, {Kind::kRelayed, {1, 0, 3, 2}, true});
+  same.Train(run, {Kind::kSlices, {1, 0, 3, 2}, true});
+  same.Train(run, {Kind::kFetched});
+  same.Train(run, {Kind::kFetched, {1, 0, 3, 2}, true});
+  same.Train(run, {Kind::kRemoteBackward, {2, 3, 0, 1}, true});
 }
 
 // Old weights are narrowed copies of their own.
@@ -66,25 +70,26 @@ TEST_P(BFloat16Training, OldWeightsClippedAndStopped_EqualReference) {
     run.schedule.rule = rule;
     run.train.clip_norm = 0.5;
     const Outcome reference = ReferenceHere(run);
-    ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}}), reference);
-    ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
-    ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
-    ExpectSame(Train(device(), run, {Kind::kFetched, {3, 1, 0, 2}, true}), reference);
+    SameOutcome same = Comparison(reference);
+    same.Train(run, {Kind::kPipeline, {3, 1, 0, 2}});
+    same.Train(run, {Kind::kReplicas});
+    same.Train(run, {Kind::kRelayed});
+    same.Train(run, {Kind::kFetched, {3, 1, 0, 2}, true});
     run.train.clip_norm = 0;
     const Outcome unclipped = ReferenceHere(run);
-    ExpectSame(TrainInTwo(device(), run, 3, {Kind::kReplicas}, {Kind::kSlices}), unclipped);
+    Comparison(unclipped).TrainInTwo(run, 3, {Kind::kReplicas}, {Kind::kSlices});
   }
 }
 
 TEST_P(BFloat16Training, EveryActivationPolicy_EqualsReference) {
   RunSpec run = Run(3);
   const Outcome reference = ReferenceHere(run);
+  SameOutcome same = Comparison(reference);
   for (const char* activations : {"recompute", "offload", "recompute/retain/offload"}) {
-    SCOPED_TRACE(activations);
     run.schedule.activations = activations;
     for (const bool split : {false, true}) {
-      ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
-      ExpectSame(Train(device(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
+      same.Train(run, {Kind::kPipeline, {3, 1, 0, 2}, split});
+      same.Train(run, {Kind::kFetched, {1, 0, 3, 2}, split});
     }
   }
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,6 +25,9 @@ class DeviceTraining : public ::testing::TestWithParam<Parameters> {
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
   static Outcome ReferenceHere(const RunSpec& run) {
     return Reference(run, ReferenceOf(std::get<0>(GetParam())));
+  }
+  static SameOutcome Comparison(const Outcome& expected) {
+    return SameOutcome(std::get<0>(GetParam()), expected);
   }
   static int stages() { return std::get<3>(GetParam()); }
   RunSpec Run() const {
@@ -61,56 +63,60 @@ TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
 }
 
 TEST_P(DeviceTraining, RelayedSumsAndVersions_PoisonedBetweenJobs_EqualsReference) {
-  ExpectSame(Train(device(), Run(), {Kind::kRelayed}), ReferenceOfRun());
-  ExpectSame(Train(device(), Run(), {Kind::kRelayed, {1, 0, 3, 2}, true}), ReferenceOfRun());
+  SameOutcome same = Comparison(ReferenceOfRun());
+  const RunSpec run = Run();
+  same.Train(run, {Kind::kRelayed});
+  same.Train(run, {Kind::kRelayed, {1, 0, 3, 2}, true});
 }
 
 TEST_P(DeviceTraining, SlicedWeights_PoisonedBetweenJobs_EqualsReference) {
-  ExpectSame(Train(device(), Run(), {Kind::kSlices}), ReferenceOfRun());
-  ExpectSame(Train(device(), Run(), {Kind::kSlices, {1, 0, 3, 2}, true}), ReferenceOfRun());
+  SameOutcome same = Comparison(ReferenceOfRun());
+  const RunSpec run = Run();
+  same.Train(run, {Kind::kSlices});
+  same.Train(run, {Kind::kSlices, {1, 0, 3, 2}, true});
 }
 
 TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
-  ExpectSame(Train(device(), Run(), {Kind::kFetched}), ReferenceOfRun());
-  ExpectSame(Train(device(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), ReferenceOfRun());
+  SameOutcome same = Comparison(ReferenceOfRun());
+  const RunSpec run = Run();
+  same.Train(run, {Kind::kFetched});
+  same.Train(run, {Kind::kFetched, {1, 0, 3, 2}, true});
 }
 
 // Covers recomputed and offloaded activations, fused and split backwards, held and fetched weights.
 TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
-  const Outcome& reference = ReferenceOfRun();
+  SameOutcome same = Comparison(ReferenceOfRun());
+  RunSpec run = Run();
   for (const char* activations : {"recompute", "offload"}) {
-    RunSpec run = Run();
     run.schedule.activations = activations;
     for (bool split : {false, true}) {
-      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
-      ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
-      ExpectSame(Train(device(), run, {Kind::kOneRank, {0, 2, 1, 3}, split}), reference);
-      ExpectSame(Train(device(), run, {Kind::kReplicas, {}, split}), reference);
-      ExpectSame(Train(device(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
-      ExpectSame(Train(device(), run, {Kind::kSlices, {2, 1, 3, 0}, split}), reference);
+      same.Train(run, {Kind::kPipeline, {3, 1, 0, 2}, split});
+      same.Train(run, {Kind::kOneRank, {0, 2, 1, 3}, split});
+      same.Train(run, {Kind::kReplicas, {}, split});
+      same.Train(run, {Kind::kFetched, {1, 0, 3, 2}, split});
+      same.Train(run, {Kind::kSlices, {2, 1, 3, 0}, split});
     }
   }
 }
 
 TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference) {
-  const Outcome& reference = ReferenceOfRun();
+  SameOutcome same = Comparison(ReferenceOfRun());
+  RunSpec run = Run();
   for (const char* activations : {"retain", "recompute", "offload"}) {
-    RunSpec run = Run();
     run.schedule.activations = activations;
-    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {1, 0, 3, 2}}), reference);
-    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {2, 3, 0, 1}, true}), reference);
+    same.Train(run, {Kind::kRemoteBackward, {1, 0, 3, 2}});
+    same.Train(run, {Kind::kRemoteBackward, {2, 3, 0, 1}, true});
   }
 }
 
 TEST_P(DeviceTraining, ForwardBesideABackwardOfTheSameRank_EqualsReference) {
-  const Outcome& reference = ReferenceOfRun();
+  SameOutcome same = Comparison(ReferenceOfRun());
+  RunSpec run = Run();
   for (const char* activations : {"retain", "recompute", "offload"}) {
-    RunSpec run = Run();
     run.schedule.activations = activations;
     for (bool split : {false, true}) {
-      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
-      ExpectSame(Train(device(), run, {Kind::kOneRank, {}, split, /*overlapped=*/true}), reference);
-      ExpectSame(Train(device(), run, {Kind::kFetched, {}, split, /*overlapped=*/true}), reference);
+      same.Train(run, {Kind::kOneRank, {}, split, /*overlapped=*/true});
+      same.Train(run, {Kind::kFetched, {}, split, /*overlapped=*/true});
     }
   }
 }
@@ -124,33 +130,31 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
                                                                 {"pipedream", "sync"}};
   if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
   for (const auto& [name, rule] : schedules) {
-    std::optional<Outcome> plain_loop;  // has no activation policy
+    SCOPED_TRACE(name + ", " + rule);
+    RunSpec run = Run();
+    run.train.steps = 6;
+    if (name == "pipedream") run.train.microbatches = 1;
+    if (synchronous.count(run.train.microbatches) == 0)
+      synchronous[run.train.microbatches] = ReferenceHere(run);
+    run.schedule.name = name;
+    run.schedule.rule = rule;
+    const Outcome reference = ReferenceHere(run);  // the plain loop has no activation policy
+    const bool newest = name == "pipedream" && stages == 1;
+    EXPECT_EQ(synchronous[run.train.microbatches].trained == reference.trained, newest)
+        << "old weights must show";
+    const bool one = run.train.microbatches == 1;
+    const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
+    SameOutcome same = Comparison(reference);
     for (const char* activations : {"retain", "recompute", "offload"}) {
       if (stages < 3 && activations != std::string("retain")) continue;  // as others, with fewer versions
-      SCOPED_TRACE(name + ", " + rule + ", " + activations);
-      RunSpec run = Run();
-      run.train.steps = 6;
-      run.schedule.name = name;
-      run.schedule.rule = rule;
       run.schedule.activations = activations;
-      if (name == "pipedream") run.train.microbatches = 1;
-      if (!plain_loop.has_value()) plain_loop = ReferenceHere(run);
-      const Outcome& reference = *plain_loop;
-      const bool one = run.train.microbatches == 1;
-      const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
-      ExpectSame(Train(device(), run, {Kind::kPipeline, order}), reference);
-      ExpectSame(Train(device(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
-      ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
-      ExpectSame(Train(device(), run, {Kind::kRelayed, order}), reference);
-      ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
-      ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
-      ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
-      run.schedule = {};
-      if (synchronous.count(run.train.microbatches) == 0)
-        synchronous[run.train.microbatches] = ReferenceHere(run);
-      const bool newest = name == "pipedream" && stages == 1;
-      EXPECT_EQ(synchronous[run.train.microbatches].trained == reference.trained, newest)
-          << "old weights must show";
+      same.Train(run, {Kind::kPipeline, order});
+      same.Train(run, {Kind::kOneRank, order, /*split_backward=*/true});
+      same.Train(run, {Kind::kReplicas});
+      same.Train(run, {Kind::kRelayed, order});
+      same.Train(run, {Kind::kFetched, order, /*split_backward=*/true});
+      same.Train(run, {Kind::kSlices});
+      same.Train(run, {Kind::kRemoteBackward, order});
     }
   }
 }
@@ -182,13 +186,14 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     EXPECT_LT(clipped, run.train.steps);
     const bool one = run.train.microbatches == 1;
     const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
-    ExpectSame(Train(device(), run, {Kind::kPipeline, order}), reference);
-    ExpectSame(Train(device(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
-    ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
-    ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
-    ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
-    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
-    ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
+    SameOutcome same = Comparison(reference);
+    same.Train(run, {Kind::kPipeline, order});
+    same.Train(run, {Kind::kOneRank, order, /*split_backward=*/true});
+    same.Train(run, {Kind::kReplicas});
+    same.Train(run, {Kind::kFetched, order, /*split_backward=*/true});
+    same.Train(run, {Kind::kSlices});
+    same.Train(run, {Kind::kRemoteBackward, order});
+    same.Train(run, {Kind::kRelayed});
     run.train.lr_schedule = {};
     EXPECT_TRUE(ReferenceHere(run).trained != reference.trained) << "learning rates must show";
   }
@@ -210,10 +215,11 @@ TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
     const Outcome reference = ReferenceHere(run);
     // The run stops before all old versions are there, and after.
     SCOPED_TRACE(name + ", " + rule);
-    ExpectSame(TrainInTwo(device(), run, 1, {Kind::kPipeline}, {Kind::kReplicas}), reference);
-    ExpectSame(TrainInTwo(device(), run, 1, {Kind::kSlices}, {Kind::kOneRank}), reference);
-    ExpectSame(TrainInTwo(device(), run, 4, {Kind::kReplicas}, {Kind::kSlices}), reference);
-    ExpectSame(TrainInTwo(device(), run, 4, {Kind::kOneRank}, {Kind::kFetched}), reference);
+    SameOutcome same = Comparison(reference);
+    same.TrainInTwo(run, 1, {Kind::kPipeline}, {Kind::kReplicas});
+    same.TrainInTwo(run, 1, {Kind::kSlices}, {Kind::kOneRank});
+    same.TrainInTwo(run, 4, {Kind::kReplicas}, {Kind::kSlices});
+    same.TrainInTwo(run, 4, {Kind::kOneRank}, {Kind::kFetched});
   }
 }
 

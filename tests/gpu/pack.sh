@@ -65,7 +65,7 @@ install -m 755 "$source_folder/tests/gpu/on_gpu.sh" "$folder/"
 # Exported models, and the script that trains them.
 mkdir -p "$folder/tests/exported"
 cp -r "$source_folder"/tests/exported/*.py "$source_folder/tests/exported/models" "$folder/tests/exported/"
-install -m 644 "$source_folder/tests/bits.py" "$folder/tests/"
+install -m 644 "$source_folder"/tests/{bits,markdown,standing_workers}.py "$folder/tests/"
 
 mkdir -p "$out"
 tar -C "$scratch" --owner=0 --group=0 --sort=name -czf "$out/weft-gpu.tar.gz" weft-gpu

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
+#include "tests/process/standing_workers.h"
 
 namespace weft::device_test {
 namespace {
@@ -92,6 +94,7 @@ class DeviceProcess : public ::testing::Test {
     folder_.Write("text.txt", Text(20000));
   }
   static void TearDownTestSuite() {
+    workers_.reset();
     if (Missing().empty()) return;
     std::fprintf(stderr, "\n*** %s WAS NOT TESTED: %d cases skipped: %s ***\n\n", DeviceName().c_str(),
                  ::testing::UnitTest::GetInstance()->current_test_suite()->total_test_count(),
@@ -141,6 +144,20 @@ class DeviceProcess : public ::testing::Test {
     const CommandResult result = Command::Run(command, kSeconds);
     EXPECT_EQ(result.code, 0) << result.err;
     if (err != nullptr) *err = result.err;
+    return ReadTrained();
+  }
+  // Trains on so many of the processes that all tests of bits share: they start once.
+  Trained TrainOnWorkers(const std::string& run, int processes) const {
+    if (workers_ == nullptr)
+      workers_ = std::make_unique<StandingWorkers>(kMostProcesses,
+                                                   std::vector<std::string>{"--device", DeviceName()});
+    fs::remove_all(folder_ / "out");
+    const CommandResult result = workers_->Train(folder_.Write("run.yaml", run),
+                                                 {"--processes", absl::StrCat(processes)}, folder_ / "out");
+    EXPECT_EQ(result.code, 0) << result.err;
+    return ReadTrained();
+  }
+  Trained ReadTrained() const {
     Trained trained = {
         ReadTensors(folder_ / "out/checkpoint-0"), ReadTensors(folder_ / "out/checkpoint"), {}};
     std::ifstream steps(folder_ / "out/steps.jsonl");
@@ -163,8 +180,7 @@ class DeviceProcess : public ::testing::Test {
     for (const std::string& schedule : schedules) {
       for (const int n : processes) {
         SCOPED_TRACE(absl::StrCat(schedule, " on ", n, " processes"));
-        const Trained got =
-            Train(run.Under(schedule), {"--device", DeviceName(), "--processes", absl::StrCat(n)});
+        const Trained got = TrainOnWorkers(run.Under(schedule), n);
         EXPECT_EQ(got.initial, want.initial) << "initial weights differ";
         EXPECT_EQ(got.weights, want.weights) << "trained weights differ";
         EXPECT_EQ(got.losses, want.losses);
@@ -188,6 +204,10 @@ class DeviceProcess : public ::testing::Test {
   }
 
   const TestFolder folder_;
+
+ private:
+  static constexpr int kMostProcesses = 4;
+  inline static std::unique_ptr<StandingWorkers> workers_;
 };
 
 const std::vector<std::string> kSchedules = {"ddp", "1f1b", "{lpp: {groups: 2, ranks: 2}}", "zb_h1", "fsdp"};

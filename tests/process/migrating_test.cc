@@ -17,6 +17,7 @@
 #include "schedules/sync/state_route.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
+#include "tests/process/standing_workers.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft::migrating_test {
@@ -60,7 +61,7 @@ std::vector<double> ReadLosses(const std::string& folder) {
   return losses;
 }
 
-class Migrating : public ::testing::Test {
+class Migrating : public OnStandingWorkers {
  protected:
   void SetUp() override { WriteIdx(folder_, 240, 8); }
 
@@ -96,8 +97,8 @@ class Migrating : public ::testing::Test {
     for (const int count : processes) {
       SCOPED_TRACE(
           absl::StrCat(c.model, " ", c.optimizer, " ", Schedule(c), " N=", c.n, " on ", count, " processes"));
-      Train(file, {"--processes", absl::StrCat(count)}, "out");
-      if (HasFatalFailure()) return;
+      const CommandResult r = Workers().Train(file, {"--processes", absl::StrCat(count)}, folder_ / "out");
+      ASSERT_EQ(r.code, 0) << r.err;
       EXPECT_EQ(ReadTensors(folder_ / "out/checkpoint-0"), initial) << "initial weights differ";
       EXPECT_EQ(ReadTensors(folder_ / "out/checkpoint"), trained) << "trained weights differ";
       EXPECT_EQ(ReadLosses(folder_ / "out"), ReadLosses(folder_ / "plain"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -22,6 +23,7 @@
 #include "tests/process/command.h"
 #include "tests/process/measured_peaks.h"
 #include "tests/process/run_files.h"
+#include "tests/process/standing_workers.h"
 
 namespace weft::predicted_bytes_test {
 namespace {
@@ -157,9 +159,36 @@ CommandResult Train(const std::string& file, int processes, const std::string& o
       {"weft", "train", file, "--processes", absl::StrCat(processes), "--overwrite", "--out", out}, 120);
 }
 
+// The fixture of tests that train on processes which stay: some that share memory, and some that share none.
+class PredictedBytes : public ::testing::Test {
+ protected:
+  static void TearDownTestSuite() {
+    sharing_.reset();
+    separate_.reset();
+  }
+  static const StandingWorkers& Sharing() {
+    if (sharing_ == nullptr) sharing_ = std::make_unique<StandingWorkers>(2);
+    return *sharing_;
+  }
+  static const StandingWorkers& Separate() {
+    const SeparateMemory separate;
+    if (separate_ == nullptr) separate_ = std::make_unique<StandingWorkers>(8);
+    return *separate_;
+  }
+  static CommandResult TrainOn(const StandingWorkers& workers, const std::string& file, int processes,
+                               const std::string& out) {
+    return workers.Train(file, {"--processes", absl::StrCat(processes)}, out);
+  }
+
+  static void ExpectRandomRunsMeasureWhatIsPredicted(bool separate);
+
+ private:
+  inline static std::unique_ptr<StandingWorkers> sharing_, separate_;
+};
+
 // Trains random runs, and compares what each rank measured with its prediction: on at most two processes, or,
 // with `separate` memory, on one for each rank.
-void ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
+void PredictedBytes::ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
   TestFolder folder;
   WriteData(folder);
   ComparedByClass compared{};
@@ -174,7 +203,8 @@ void ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
     ++trained;
     const RunSchedule schedule = *ScheduleOf(*run);
     const int ranks = schedule.scheme.ranks;
-    const CommandResult r = Train(file, separate ? ranks : std::min(ranks, 2), folder / "out");
+    const CommandResult r = TrainOn(separate ? Separate() : Sharing(), file,
+                                    separate ? ranks : std::min(ranks, 2), folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     std::optional<MemoryOfRank> own;
     if (separate) {
@@ -187,18 +217,16 @@ void ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
   EXPECT_GE(2 * trained, static_cast<int>(seeds.size())) << "most of the random runs can be trained";
 }
 
-TEST(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
+TEST_F(PredictedBytes, RandomRunFiles_MeasureWhatIsPredicted) {
   ExpectRandomRunsMeasureWhatIsPredicted(/*separate=*/false);
 }
 
-TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_MeasureWhatIsPredicted) {
-  const SeparateMemory separate;
+TEST_F(PredictedBytes, RandomRunFilesWithoutSharedMemory_MeasureWhatIsPredicted) {
   ExpectRandomRunsMeasureWhatIsPredicted(/*separate=*/true);
 }
 
 // The least budget that is admitted holds, copies of other ranks' tensors included.
-TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
-  const SeparateMemory separate;
+TEST_F(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
   TestFolder folder;
   WriteData(folder);
   int kept = 0;
@@ -212,7 +240,7 @@ TEST(PredictedBytes, RandomRunFilesWithoutSharedMemory_KeepTheLeastBudget) {
     SCOPED_TRACE(absl::StrCat("WEFT_SEED=", seed, "\n", text, "memory: ", run->memory));
     const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", run->memory, "\n"));
     const int ranks = ScheduleOf(*run)->scheme.ranks;
-    const CommandResult r = Train(file, ranks, folder / "out");
+    const CommandResult r = TrainOn(Separate(), file, ranks, folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
     for (int rank = 0; rank < ranks; ++rank) EXPECT_LE(summary["most_bytes"][rank], run->memory) << rank;
@@ -234,7 +262,7 @@ std::string WithProfile(const TestFolder& folder, const std::string& text) {
 
 // The bytes that jobs of layers took alone bound those that jobs of stages take: no class exceeds its
 // prediction, and the least budget that is admitted holds.
-TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
+TEST_F(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
   TestFolder folder;
   WriteData(folder);
   ComparedByClass compared{};
@@ -252,7 +280,7 @@ TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
     ASSERT_TRUE(run.ok()) << run.status();
     const RunSchedule schedule = *ScheduleOf(*run);
     const int ranks = schedule.scheme.ranks, processes = std::min(ranks, 2);
-    CommandResult r = Train(folder / "run.yaml", processes, folder / "out");
+    CommandResult r = TrainOn(Sharing(), folder / "run.yaml", processes, folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     ExpectPredictedPeaks(folder / "out", *run, schedule, &compared);
     const int64_t least = LeastBudget(*run);
@@ -260,8 +288,8 @@ TEST(PredictedBytes, RandomRunFilesWithProfile_MeasureAtMostWhatIsPredicted) {
     const int64_t by_formulas = LeastBudget(*unmeasured);
     least_by_formulas += by_formulas;
     least_by_profile += least;
-    r = Train(folder.Write("run.yaml", absl::StrCat(text, "memory: ", least, "\n")), processes,
-              folder / "out");
+    r = TrainOn(Sharing(), folder.Write("run.yaml", absl::StrCat(text, "memory: ", least, "\n")), processes,
+                folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     const auto summary = nlohmann::json::parse(ReadWholeFile(folder / "out/summary.json"));
     for (int rank = 0; rank < ranks; ++rank) EXPECT_LE(summary["most_bytes"][rank], least) << rank;
@@ -285,7 +313,7 @@ constexpr char kTwoStages[] =
 
 // A copy that a budget does not count ends the run, with the tensor, its rank, class and bytes, before it is
 // held.
-TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndBytes) {
+TEST_F(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndBytes) {
   const SeparateMemory separate;
   TestFolder folder;
   WriteData(folder);
@@ -305,7 +333,7 @@ TEST(PredictedBytes, CopyThatTheBudgetDoesNotCount_IsRefusedByRankStageClassAndB
 }
 
 // Figures that are too small let a run begin that does not fit. It ends when a rank exceeds its budget.
-TEST(PredictedBytes, JobsThatTakeMoreThanMeasured_EndTheRun) {
+TEST_F(PredictedBytes, JobsThatTakeMoreThanMeasured_EndTheRun) {
   TestFolder folder;
   WriteData(folder);
   const std::string text = absl::StrCat(
@@ -322,7 +350,7 @@ TEST(PredictedBytes, JobsThatTakeMoreThanMeasured_EndTheRun) {
 }
 
 // A budget that is enough in shared memory may be too small where copies come on top.
-TEST(PredictedBytes, CopiesThatDoNotFit_AreRefusedByRankStageAndBytes) {
+TEST_F(PredictedBytes, CopiesThatDoNotFit_AreRefusedByRankStageAndBytes) {
   TestFolder folder;
   WriteData(folder);
   const std::string data = absl::StrCat("data: {idx: {images: ", folder / "images.idx",
@@ -339,7 +367,7 @@ TEST(PredictedBytes, CopiesThatDoNotFit_AreRefusedByRankStageAndBytes) {
 }
 
 // Within the least budget, the rank that needs most has one micro-batch at a time, and all of its budget.
-TEST(PredictedBytes, LeastBudget_IsThePredictedPeak) {
+TEST_F(PredictedBytes, LeastBudget_IsThePredictedPeak) {
   TestFolder folder;
   WriteData(folder);
   const std::string text = absl::StrCat(kTwoStages, "data: {idx: {images: ", folder / "images.idx",
@@ -359,7 +387,7 @@ TEST(PredictedBytes, LeastBudget_IsThePredictedPeak) {
 }
 
 // The sum of a step may still be there, for other holders, while that of the next step is made.
-TEST(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
+TEST_F(PredictedBytes, SumsThatOtherHoldersTake_AreInTheCountOfEachRank) {
   TestFolder folder;
   WriteIdx(folder, 256, 8);
   const std::string file = folder.Write(

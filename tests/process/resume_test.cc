@@ -20,6 +20,7 @@
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
+#include "tests/process/standing_workers.h"
 
 namespace weft::resume_test {
 namespace {
@@ -63,7 +64,7 @@ std::map<int, double> ReadLosses(const std::string& folder) {
   return losses;
 }
 
-class Resume : public ::testing::Test {
+class Resume : public OnStandingWorkers {
  protected:
   void SetUp() override { WriteIdx(folder_, 240, 8); }
 
@@ -85,6 +86,12 @@ class Resume : public ::testing::Test {
   }
   void Train(const std::string& text, const std::vector<std::string>& flags, const std::string& out) const {
     const CommandResult r = Run(text, flags, out);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  // The same on some of the worker processes that stay.
+  void TrainOnWorkers(const std::string& text, const std::vector<std::string>& flags,
+                      const std::string& out) const {
+    const CommandResult r = Workers().Train(folder_.Write("run.yaml", text), flags, folder_ / out);
     ASSERT_EQ(r.code, 0) << r.err;
   }
   void ExpectRefused(const std::string& text, const std::vector<std::string>& flags,
@@ -133,10 +140,10 @@ TEST_F(Resume, AnotherPlacementOfTheRule_EndsWithTheBitsOfTheUndisturbedRun) {
     // Fewer steps than the oldest weights are old, and more.
     for (const int stop : {1, 5}) {
       SCOPED_TRACE(absl::StrCat(pair.stopped, ", then ", pair.resumed, " from ", stop, ", ", pair.optimizer));
-      Train(first, {"--processes", "2", "--until", absl::StrCat(stop)}, "stopped");
+      TrainOnWorkers(first, {"--processes", "2", "--until", absl::StrCat(stop)}, "stopped");
       EXPECT_EQ(Checkpoint("stopped"), ReadFiles(folder_ / absl::StrCat("whole/checkpoint-", stop)))
           << "all versions and the optimizer's state";
-      Train(second, {"--processes", "1", "--resume", folder_ / "stopped/checkpoint"}, "resumed");
+      TrainOnWorkers(second, {"--processes", "1", "--resume", folder_ / "stopped/checkpoint"}, "resumed");
       EXPECT_EQ(Checkpoint("resumed"), Checkpoint("whole"));
       std::map<int, double> losses = ReadLosses(folder_ / "stopped");
       EXPECT_EQ(losses.size(), static_cast<size_t>(stop));
@@ -152,9 +159,10 @@ TEST_F(Resume, ReferenceAndRuntime_GoOnFromEachOther) {
        {std::pair("{ddp: , rule: cdp_v2}", 4), std::pair("pipedream", 1), std::pair("gpipe", 6)}) {
     SCOPED_TRACE(schedule);
     const std::string run = RunText(schedule, kAdamW, microbatches);
-    Train(run, {"--processes", "2"}, "whole");
+    TrainOnWorkers(run, {"--processes", "2"}, "whole");
     Train(run, {"--reference", "--until", "3"}, "loop");
-    Train(run, {"--processes", "2", "--resume", folder_ / "loop/checkpoint", "--until", "6"}, "runtime");
+    TrainOnWorkers(run, {"--processes", "2", "--resume", folder_ / "loop/checkpoint", "--until", "6"},
+                   "runtime");
     Train(run, {"--reference", "--resume", folder_ / "runtime/checkpoint"}, "loop");
     EXPECT_EQ(Checkpoint("loop"), Checkpoint("whole"));
     const Json summary = Json::parse(ReadWholeFile(folder_ / "loop/summary.json"));
@@ -176,7 +184,7 @@ TEST_F(Resume, AnotherNumberOfProcesses_EndsWithTheBitsOfTheUndisturbedRun) {
       const std::string out = absl::StrCat("until", until);
       std::vector<std::string> flags = {"--processes", processes, "--until", until};
       if (!from.empty()) flags.insert(flags.end(), {"--resume", folder_ / from});
-      Train(run, flags, out);
+      TrainOnWorkers(run, flags, out);
       if (HasFatalFailure()) return;
       from = out;
     }
@@ -256,15 +264,15 @@ TEST_F(Resume, CheckpointOnTheWay_IsWhatARunThatStopsThereLeaves) {
     SCOPED_TRACE(schedule);
     const std::string run = RunText(schedule, kAdamW, microbatches);
     Train(run, {"--reference"}, "whole");
-    Train(run + "checkpoint: {every: 1, keep: 100}\n", {"--processes", "2"}, "saved");
+    TrainOnWorkers(run + "checkpoint: {every: 1, keep: 100}\n", {"--processes", "2"}, "saved");
     EXPECT_EQ(Checkpoint("saved"), Checkpoint("whole"));
     for (const int step : {1, 3, kSteps - 1}) {
       Train(run, {"--reference", "--until", absl::StrCat(step)}, "until");
       EXPECT_EQ(ReadFiles(folder_ / absl::StrCat("saved/checkpoint-", step)), Checkpoint("until")) << step;
       if (HasFailure()) return;
     }
-    Train(RunText(other, kAdamW, microbatches),
-          {"--processes", "1", "--resume", folder_ / "saved/checkpoint-3"}, "resumed");
+    TrainOnWorkers(RunText(other, kAdamW, microbatches),
+                   {"--processes", "1", "--resume", folder_ / "saved/checkpoint-3"}, "resumed");
     EXPECT_EQ(Checkpoint("resumed"), Checkpoint("whole"));
   }
 }

@@ -18,16 +18,19 @@ namespace weft {
 
 class StandingWorkers {
  public:
-  // Starts them. The daemons log errors alone: nobody reads their logs meanwhile.
-  explicit StandingWorkers(int count)
+  // Starts them, with further flags if they are given. The daemons log errors alone: nobody reads their logs
+  // meanwhile.
+  explicit StandingWorkers(int count, const std::vector<std::string>& flags = {})
       : coordinator_({"weft-coordinator", "--listen", address_, "--output-root", folder_.path(),
                       "--log-level", "error"}) {
     const auto listens = [this] { return Command::Run({"weft", "ls", "--coordinator", address_}).code == 0; };
     EXPECT_TRUE(Eventually(listens, kSeconds));
     for (int i = 0; i < count; ++i) {
-      workers_.push_back(std::make_unique<Command>(
-          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name",
-                                   absl::StrCat("worker-", i), "--log-level", "error"}));
+      std::vector<std::string> words = {
+          "weft-worker", "--coordinator", address_, "--name", absl::StrCat("worker-", i),
+          "--log-level", "error"};
+      words.insert(words.end(), flags.begin(), flags.end());
+      workers_.push_back(std::make_unique<Command>(words));
     }
   }
   // Expects that all of them are there still, and end well.
@@ -59,6 +62,19 @@ class StandingWorkers {
   const std::string address_ = "unix:" + (folder_ / "coordinator.sock");
   Command coordinator_;
   std::vector<std::unique_ptr<Command>> workers_;
+};
+
+// A fixture whose tests share four of them. They start with the first run, and end behind the last test.
+class OnStandingWorkers : public ::testing::Test {
+ protected:
+  static void TearDownTestSuite() { workers_.reset(); }
+  static const StandingWorkers& Workers() {
+    if (workers_ == nullptr) workers_ = std::make_unique<StandingWorkers>(4);
+    return *workers_;
+  }
+
+ private:
+  inline static std::unique_ptr<StandingWorkers> workers_;
 };
 
 }  // namespace weft

@@ -19,6 +19,7 @@
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
+#include "tests/process/standing_workers.h"
 
 namespace weft::training_test {
 namespace {
@@ -105,8 +106,18 @@ std::map<std::string, std::string> ReferenceWeights(const TestFolder& folder, co
   return ReadTensors(folder / "plain/checkpoint");
 }
 
-void ExpectReferenceBits(const TestFolder& folder,
-                         const std::function<std::string(const std::string&)>& run) {
+class Training : public OnStandingWorkers {
+ protected:
+  static CommandResult Train(const TestFolder& folder, const std::string& run, int processes) {
+    return Workers().Train(folder.Write("run.yaml", run), {"--processes", absl::StrCat(processes)},
+                           folder / "out");
+  }
+  static void ExpectReferenceBits(const TestFolder& folder,
+                                  const std::function<std::string(const std::string&)>& run);
+};
+
+void Training::ExpectReferenceBits(const TestFolder& folder,
+                                   const std::function<std::string(const std::string&)>& run) {
   const auto want = ReferenceWeights(folder, run("gpipe"));
   const auto initial = ReadTensors(folder / "plain/checkpoint-0");
   ASSERT_FALSE(want.empty());
@@ -115,10 +126,7 @@ void ExpectReferenceBits(const TestFolder& folder,
   EXPECT_LT(losses.back(), losses.front());
   const auto expect_bits = [&](const std::string& schedule, int processes) {
     SCOPED_TRACE(absl::StrCat(schedule, " on ", processes, " processes"));
-    const std::string file = folder.Write("run.yaml", run(schedule));
-    const CommandResult r = Command::Run({"weft", "train", file, "--processes", absl::StrCat(processes),
-                                          "--overwrite", "--out", folder / "out"},
-                                         120);
+    const CommandResult r = Train(folder, run(schedule), processes);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint-0"), initial) << "initial weights differ";
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
@@ -133,20 +141,20 @@ void ExpectReferenceBits(const TestFolder& folder,
   for (const std::string schedule : kOnTwoProcesses) expect_bits(schedule, 2);
 }
 
-TEST(Training, GptUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
+TEST_F(Training, GptUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   ExpectReferenceBits(folder, [&](const std::string& schedule) { return GptRun(folder, schedule, 4); });
 }
 
-TEST(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
+TEST_F(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
   TestFolder folder;
   WriteIdx(folder, 256, 8);
   ExpectReferenceBits(folder, [&](const std::string& schedule) { return MlpRun(folder, schedule, 4); });
 }
 
 // Stages that are no chain: towers on ranks of their own, and every way in which tensors and weights travel.
-TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
+TEST_F(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
   TestFolder folder;
   WriteIdx(folder, 256, 8);
   for (const std::string stages : {"6", "3", "[1, 2, 2, 1]"}) {
@@ -166,9 +174,7 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
           "{fsdp: {shard: width}}", "{lpp: {groups: 2, ranks: 3}}",
           "{custom: {workers: 3, compute: \"k == forward ? s % W : (s + 1) % W\", weights: \"s % W\"}}"}) {
       SCOPED_TRACE(absl::StrCat(schedule, ", stages ", stages));
-      const std::string file = folder.Write("run.yaml", run(schedule));
-      const CommandResult r = Command::Run(
-          {"weft", "train", file, "--processes", "3", "--overwrite", "--out", folder / "out"}, 120);
+      const CommandResult r = Train(folder, run(schedule), 3);
       ASSERT_EQ(r.code, 0) << r.err;
       EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
     }
@@ -176,7 +182,7 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
 }
 
 // Formulas and rows of actions: the scheme is in the run file, not in the programs.
-TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
+TEST_F(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const auto csv =
@@ -199,9 +205,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
         "{custom: {workers: 3, compute: \"(k == forward ? s + t : s + b) % W\", weights: \"b % W\", period: "
         "3}}"}) {
     SCOPED_TRACE(schedule);
-    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
-                                          "--processes", "2", "--overwrite", "--out", folder / "out"},
-                                         120);
+    const CommandResult r = Train(folder, run(schedule), 2);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
@@ -210,7 +214,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
 
 // Needs more micro-batches than the other families' runs have: two copies of the weights, and a forward and a
 // backward of a rank at once.
-TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
+TEST_F(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const auto run = [&](const std::string& schedule) {
@@ -220,23 +224,21 @@ TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits
   const auto want = ReferenceWeights(folder, run("gpipe"));
   ASSERT_FALSE(want.empty());
   for (const auto& [schedule, processes] :
-       std::vector<std::pair<std::string, std::string>>{{"dualpipe", "1"},
-                                                        {"dualpipe", "2"},
-                                                        {"dualpipe", "4"},
-                                                        {"{dualpipe: {}, activations: recompute}", "1"},
-                                                        {"{dualpipe: {}, activations: offload}", "2"},
-                                                        {"dualpipe_v", "1"}}) {
-    SCOPED_TRACE(schedule + " on " + processes);
-    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
-                                          "--processes", processes, "--overwrite", "--out", folder / "out"},
-                                         120);
+       std::vector<std::pair<std::string, int>>{{"dualpipe", 1},
+                                                {"dualpipe", 2},
+                                                {"dualpipe", 4},
+                                                {"{dualpipe: {}, activations: recompute}", 1},
+                                                {"{dualpipe: {}, activations: offload}", 2},
+                                                {"dualpipe_v", 1}}) {
+    SCOPED_TRACE(absl::StrCat(schedule, " on ", processes));
+    const CommandResult r = Train(folder, run(schedule), processes);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }
 
-TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
+TEST_F(Training, OtherCutOfTheChain_GivesTheSameWeights) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   std::map<std::string, std::string> first;
@@ -254,7 +256,7 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
 }
 
 // A rank keeps of its forwards what the schedule says of activations.
-TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
+TEST_F(Training, ActivationBytes_RetainedRecomputedOffloaded) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   std::map<std::string, Json> peaks;
@@ -295,7 +297,7 @@ std::vector<int64_t> StageBytes(const std::string& folder) {
 }
 
 // Each of four ranks holds a quarter of every stage and of its state, and one stage at a time put together.
-TEST(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
+TEST_F(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const auto peaks = [&](const std::string& schedule) {
@@ -330,7 +332,7 @@ TEST(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
 }
 
 // Stages of a few cache lines, of which slices are made, on eight ranks: most hold nothing of them.
-TEST(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
+TEST_F(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
   TestFolder folder;
   WriteIdx(folder, 128, 2);
   const std::string file = folder.Write(
@@ -357,7 +359,7 @@ TEST(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
 
 // The first rank has three of six layers: under this budget it has room for what two of four forwards leave,
 // though gpipe would run all four before the first backward.
-TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
+TEST_F(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const auto run = [&](const std::string& memory) {
@@ -386,7 +388,7 @@ TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   }
 }
 
-TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
+TEST_F(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const auto refusal = [&](const std::string& memory) {
@@ -403,7 +405,7 @@ TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
 }
 
 // Every finished run must say this about itself.
-TEST(Training, Summary_AddsUp) {
+TEST_F(Training, Summary_AddsUp) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
   const std::string file = folder.Write("run.yaml", GptRun(folder, "1f1b", 6));
