@@ -8,8 +8,7 @@
 // the best bound could be listed and decided; else the bound that it returns says how far from it the answer
 // may be, and the best placement is changed by one move or two, of a layer or of two that change places, as
 // long as that helps. As long as no known placement fits, moves look for one that needs less memory first.
-// A window of several micro-batches may begin with the best pattern of one, repeated: so it is never worse.
-// Pure.
+// A window of several micro-batches may begin with the best pattern found of one, repeated. Pure.
 #ifndef WEFT_PLANNER_PLACEMENT_SEARCH_H_
 #define WEFT_PLANNER_PLACEMENT_SEARCH_H_
 

@@ -69,11 +69,13 @@ class RunRecords::EndedRuns {
 // Records one run: the loop fills the recorder, the thread empties it into the folder.
 class RunRecords::Recording {
  public:
-  Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
+  Recording(uint64_t id, const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
             std::function<void(uint64_t run, const std::string&)> log,
             std::function<void(uint64_t run)> written, std::shared_ptr<EndedRuns> ended,
             bool same_run = false)
-      : spec_(*plan.spec),
+      : id_(id),
+        path_(folder->path()),
+        spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
         folder_(std::move(folder)),
@@ -86,6 +88,7 @@ class RunRecords::Recording {
         recorder_(
             spec_.stages(), kTracedJobs, [this] { Wake(); }, spec_.record_hashes) {}
 
+  const std::string& path() const { return path_; }
   RunRecorder& recorder() { return recorder_; }
   Look LookAt() const { return {recorder_.run(), recorder_.history(), recorder_.LastJobs(), spec_.stages()}; }
 
@@ -155,7 +158,6 @@ class RunRecords::Recording {
     }
     const RunInfo run = recorder_.run();
     if (!IsFinal(run.state)) return;
-    id_ = run.id;
     WriteSteps();
     if (run.state == RunState::kFinished) {
       const TrainResults results = ResultsOf(spec_, schedule_, run.processes, recorder_, steps_);
@@ -178,6 +180,8 @@ class RunRecords::Recording {
 
   void Say(absl::string_view sentence) const { log_(id_, std::string(sentence)); }
 
+  const uint64_t id_;
+  const std::string path_;  // of the output folder
   const RunSpec spec_;
   const RunSchedule schedule_;
   const std::string file_;
@@ -188,7 +192,6 @@ class RunRecords::Recording {
   StepLog steps_;
   HashLog hashes_;
   LogFile log_file_;
-  uint64_t id_ = 0;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
   std::atomic<bool> abandoned_{false};
@@ -224,6 +227,18 @@ RunRecords::~RunRecords() {
   }
 }
 
+// A folder that was removed has no lock any more, but the run that writes there goes on.
+absl::Status RunRecords::CheckNoRunIn(const std::string& path) {
+  MutexLock lock(mu_);
+  for (const auto& [run, recording] : recordings_) {
+    if (recording->path() != path) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("run ", run, " is writing in ", path,
+                     "; wait for its end or stop it, or give another folder with --out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
   Require(plan.spec != nullptr, "a run that is recorded has its specification");
   const RunSpec& spec = *plan.spec;
@@ -232,6 +247,7 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
     const std::string path = fs::absolute(request.output).lexically_normal().string();
     if (absl::Status allowed = CheckRunPath(path); !allowed.ok())
       return absl::Status(allowed.code(), absl::StrCat("output: ", allowed.message()));
+    if (absl::Status free = CheckNoRunIn(path); !free.ok()) return free;
     folder = OutputFolder::Open(path, path, FormerWorkFor(spec.resume.checkpoint, path, request.overwrite));
   } else {
     // A coordinator that was started again counts from 1 again.
@@ -249,7 +265,7 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   RunFolder claimed{(*folder)->path(), (*folder)->live(), record.run_id};
   MutexLock lock(mu_);
   recordings_[run] =
-      std::make_shared<Recording>(plan, request.file, *std::move(folder), log_, written_, ended_);
+      std::make_shared<Recording>(run, plan, request.file, *std::move(folder), log_, written_, ended_);
   return claimed;
 }
 
@@ -260,9 +276,9 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   record.run_id = submission.folder.run_id;
   auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over_);
   if (!folder.ok()) return folder.status();
-  auto recording =
-      std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_, ended_,
-                                  /*same_run=*/true);
+  auto recording = std::make_shared<Recording>(submission.run, plan, submission.file, *std::move(folder),
+                                               log_, written_, ended_,
+                                               /*same_run=*/true);
   recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);
   MutexLock lock(mu_);
   recordings_[submission.run] = std::move(recording);

@@ -41,7 +41,8 @@ class RunRecords {
   ~RunRecords();
 
   // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
-  // it the workers write. `plan` is the run's, with its specification. Failure as OutputFolder::Open.
+  // it the workers write. `plan` is the run's, with its specification. ResourceExhausted if one of these runs
+  // writes there, though the folder may have been removed; else failure as OutputFolder::Open.
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
   // ended and its folder is complete; else as OutputFolder::Reopen.
@@ -82,6 +83,8 @@ class RunRecords {
   class Recording;
   class EndedRuns;
 
+  // ResourceExhausted if a run that has not ended writes there.
+  absl::Status CheckNoRunIn(const std::string& path);
   std::shared_ptr<Recording> Find(uint64_t run);
   // Forgets the run; its thread goes on until the run's end is written.
   void Forget(uint64_t run);

@@ -1,0 +1,78 @@
+#include "coordinator/record/run_records.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/shell/spec_planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft::run_records_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class RunRecordsTest : public ::testing::Test {
+ protected:
+  RunRecordsTest() {
+    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    parent_ = name;
+    request_.output = parent_ + "/out";
+    absl::StatusOr<UnplannedRun> run = ReadRun(R"({
+      "name": "tiny", "model": {"mlp": {"layers": 4, "width": 8, "inputs": 4, "classes": 3}},
+      "data": {"idx": {"images": "images", "labels": "labels"}},
+      "train": {"steps": 7, "batch": 8, "microbatches": 4, "seed": 1, "optimizer": {"sgd": {"lr": 0.1}}},
+      "stages": 4, "schedule": "gpipe"})");
+    EXPECT_TRUE(run.ok()) << run.status();
+    plan_ = *run->plan();
+  }
+  ~RunRecordsTest() override { fs::remove_all(parent_); }
+
+  std::string parent_;
+  SubmitRequest request_;
+  std::shared_ptr<const RunPlan> plan_;
+};
+
+TEST_F(RunRecordsTest, FolderOfARunThatWasRemoved_IsNotTakenByAnother) {
+  RunRecords records(parent_ + "/root", [](uint64_t, const std::string&) {});
+  ASSERT_TRUE(records.Claim(1, request_, *plan_).ok());
+  fs::remove_all(request_.output);
+  const auto second = records.Claim(2, request_, *plan_);
+  EXPECT_TRUE(absl::IsResourceExhausted(second.status())) << second.status();
+  EXPECT_THAT(second.status().message(), AllOf(HasSubstr("run 1 is writing in"), HasSubstr(request_.output)));
+  EXPECT_FALSE(fs::exists(request_.output));
+  request_.output = parent_ + "/other";
+  EXPECT_TRUE(records.Claim(3, request_, *plan_).ok());
+}
+
+// Several runs share the coordinator's log, so each warning names its run, from the first one on.
+TEST_F(RunRecordsTest, StepsThatCannotBeWritten_AreReportedWithTheNumberOfTheRun) {
+  std::vector<uint64_t> warned;
+  {
+    RunRecords records(parent_ + "/root", [&](uint64_t run, const std::string&) { warned.push_back(run); });
+    ASSERT_TRUE(records.Claim(5, request_, *plan_).ok());
+    fs::remove_all(request_.output);
+    RunInfo run;
+    run.id = 5;
+    run.state = RunState::kRunning;
+    records.OnRun(run);
+    StepDone step;
+    step.run = 5;
+    records.OnStep(step);
+    run.state = RunState::kFailed;
+    records.OnRun(run);
+    records.OnSpansComplete(5);
+  }
+  ASSERT_FALSE(warned.empty());
+  for (const uint64_t run : warned) EXPECT_EQ(run, 5u);
+}
+
+}  // namespace
+}  // namespace weft::run_records_test
