@@ -76,6 +76,21 @@ TEST_F(OneProcess, LastJobOfAStepInTheProcess_IsToldSoon) {
   EXPECT_THAT(soon, ElementsAre(false, false, false, false, false, true));
 }
 
+// A validation of the last weights follows their checkpoint: nothing comes from peers any more.
+TEST_F(OneProcess, ValidationOfTheLastStep_SaysThatTheRunHasItsResults) {
+  Begin(Shape("gpipe", 2, 1, 3));
+  WorkerEffects out;
+  EXPECT_FALSE(core_->has_results());
+  core_->OnMessage(2, Validate{core_->run_id(), 2}, &out);
+  EXPECT_FALSE(core_->has_results()) << "on the way";
+  core_->OnMessage(3, Validate{core_->run_id(), 3}, &out);
+  EXPECT_TRUE(core_->has_results());
+  EXPECT_EQ(Only<ValidateEffect>(out).size(), 2u);
+  core_->OnMessage(4, Abort{core_->run_id()}, &out);
+  core_->Forget(5, &out);
+  EXPECT_FALSE(core_->has_results());
+}
+
 // Every rank starts its compute jobs in the order of its list, although all its jobs are granted and many are
 // ready.
 TEST_F(OneProcess, FixedOrder_StartsComputeJobsInTheOrderOfTheList) {

@@ -56,6 +56,7 @@ WorkerCore::WorkerCore(ParseSpec parse, int launch_ahead)
     : parse_(std::move(parse)), launch_ahead_(launch_ahead) {}
 WorkerCore::~WorkerCore() = default;
 
+bool WorkerCore::has_results() const { return run_ != nullptr && run_->has_results(); }
 bool WorkerCore::AwaitsGrants() const { return run_ != nullptr && run_->AwaitsGrants(); }
 
 uint64_t WorkerCore::run_id() const { return run_ ? run_->facts().assignment().run : 0; }

@@ -94,7 +94,7 @@ class WorkerCore {
   // Returns true if this process has no job of its run until the coordinator grants one.
   bool AwaitsGrants() const;
   // Returns true if the last checkpoint of the run is complete: this process needs nothing of its peers.
-  bool has_results() const { return run_ != nullptr && run_->has_results(); }
+  bool has_results() const;
   uint64_t run_id() const;
   uint64_t epoch() const;
   const Graph* graph() const;
