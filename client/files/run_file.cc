@@ -22,6 +22,7 @@
 #include "base/yaml_file.h"
 #include "client/files/absolute_path.h"
 #include "client/files/exported_folder.h"
+#include "client/files/path_text.h"
 #include "client/files/predicted_run.h"
 #include "client/files/profile.h"
 #include "client/files/schedule_file.h"
@@ -214,6 +215,7 @@ absl::Status EmbedBuffers(const fs::path& folder, Json& run) {
 
 absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
                                                RunFileData data, const Json* plan) {
+  if (absl::Status text_of_path = CheckPathText(path); !text_of_path.ok()) return text_of_path;
   auto yaml = ParseYaml(text);
   if (!yaml.ok()) {
     const absl::string_view message = yaml.status().message();

@@ -174,6 +174,11 @@ OrderedJson BytesJson(const PlanReport& report) {
   return ranks;
 }
 
+// Returns the text between quotes.
+std::string QuotedText(const std::string& text) {
+  return OrderedJson(text).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 // Returns the objects of a list as lines of a YAML file: JSON is YAML.
 std::string YamlLines(const OrderedJson& list) {
   std::string lines;
@@ -423,13 +428,13 @@ std::string PlanYaml(const PlanReport& report) {
   absl::StrAppend(&text, "stages: [", absl::StrJoin(report.choice.layers_of_stage, ", "), "]\n");
   if (report.microbatches > 0) absl::StrAppend(&text, "microbatches: ", report.choice.microbatches, "\n");
   if (report.buffers.has_value()) absl::StrAppend(&text, BuffersYaml(*report.buffers));
-  absl::StrAppend(&text, "plan:\n  source: ", OrderedJson(report.source).dump(), "\n");
+  absl::StrAppend(&text, "plan:\n  source: ", QuotedText(report.source), "\n");
   if (!report.profile_hash.empty()) {
-    absl::StrAppend(&text, "  profile: ", OrderedJson(report.profile).dump(), "\n  profile_hash: \"",
+    absl::StrAppend(&text, "  profile: ", QuotedText(report.profile), "\n  profile_hash: \"",
                     report.profile_hash, "\"\n");
   }
   absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
-  if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", OrderedJson(report.unit).dump(), "\n");
+  if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", QuotedText(report.unit), "\n");
   absl::StrAppendFormat(&text, "  lower_bound: %.9g\n", LeastStepOf(report));
   absl::StrAppend(&text, "  held_bytes: [", JoinedBytes(report.held_bytes), "]\n", "  peak_bytes: [",
                   JoinedBytes(report.peak_bytes), "]\n");

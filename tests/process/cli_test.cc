@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -906,7 +907,26 @@ TEST(Cli_Simulate, FullDisk_SaysSoAndFails) {
   EXPECT_THAT(result.err, HasSubstr("cannot write to standard output: No space left"));
 }
 
-// A path may have any bytes, and JSON only UTF-8.
+// Neither the records of a run nor a plan can hold such a path.
+TEST(Cli_Paths, PathThatIsNotUtf8_IsRefusedBeforeItGetsIntoARecord) {
+  const TestFolder folder;
+  const std::string good = WriteSmallRun(folder);
+  const CommandResult out = Command::Run({"weft", "train", good, "--out", folder / "out\xff"});
+  EXPECT_EQ(out.code, 2);
+  EXPECT_THAT(out.err, AllOf(HasSubstr("--out"), HasSubstr("out\\xff\" is not UTF-8")));
+  const std::string file = folder / "run\xff.yaml";
+  std::filesystem::copy_file(good, file);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"weft", "train", file, "--out", folder / "out"},
+           {"weft", "eval", file, "--checkpoint", folder / "out"},
+           {"weft", "plan", file, "--workers", "2", "-o", "yaml"}}) {
+    const CommandResult result = Command::Run(command);
+    EXPECT_EQ(result.code, 78) << command[1];
+    EXPECT_THAT(result.err, HasSubstr("run\\xff.yaml\" is not UTF-8")) << command[1];
+  }
+}
+
+// Other files may have any path, and JSON holds only UTF-8.
 TEST(Cli_Json, PathThatIsNotUtf8_IsPrintedWithReplacementCharacters) {
   const TestFolder folder;
   const CommandResult doctor = Command::Run(

@@ -60,6 +60,14 @@ class RunFile : public ::testing::Test {
   }
 };
 
+TEST_F(RunFile, PathThatIsNotUtf8_IsRefusedWithTheEscapedPath) {
+  const auto spec = ParseRunFile(folder_ + "/sub\xff/small.yaml", good_, RunFileData::kIgnored);
+  EXPECT_THAT(std::string(spec.status().message()),
+              HasSubstr("/sub\\xff/small.yaml\" is not UTF-8, so the records of a run cannot hold it"));
+  // Letters beside ASCII are none of that.
+  EXPECT_TRUE(ParseRunFile(folder_ + "/\u00e9t\u00e9.yaml", good_, RunFileData::kIgnored).ok());
+}
+
 TEST_F(RunFile, Good_ResolvesPathsAndTakesTheFilesName) {
   std::ofstream(Path()) << good_;
   const auto spec = ReadRunFile(Path());
