@@ -58,8 +58,9 @@ std::vector<double> TimesOf(const Profile& profile) {
   return times;
 }
 
-absl::Status AddNetwork(const Network& network, TickedChain* ticked) {
+absl::Status AddNetwork(const Network& whole, TickedChain* ticked) {
   PlannedChain& chain = ticked->chain;
+  const Network network = whole.FirstRanks(chain.ranks);
   if (absl::Status sound = CheckNetwork(network, chain.ranks); !sound.ok()) return sound;
   chain.speeds = network.speeds;
   switch (network.links) {
@@ -419,6 +420,8 @@ std::string PlanYaml(const PlanReport& report) {
     }
   }
   if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
+  if (schedule.reduction != ScheduleSpec().reduction)
+    absl::StrAppend(&text, "  reduction: ", schedule.reduction, "\n");
   const std::vector<std::string> activations = SplitActivations(schedule);
   if (activations.size() > 1) {
     absl::StrAppend(&text, "  activations: [", absl::StrJoin(activations, ", "), "]\n");

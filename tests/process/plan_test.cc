@@ -149,7 +149,11 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   folder_.Write("network.yaml", "bandwidth: -1\n");
   expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "bandwidth");
   folder_.Write("network.yaml", "speeds: [1, 0.5]\n");
-  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "ranks");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration,
+         "network.yaml: network: speeds: there are 2; the schedule has 4 ranks");
+  folder_.Write("network.yaml", "nodes: [1, 2]\n");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration,
+         "network.yaml: network: nodes: the nodes have 3 ranks together; the schedule has 4");
   expect({profile_, "--workers", "4", "--bandwidth", "-1"}, kUsage, "\"-1\" is not a number");
   expect({profile_}, kUsage, "--workers");
   expect({folder_ / "missing.json", "--workers", "4"}, kBadConfiguration, "cannot read");
@@ -206,6 +210,28 @@ void ExpectClassesAddUp(const Json& plan) {
 
 // A tied parameter is a stage, and no rank is planned for it. Its copies and their gradients are bytes on the
 // link to the head.
+TEST_F(PlanCommand, SettingsOfANamedSchedule_GoBeforeTheRunFiles) {
+  const auto planned = [&](const std::string& run, const std::string& schedule, const char* form) {
+    const CommandResult result = Plan({run, "--workers", "2", "--schedule", schedule, "-o", form});
+    EXPECT_EQ(result.code, 0) << schedule << result.err;
+    return result.out;
+  };
+  const auto activations = [&](const std::string& run, const std::string& schedule) {
+    return Json::parse(planned(run, schedule, "json"))["activations"];
+  };
+  const std::string run = WriteSmallRun(folder_, {{"schedule", "{1f1b: {}, activations: recompute}"}});
+  EXPECT_EQ(activations(run, "1f1b"), "recompute");
+  EXPECT_EQ(activations(run, "1f1b,activations=retain"), "retain");
+  EXPECT_EQ(activations(run, "1f1b,activations=retain/recompute"), "retain/recompute");
+  const std::string plain = WriteSmallRun(folder_, {});
+  EXPECT_EQ(activations(plain, "ddp,activations=recompute"), "recompute");
+  EXPECT_THAT(planned(plain, "ddp,reduction=fast", "yaml"), HasSubstr("  reduction: fast\n"));
+  const CommandResult alone =
+      Plan({profile_, "--workers", "2", "--microbatches", "4", "--schedule", "1f1b,activations=recompute"});
+  EXPECT_EQ(alone.code, kUsage);
+  EXPECT_THAT(alone.err, HasSubstr("a plan for a profile alone has `activations: retain`"));
+}
+
 TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
   const std::string text = folder_ / "text.txt", run = folder_ / "tied.yaml";
   std::ofstream(text) << std::string(2000, 'a') << std::string(2000, 'b');
@@ -255,8 +281,9 @@ TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
       copies);
 }
 
+// The network has ranks for other schedules too.
 TEST_F(PlanCommand, RankOfHalfTheSpeed_GetsLessWork) {
-  folder_.Write("network.yaml", "speeds: [0.5, 1]\n");
+  folder_.Write("network.yaml", "speeds: [0.5, 1, 1, 1]\nnodes: [1, 3]\n");
   Json profile = {{"layers", Json::array()}};
   for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"backward", 1}});
   std::ofstream(profile_) << profile.dump();
