@@ -270,7 +270,8 @@ ExitCode RunCompare(const CompareOptions& options) {
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   const auto costs = RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth,
-                                     options.latency, options.network, options.host_bandwidth});
+                                     options.latency, options.network, options.host_bandwidth},
+                                    *run);
   if (absl::IsOutOfRange(costs.status())) return Fail(kExitUsage, costs.status().message());
   if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
   const NetworkSpec* const network = costs->NetworkOf(*run);

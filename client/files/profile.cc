@@ -223,13 +223,31 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   return profile;
 }
 
-absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path) {
+absl::StatusOr<Profile> ReadProfileWithBuffers(const std::string& path) {
   auto profile = ReadProfile(path);
-  if (!profile.ok()) return profile.status();
-  if (profile->buffers.has_value()) return *std::move(profile->buffers);
+  if (!profile.ok() || profile->buffers.has_value()) return profile;
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say what jobs take while they run: ", profile->lacks_for_buffers,
                    "; measure it with weft profile"));
+}
+
+absl::Status CheckSameModel(const std::string& path, const Profile& profile, const RunSpec& run) {
+  if (profile.of_stages) return absl::OkStatus();
+  const std::vector<ProfilePart> counted = CountedProfile(run, /*flops=*/1).parts;
+  std::string differs;
+  if (profile.parts.size() != counted.size()) {
+    differs = absl::StrFormat("has %d layers, and the model of the run %s has %d layers",
+                              profile.parts.size(), run.name, counted.size());
+  }
+  for (size_t l = 0; l < counted.size() && differs.empty(); ++l) {
+    const double bytes = profile.parts[l].weight_bytes;
+    if (bytes == 0 || bytes == counted[l].weight_bytes) continue;
+    differs = absl::StrFormat(
+        "is of another model: its layer %d has %.0f bytes of weights, and that of the run %s has %.0f", l,
+        bytes, run.name, counted[l].weight_bytes);
+  }
+  if (differs.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, " ", differs, "; measure it with weft profile"));
 }
 
 Profile CountedProfile(const RunSpec& run, double flops) {

@@ -162,7 +162,7 @@ class PlanMaker {
     if (unlimited.run.has_value()) {
       CostOptions costs = unlimited.costs->options();
       costs.memory = 0;
-      auto made = RunCosts::Make(costs);
+      auto made = RunCosts::Make(costs, *unlimited.run);
       if (!made.ok()) return made.status();
       unlimited.costs = *std::move(made);
     }

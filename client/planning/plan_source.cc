@@ -25,27 +25,13 @@
 namespace weft {
 namespace {
 
-// Compares what a measurement cannot change: the number of layers, and the bytes of their weights.
-absl::Status CheckSameModel(const PlanSourceOptions& options, const Profile& profile,
-                            const Profile& counted) {
-  const auto other = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.profile, " ", what, "; measure it with weft profile ", options.file));
-  };
-  if (profile.of_stages || profile.parts.size() != counted.parts.size()) {
-    return other(absl::StrFormat("has %d %s, and the model of %s has %d layers", profile.parts.size(),
-                                 profile.of_stages ? "stages" : "layers", options.file,
-                                 counted.parts.size()));
-  }
-  for (size_t l = 0; l < profile.parts.size(); ++l) {
-    const double bytes = profile.parts[l].weight_bytes;
-    if (bytes == 0 || bytes == counted.parts[l].weight_bytes) continue;
-    return other(
-        absl::StrFormat("is of another model: its layer %d has %.0f bytes of weights, and that of %s "
-                        "has %.0f",
-                        l, bytes, options.file, counted.parts[l].weight_bytes));
-  }
-  return absl::OkStatus();
+// Checks that the profile is of the layers of the run's model.
+absl::Status CheckLayers(const PlanSourceOptions& options, const Profile& profile, const RunSpec& run) {
+  if (!profile.of_stages) return CheckSameModel(options.profile, profile, run);
+  return absl::InvalidArgumentError(absl::StrCat(options.profile,
+                                                 " is of stages, and layers are planned; measure them with "
+                                                 "weft profile ",
+                                                 options.file));
 }
 
 absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* hash) {
@@ -270,7 +256,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   if (!options.profile.empty()) {
     auto profile = ReadHashedProfile(options.profile, &source.profile_hash);
     if (!profile.ok()) return profile.status();
-    if (absl::Status same = CheckSameModel(options, *profile, source.profile); !same.ok()) return same;
+    if (absl::Status same = CheckLayers(options, *profile, run); !same.ok()) return same;
     source.profile = *std::move(profile);
     if (source.profile.buffers.has_value()) run.buffers = source.profile.buffers;
     if (source.profile.samples > 0)
@@ -280,14 +266,14 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   source.microbatches = run.train.microbatches;
   if (absl::Status read = ReadMachine(options, run.network, &source); !read.ok()) return read;
   run.memory = 0;  // what fits is the planner's to find
-  source.run = std::move(run);
   CostOptions costs = {options.profile,   options.flops,   source.memory,
                        options.bandwidth, options.latency, options.network};
   costs.host_bandwidth = options.host_bandwidth;
   costs.counted_bytes = true;
-  auto made = RunCosts::Make(costs);
+  auto made = RunCosts::Make(costs, run);
   if (!made.ok()) return made.status();
   source.costs = *std::move(made);
+  source.run = std::move(run);
   if (absl::Status useful = CheckHostBandwidth(source); !useful.ok()) return useful;
   return source;
 }

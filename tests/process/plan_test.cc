@@ -168,9 +168,21 @@ TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
   Json profile = {{"layers", Json::array()}};
   for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"weight_bytes", 4}});
   std::ofstream(profile_) << profile.dump();
-  const CommandResult refused = Plan({run, "--workers", "2", "--profile", profile_});
-  EXPECT_EQ(refused.code, kBadConfiguration);
-  EXPECT_THAT(refused.err, HasSubstr("is of another model: its layer 0 has 4 bytes of weights"));
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"weft", "plan", run, "--workers", "2"},
+                                             {"weft", "compare", run},
+                                             {"weft", "compare", run, "--ranks", "2"},
+                                             {"weft", "simulate", run},
+                                             {"weft", "simulate", run, "--schedule", "gpipe"}}) {
+    std::vector<std::string> words = command;
+    words.insert(words.end(), {"--profile", profile_});
+    const CommandResult refused = Command::Run(words);
+    EXPECT_EQ(refused.code, kBadConfiguration) << command[1];
+    EXPECT_THAT(refused.err,
+                HasSubstr("layers.json is of another model: its layer 0 has 4 bytes of weights, and that of "
+                          "the run small has"))
+        << command[1];
+  }
 }
 
 TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {

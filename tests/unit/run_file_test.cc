@@ -10,6 +10,8 @@
 #include "base/yaml_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 
 namespace weft::run_file_test {
 namespace {
@@ -59,6 +61,22 @@ class RunFile : public ::testing::Test {
     return text.replace(at, from.size(), to);
   }
 };
+
+TEST_F(RunFile, BuffersOfAnotherModel_AreRefusedByItsWeights) {
+  const auto profile = [&](int weight_bytes) {
+    nlohmann::json layer = {{"forward", 1}, {"weight_bytes", weight_bytes}};
+    for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 0;
+    std::ofstream(folder_ + "/profile.json")
+        << nlohmann::json{{"samples", 4}, {"layers", std::vector<nlohmann::json>(6, layer)}};
+  };
+  const std::string text = good_ + "buffers: profile.json\n";
+  profile(4);
+  EXPECT_THAT(Refusal(text),
+              HasSubstr("buffers: " + folder_ +
+                        "/profile.json is of another model: its layer 0 has 4 bytes of weights"));
+  profile(0);  // made by hand: it does not say whose layers they are
+  EXPECT_TRUE(ParseRunFile(Path(), text).ok());
+}
 
 TEST_F(RunFile, PathThatIsNotUtf8_IsRefusedWithTheEscapedPath) {
   const auto spec = ParseRunFile(folder_ + "/sub\xff/small.yaml", good_, RunFileData::kIgnored);
