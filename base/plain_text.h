@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// Returns true if all bytes of the text are part of UTF-8.
+bool IsUtf8(absl::string_view text);
+
 // Cuts the text to `most` bytes and replaces every byte that is not part of UTF-8 by '?'. Protobuf refuses
 // other text, and a library's odd message must not cost the packet that carries it.
 std::string CleanText(absl::string_view text, size_t most);

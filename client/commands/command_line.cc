@@ -20,7 +20,9 @@
 #include "base/release.h"
 #include "base/settings/settings.h"
 #include "client/commands/completion.h"
+#include "client/files/path_text.h"
 #include "run/byte_size.h"
+#include "run/network_spec.h"
 #include "run/unknown_name.h"
 #include "schedules/families/families.h"
 #include "worker/shell/compute/device_library.h"
@@ -135,6 +137,19 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
          help)
       ->type_name(type);
 }
+
+// Adds the number by which counted FLOPs become time.
+void AddFlops(CLI::App& app, double& flops) {
+  AddNumber(app, "--flops", flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  app.get_option("--flops")->excludes("--profile")->check([](const std::string& text) {
+    const auto numbers = ParseNumbers(text, false);
+    return numbers.ok() && numbers->front() == 0 ? "must be above 0" : "";
+  });
+}
+
+// Refuses paths that a run's records and messages cannot hold.
+std::string ProblemOfPath(const std::string& path) { return std::string(CheckPathText(path).message()); }
 
 // Adds the choice between JSON and what a person reads, which is the default.
 void AddForm(CLI::App& sub, bool* json, const std::string& readable = "table") {
@@ -320,6 +335,7 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
   sub.add_option("--out", o.out,
                  "With --measure: keep the results of each training in a folder here (default: none)")
       ->needs(measure)
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   std::vector<CLI::Option*> here = AddDevice(sub, o.device);
   for (CLI::Option* option : here) option->needs(measure);
@@ -360,9 +376,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   sub->add_option("--profile", o.profile,
                   "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
-  AddNumber(*sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub->get_option("--flops")->excludes("--profile");
+  AddFlops(*sub, o.flops);
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
@@ -402,9 +416,7 @@ void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
   sub.add_option("--profile", o.profile,
                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
-  AddNumber(sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub.get_option("--flops")->excludes("--profile");
+  AddFlops(sub, o.flops);
   AddNumber(sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
   AddNumber(sub, "--latency", o.latency, false, "X",
@@ -526,6 +538,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
           ->check(CLI::Range(0, 4096))
           ->type_name("N");
   sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   sub->add_flag("--overwrite", o.overwrite,
                 "Replace the run that the folder holds, once this one has results of its own");
@@ -546,9 +559,11 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
       ->type_name("STEP");
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   sub->add_option("--weights", o.weights,
                   "Begin with these weights: a safetensors file, or a folder of them with an index")
+      ->check(ProblemOfPath)
       ->type_name("PATH");
   AddRecord(*sub, o.record_hashes);
   AddForm(*sub, &o.json, "text");
@@ -571,19 +586,25 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
   sub->add_option(
          "--checkpoint", o.checkpoint,
          "A checkpoint, or the folder of a run that has some (default: the newest whole one in out/NAME)")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   sub->add_option("--data-images", o.images, "Images to evaluate on, in the format of MNIST, also .gz")
+      ->check(ProblemOfPath)
       ->type_name("FILE");
-  sub->add_option("--data-labels", o.labels, "Their labels")->type_name("FILE");
+  sub->add_option("--data-labels", o.labels, "Their labels")->check(ProblemOfPath)->type_name("FILE");
   sub->add_option("--data-cifar10", o.cifar10, "A file of CIFAR-10's binary version, as test_batch.bin")
+      ->check(ProblemOfPath)
       ->type_name("FILE");
-  sub->add_option("--data-text", o.text, "Text to evaluate a language model on")->type_name("FILE");
+  sub->add_option("--data-text", o.text, "Text to evaluate a language model on")
+      ->check(ProblemOfPath)
+      ->type_name("FILE");
   sub->add_option("--data-arrays", o.arrays, "NumPy files to evaluate an exported model on, one a field")
       ->delimiter(',')
       ->check([](const std::string& array) {
         const size_t at = array.find('=');
         return at == std::string::npos || at == 0 || at + 1 == array.size() ? "takes FIELD=FILE" : "";
       })
+      ->check(ProblemOfPath)
       ->type_name("FIELD=FILE,..");
   sub->add_flag("--validation", o.validation, "Evaluate on the held-out data of the run file's `validate`");
   sub->add_option("--samples", o.samples,
@@ -641,6 +662,7 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   sub->add_option("--checkpoint", o.checkpoint,
                   "A checkpoint, or the folder of a run that has some (default: the newest whole one in RUN; "
                   "for a run file in out/NAME)")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   AddForm(*sub, &o.json, "text");
   AddDevice(*sub, o.device);
@@ -729,6 +751,7 @@ CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
          "--out", o.out,
          "Folder of the results, which coordinator and workers see under the same path (default: NAME-RUN "
          "below the coordinator's --output-root)")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   sub->add_option("--plan", o.plan, "The schedule, stages and micro-batches, as in weft train")
       ->type_name("FILE");
@@ -740,6 +763,7 @@ CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
       ->type_name("STEP");
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, which this machine must see too")
+      ->check(ProblemOfPath)
       ->type_name("DIR");
   AddRecord(*sub, o.record_hashes);
   sub->add_option("--priority", o.priority,
@@ -802,7 +826,9 @@ CLI::App* AddSlurm(CLI::App& app, SlurmOptions& o) {
   sub->add_option("FILE", o.file, "The run file, which all nodes must see under the same path")
       ->required()
       ->type_name("");
-  sub->add_option("--out", o.out, "Folder of the results, likewise (default: out/NAME)")->type_name("DIR");
+  sub->add_option("--out", o.out, "Folder of the results, likewise (default: out/NAME)")
+      ->check(ProblemOfPath)
+      ->type_name("DIR");
   sub->add_option("--nodes", o.nodes, "Number of nodes")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
@@ -1252,6 +1278,9 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
                        bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
     }
     numbers.push_back(size.value_or(number));
+    if (numbers.back() > 0 && numbers.back() < kLeastOfALink)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", part.substr(0, 64), "\" is too small; the least number above 0 is ", kLeastOfALink));
   }
   return numbers;
 }

@@ -67,7 +67,7 @@ std::set<int> StepsOf(const std::vector<DrawnJob>& jobs) {
 
 // Simulates the run by the profile, without `dispatch`. Returns the last `steps` steps.
 absl::StatusOr<TimedSteps> PlanByProfile(const RunSpec& run, const std::string& profile, int steps) {
-  const auto costs = RunCosts::Make({profile});
+  const auto costs = RunCosts::Make({profile}, run);
   if (!costs.ok()) return costs.status();
   auto prepared = PrepareRun(run, *costs);
   if (!prepared.ok()) return prepared.status();

@@ -13,6 +13,7 @@ namespace {
 ExitCode PlanAnew(const PlanOptions& options) {
   const auto plan = PlanFromRun({options.from, options.profile, options.memory, options.bandwidth,
                                  options.latency, options.time_limit});
+  if (absl::IsResourceExhausted(plan.status())) return Fail(kExitFailed, plan.status().message());
   if (!plan.ok()) return Fail(kExitBadConfiguration, plan.status().message());
   if (options.output == "json") return PrintJson(MeasuredPlanJson(*plan));
   if (options.output == "yaml") PrintMessage(Sentence(plan->better, plan->measured));
@@ -25,17 +26,18 @@ ExitCode RunPlanCommand(const PlanOptions& options) {
   if (!options.from.empty()) return PlanAnew(options);
   const auto wanted = ParseWantedPlan(options.schedule);
   if (!wanted.ok()) return Fail(kExitUsage, wanted.status().message());
-  const auto source =
-      ReadPlanSource({options.file, options.profile, options.flops, options.memory, options.bandwidth,
-                      options.latency, options.network, options.microbatches, options.host_bandwidth});
+  const auto source = ReadPlanSource({options.file, options.profile, options.flops, options.memory,
+                                      options.bandwidth, options.latency, options.network,
+                                      options.microbatches, options.host_bandwidth, options.schedule});
   if (absl::IsOutOfRange(source.status())) return Fail(kExitUsage, source.status().message());
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
   if (source->LacksHostBandwidth()) {
-    PrintMessage(
-        absl::StrCat(options.file, " has `activations: offload`. How long its copies take is not known, so ",
-                     source->MayOffload() ? "all stages are planned to offload, with copies that take no time"
-                                          : "no stage is planned to offload",
-                     "; give --host-bandwidth, or a profile with `host_bandwidth`"));
+    PrintMessage(absl::StrCat(source->names_activations ? options.schedule : options.file,
+                              " has `activations: offload`. How long its copies take is not known, so ",
+                              source->MayOffload()
+                                  ? "all stages are planned to offload, with copies that take no time"
+                                  : "no stage is planned to offload",
+                              "; give --host-bandwidth, or a profile with `host_bandwidth`"));
   }
   const auto report =
       MakePlan(*source, *wanted, {options.workers, options.time_limit, options.vary_microbatches});

@@ -366,7 +366,8 @@ absl::StatusOr<PreparedSimulation> PrepareRunFile(const SimulateOptions& options
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
   const auto costs = RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth,
-                                     given.latency, options.network, options.host_bandwidth});
+                                     given.latency, options.network, options.host_bandwidth},
+                                    *run);
   if (absl::IsOutOfRange(costs.status())) return absl::InvalidArgumentError(costs.status().message());
   if (!costs.ok()) return InFile(costs.status());
   if (options.host_bandwidth > 0 && !Offloads(run->schedule)) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/auto_plan.h"
 #include "client/files/absolute_path.h"
+#include "client/files/path_text.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/training/local_training.h"
@@ -239,6 +240,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   // All refusals come before the data are read and before layers are measured.
   const auto ready = [&](const RunSpec& read) {
     shown = options.out.empty() ? absl::StrCat("out/", read.name) : options.out;
+    if (absl::Status text = CheckPathText(shown); !text.ok()) return text;
     former = FormerWorkFor(options.resume, AbsolutePath(shown), options.overwrite);
     if (absl::Status free = OutputFolder::CheckFree(AbsolutePath(shown), shown, former); !free.ok()) {
       refused = FailOnFolder(free);
@@ -257,8 +259,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   WarnOfRun(options.file, *run);
   auto output = OutputFolder::Open(AbsolutePath(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
-  const absl::Status steps = ChooseSteps(options, run);
-  if (!steps.ok())
+  if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {

@@ -41,7 +41,7 @@ bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
 
 }  // namespace
 
-absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
+absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options, const RunSpec& run) {
   RunCosts costs;
   costs.options_ = options;
   if (!options.network.empty()) {
@@ -52,6 +52,7 @@ absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
   if (options.profile.empty()) return costs;
   auto profile = ReadProfile(options.profile);
   if (!profile.ok()) return profile.status();
+  if (absl::Status same = CheckSameModel(options.profile, *profile, run); !same.ok()) return same;
   costs.profile_ = *std::move(profile);
   if (options.host_bandwidth > 0 && !costs.profile_->is_of_retaining()) {
     return absl::OutOfRangeError(

@@ -4,8 +4,8 @@
 // Without a profile, times are the layers' counted FLOPs, and memory is counted as for the admission of the
 // run (run_memory.h). With one, both are the profile's.
 //
-// Failure: InvalidArgument for a profile that cannot be read or does not fit the run; OutOfRange for an
-// option that the profile leaves without effect; else as CheckedScheduleOf and Simulate.
+// Failure: InvalidArgument for a profile that cannot be read, is of another model or does not fit the run;
+// OutOfRange for an option that the profile leaves without effect; else as CheckedScheduleOf and Simulate.
 #ifndef WEFT_CLIENT_FILES_PREDICTED_RUN_H_
 #define WEFT_CLIENT_FILES_PREDICTED_RUN_H_
 
@@ -43,7 +43,8 @@ struct CostOptions {
 
 class RunCosts {
  public:
-  static absl::StatusOr<RunCosts> Make(const CostOptions& options);
+  // Returns the costs for a run, and for others of its model.
+  static absl::StatusOr<RunCosts> Make(const CostOptions& options, const RunSpec& run);
 
   // Returns the budget of the run, or the one that the options give, in bytes; 0 for none.
   double MemoryOf(const RunSpec& run) const;

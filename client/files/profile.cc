@@ -154,6 +154,11 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
   file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
+  for (const auto& [key, bandwidth] :
+       {std::pair("bandwidth", profile.bandwidth), std::pair("host_bandwidth", profile.host_bandwidth)}) {
+    if (file.ok() && bandwidth > 0 && bandwidth < kLeastOfALink)
+      file.Fail(key, absl::StrCat("must be 0 or from ", kLeastOfALink, " to ", kMax));
+  }
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   double standing = 0;
   file.Read("standing_buffer_bytes", standing, 0, kMaxBufferBytes);
@@ -223,13 +228,31 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   return profile;
 }
 
-absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path) {
+absl::StatusOr<Profile> ReadProfileWithBuffers(const std::string& path) {
   auto profile = ReadProfile(path);
-  if (!profile.ok()) return profile.status();
-  if (profile->buffers.has_value()) return *std::move(profile->buffers);
+  if (!profile.ok() || profile->buffers.has_value()) return profile;
   return absl::InvalidArgumentError(
       absl::StrCat(path, " does not say what jobs take while they run: ", profile->lacks_for_buffers,
                    "; measure it with weft profile"));
+}
+
+absl::Status CheckSameModel(const std::string& path, const Profile& profile, const RunSpec& run) {
+  if (profile.of_stages) return absl::OkStatus();
+  const std::vector<ProfilePart> counted = CountedProfile(run, /*flops=*/1).parts;
+  std::string differs;
+  if (profile.parts.size() != counted.size()) {
+    differs = absl::StrFormat("has %d layers, and the model of the run %s has %d layers",
+                              profile.parts.size(), run.name, counted.size());
+  }
+  for (size_t l = 0; l < counted.size() && differs.empty(); ++l) {
+    const double bytes = profile.parts[l].weight_bytes;
+    if (bytes == 0 || bytes == counted[l].weight_bytes) continue;
+    differs = absl::StrFormat(
+        "is of another model: its layer %d has %.0f bytes of weights, and that of the run %s has %.0f", l,
+        bytes, run.name, counted[l].weight_bytes);
+  }
+  if (differs.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, " ", differs, "; measure it with weft profile"));
 }
 
 Profile CountedProfile(const RunSpec& run, double flops) {

@@ -73,8 +73,13 @@ inline constexpr size_t kMaxProfileBytes = 64 << 20;  // of a profile's file
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
-// Reads a profile and returns its buffers. InvalidArgument if it has none.
-absl::StatusOr<MeasuredBuffers> ReadBuffersOfProfile(const std::string& path);
+// Reads a profile that has buffers. InvalidArgument if it has none.
+absl::StatusOr<Profile> ReadProfileWithBuffers(const std::string& path);
+
+// Compares what a measurement cannot change: the number of layers, and the bytes of the weights of those that
+// have some in the profile. InvalidArgument, which begins with the path, for a profile of layers of another
+// model.
+absl::Status CheckSameModel(const std::string& path, const Profile& profile, const RunSpec& run);
 
 // Returns the hash of a profile's bytes, by which a plan says where it came from: 16 hexadecimal digits.
 std::string ProfileHash(absl::string_view text);

@@ -22,6 +22,7 @@
 #include "base/yaml_file.h"
 #include "client/files/absolute_path.h"
 #include "client/files/exported_folder.h"
+#include "client/files/path_text.h"
 #include "client/files/predicted_run.h"
 #include "client/files/profile.h"
 #include "client/files/schedule_file.h"
@@ -152,7 +153,7 @@ absl::StatusOr<RunSchedule> FittingSchedule(const RunSpec& spec, RunFileData dat
 
 // Returns "; memory: 34MiB would do" for a run that does not fit, if a budget is found with which it does.
 std::string Enough(const RunSpec& run, const absl::Status& fits) {
-  const auto counted = RunCosts::Make({});
+  const auto counted = RunCosts::Make({}, run);
   if (run.memory <= 0 || !IsAboutMemory(fits) || !counted.ok()) return "";
   const std::optional<double> enough = MemoryThatFits(run, *counted);
   return enough.has_value() ? absl::StrCat("; memory: ", ByteFlag(*enough), " would do") : "";
@@ -204,16 +205,41 @@ absl::Status EmbedSchedule(const std::string& folder, Json& run) {
   return read.ok() ? EmbedActions(folder, run["schedule"]) : read;
 }
 
-// Puts the measured buffers of a profile in the place of its file's name.
-absl::Status EmbedBuffers(const fs::path& folder, Json& run) {
-  if (!run.is_object() || !run.contains("buffers") || !run["buffers"].is_string()) return absl::OkStatus();
-  const auto buffers = ReadBuffersOfProfile((folder / run["buffers"].get<std::string>()).string());
-  if (buffers.ok()) run["buffers"] = ToJson(*buffers);
-  return buffers.status();
+// The profile that a run file names for its buffers.
+struct NamedProfile {
+  std::string path;
+  Profile profile;
+};
+
+// Puts the measured buffers of a profile in the place of its file's name. Returns nothing where the run names
+// none.
+absl::StatusOr<std::optional<NamedProfile>> EmbedBuffers(const fs::path& folder, Json& run) {
+  if (!run.is_object() || !run.contains("buffers") || !run["buffers"].is_string()) return std::nullopt;
+  std::string path = (folder / run["buffers"].get<std::string>()).string();
+  auto profile = ReadProfileWithBuffers(path);
+  if (!profile.ok()) return profile.status();
+  run["buffers"] = ToJson(*profile->buffers);
+  return NamedProfile{std::move(path), *std::move(profile)};
+}
+
+// Checks that the files of the run can be read. `written` is the run as its file has it. The failure
+// has the key as its payload.
+absl::Status CheckFilesReadable(const Json& run, const Json& written) {
+  for (const Json::json_pointer& where : PathsOf(run)) {
+    if (!run.contains(where)) continue;
+    const absl::Status readable = CheckReadable(run[where], where.back() == "weights" || IsCifar10(where));
+    if (readable.ok()) continue;
+    const bool relative = fs::path(std::string(written[where])).is_relative();
+    return ErrorAt(DottedPath(where),
+                   absl::StrCat(readable.message(),
+                                relative ? "; a relative path starts at the folder of the run file" : ""));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
                                                RunFileData data, const Json* plan) {
+  if (absl::Status text_of_path = CheckPathText(path); !text_of_path.ok()) return text_of_path;
   auto yaml = ParseYaml(text);
   if (!yaml.ok()) {
     const absl::string_view message = yaml.status().message();
@@ -240,8 +266,8 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
   }
-  if (const absl::Status read = EmbedBuffers(fs::path(path).parent_path(), json); !read.ok())
-    return at("buffers", absl::StrCat("buffers: ", read.message()));
+  const auto named = EmbedBuffers(fs::path(path).parent_path(), json);
+  if (!named.ok()) return at("buffers", absl::StrCat("buffers: ", named.status().message()));
   for (const char* key : {"resume", "until"}) {
     if (!json.is_object() || !json.contains(key)) continue;
     return at(key, absl::StrCat(key, ": is not a key of a run file; it is a flag, weft train FILE --", key));
@@ -253,15 +279,13 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     const std::string message = absl::StrReplaceAll(spec.status().message(), {{", resume, until", ""}});
     return at(place.has_value() ? std::string(*place) : "", message);
   }
-  for (const Json::json_pointer& where : PathsOf(json)) {
-    if (data != RunFileData::kReadable || !json.contains(where)) continue;
-    const std::string last = where.back();
-    const absl::Status readable = CheckReadable(json[where], last == "weights" || IsCifar10(where));
-    if (readable.ok()) continue;
-    const bool relative = fs::path(std::string(yaml->json[where])).is_relative();
-    return at(DottedPath(where),
-              absl::StrCat(DottedPath(where), ": ", readable.message(),
-                           relative ? "; a relative path starts at the folder of the run file" : ""));
+  if (const absl::Status readable =
+          data == RunFileData::kReadable ? CheckFilesReadable(json, yaml->json) : absl::OkStatus();
+      !readable.ok())
+    return at(std::string(*readable.GetPayload(kPathPayload)), readable.message());
+  if (named->has_value()) {
+    const absl::Status same = CheckSameModel((*named)->path, (*named)->profile, *spec);
+    if (!same.ok()) return at("buffers", absl::StrCat("buffers: ", same.message()));
   }
   absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data, plan);
   if (const absl::Status& fits = schedule.status(); !fits.ok()) {

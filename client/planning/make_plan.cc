@@ -39,6 +39,7 @@ class PlanMaker {
         families_((wanted.families || wanted.orders) && source.microbatches > 0) {}
 
   absl::StatusOr<PlanReport> Make() {
+    if (absl::Status sound = source_.CheckRanksOfNetwork(limits_.ranks); !sound.ok()) return sound;
     const auto baseline = ChainOf(source_.ChainOf(source_.profile), limits_.ranks, 0, Network());
     if (!baseline.ok()) return baseline.status();
     if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
@@ -161,7 +162,7 @@ class PlanMaker {
     if (unlimited.run.has_value()) {
       CostOptions costs = unlimited.costs->options();
       costs.memory = 0;
-      auto made = RunCosts::Make(costs);
+      auto made = RunCosts::Make(costs, *unlimited.run);
       if (!made.ok()) return made.status();
       unlimited.costs = *std::move(made);
     }
@@ -220,7 +221,8 @@ class PlanMaker {
     if (source_.run.has_value()) options.reduction = source_.run->schedule.reduction;
     options.schedule = wanted_.family;
     options.slow_links = source_.slow_links();
-    if (source_.network.has_value()) options.speeds = source_.network->network.speeds;
+    if (source_.network.has_value())
+      options.speeds = source_.network->network.FirstRanks(limits_.ranks).speeds;
     options.stop = StopAfter(1);
     auto found = SearchFamilies(options, predict_);
     if (!found.ok()) return found.status();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/files/text_file.h"
@@ -15,6 +16,7 @@
 #include "run/received_copies.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
+#include "run/schedule_spec.h"
 #include "run/stage_cut.h"
 #include "schedules/check/check.h"
 #include "schedules/families/leading_stages.h"
@@ -23,27 +25,13 @@
 namespace weft {
 namespace {
 
-// Compares what a measurement cannot change: the number of layers, and the bytes of their weights.
-absl::Status CheckSameModel(const PlanSourceOptions& options, const Profile& profile,
-                            const Profile& counted) {
-  const auto other = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.profile, " ", what, "; measure it with weft profile ", options.file));
-  };
-  if (profile.of_stages || profile.parts.size() != counted.parts.size()) {
-    return other(absl::StrFormat("has %d %s, and the model of %s has %d layers", profile.parts.size(),
-                                 profile.of_stages ? "stages" : "layers", options.file,
-                                 counted.parts.size()));
-  }
-  for (size_t l = 0; l < profile.parts.size(); ++l) {
-    const double bytes = profile.parts[l].weight_bytes;
-    if (bytes == 0 || bytes == counted.parts[l].weight_bytes) continue;
-    return other(
-        absl::StrFormat("is of another model: its layer %d has %.0f bytes of weights, and that of %s "
-                        "has %.0f",
-                        l, bytes, options.file, counted.parts[l].weight_bytes));
-  }
-  return absl::OkStatus();
+// Checks that the profile is of the layers of the run's model.
+absl::Status CheckLayers(const PlanSourceOptions& options, const Profile& profile, const RunSpec& run) {
+  if (!profile.of_stages) return CheckSameModel(options.profile, profile, run);
+  return absl::InvalidArgumentError(absl::StrCat(options.profile,
+                                                 " is of stages, and layers are planned; measure them with "
+                                                 "weft profile ",
+                                                 options.file));
 }
 
 absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* hash) {
@@ -58,18 +46,20 @@ absl::StatusOr<Profile> ReadHashedProfile(const std::string& path, std::string* 
 // Sets the machine: a flag goes before the run file, and that before the profile.
 absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<NetworkSpec>& of_run,
                          PlanSource* source) {
-  const auto take = [source](const NetworkSpec& network) {
+  const auto take = [source](const NetworkSpec& network, const std::string& file) {
     source->network = network;
+    source->network_file = file;
     if (network.bandwidth > 0) source->profile.bandwidth = network.bandwidth;
     if (network.latency > 0) source->profile.latency = network.latency;
   };
-  if (source->profile.network.has_value()) take(*source->profile.network);
+  if (source->profile.network.has_value())
+    take(*source->profile.network, options.profile.empty() ? options.file : options.profile);
   if (!options.network.empty()) {
     const auto network = ReadNetworkFile(options.network);
     if (!network.ok()) return network.status();
-    take(*network);
+    take(*network, options.network);
   } else if (of_run.has_value()) {
-    take(*of_run);
+    take(*of_run, options.file);
   }
   if (options.memory > 0) source->memory = options.memory;
   if (options.bandwidth > 0) source->profile.bandwidth = options.bandwidth;
@@ -134,6 +124,25 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
   return absl::FailedPreconditionError(absl::StrFormat("a rank has %.0f bytes at its peak", most));
 }
 
+// Returns what the wanted schedule says of a key; nothing where it leaves that open.
+std::optional<std::string> NamedSetting(const std::string& schedule, absl::string_view key) {
+  for (const std::string& part : SplitAtCommas(schedule)) {
+    absl::string_view value = part;
+    if (absl::ConsumePrefix(&value, key) && absl::ConsumePrefix(&value, "=")) return std::string(value);
+  }
+  return std::nullopt;
+}
+
+// OutOfRange where a plan for a profile alone is to have what only runs have.
+absl::Status CheckNoSettings(const PlanSourceOptions& options) {
+  for (const auto& [key, fixed] : {std::pair("activations", "retain"), std::pair("reduction", "ordered")}) {
+    if (NamedSetting(options.schedule, key).value_or(fixed) == fixed) continue;
+    return absl::OutOfRangeError(absl::StrCat("--schedule: a plan for a profile alone has `", key, ": ",
+                                              fixed, "`; give a run file and --profile"));
+  }
+  return absl::OkStatus();
+}
+
 // OutOfRange for a flag that could change nothing.
 absl::Status CheckHostBandwidth(const PlanSource& source) {
   if (source.options.host_bandwidth <= 0) return absl::OkStatus();
@@ -154,6 +163,12 @@ bool PlanSource::slow_links() const {
   return profile.bandwidth > 0 || profile.latency > 0 || (network.has_value() && network->slow_links());
 }
 
+absl::Status PlanSource::CheckRanksOfNetwork(int ranks) const {
+  if (!network.has_value()) return absl::OkStatus();
+  const absl::Status sound = CheckNetwork(network->network, ranks);
+  return sound.ok() ? sound : absl::InvalidArgumentError(absl::StrCat(network_file, ": ", sound.message()));
+}
+
 bool PlanSource::LacksHostBandwidth() const {
   return run.has_value() && Offloads(run->schedule) && profile.is_of_retaining() &&
          profile.host_bandwidth == 0;
@@ -162,6 +177,7 @@ bool PlanSource::LacksHostBandwidth() const {
 std::vector<std::string> PlanSource::Policies() const {
   if (!run.has_value()) return {"retain"};
   const std::string& own = run->schedule.activations;
+  if (names_activations) return {own};
   // A profile has to say under which policy it was made; and without a limit, retaining is fastest.
   const bool chosen = memory > 0 && profile.is_of_retaining();
   if (chosen && profile.host_bandwidth > 0) return {"retain", "recompute", "offload"};
@@ -218,6 +234,11 @@ std::vector<int> PlanSource::CutOfLayers(std::vector<int> of_chain) const {
 absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpec run) {
   PlanSource source;
   source.options = options;
+  if (const auto named = NamedSetting(options.schedule, "activations"); named.has_value()) {
+    run.schedule.activations = *named;
+    source.names_activations = true;
+  }
+  run.schedule.reduction = NamedSetting(options.schedule, "reduction").value_or(run.schedule.reduction);
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
   const std::vector<LayerCount> chain = JoinTiedLayers(layers);
   source.tied_layers = TiedLayers(layers);
@@ -235,7 +256,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   if (!options.profile.empty()) {
     auto profile = ReadHashedProfile(options.profile, &source.profile_hash);
     if (!profile.ok()) return profile.status();
-    if (absl::Status same = CheckSameModel(options, *profile, source.profile); !same.ok()) return same;
+    if (absl::Status same = CheckLayers(options, *profile, run); !same.ok()) return same;
     source.profile = *std::move(profile);
     if (source.profile.buffers.has_value()) run.buffers = source.profile.buffers;
     if (source.profile.samples > 0)
@@ -245,14 +266,14 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   source.microbatches = run.train.microbatches;
   if (absl::Status read = ReadMachine(options, run.network, &source); !read.ok()) return read;
   run.memory = 0;  // what fits is the planner's to find
-  source.run = std::move(run);
   CostOptions costs = {options.profile,   options.flops,   source.memory,
                        options.bandwidth, options.latency, options.network};
   costs.host_bandwidth = options.host_bandwidth;
   costs.counted_bytes = true;
-  auto made = RunCosts::Make(costs);
+  auto made = RunCosts::Make(costs, run);
   if (!made.ok()) return made.status();
   source.costs = *std::move(made);
+  source.run = std::move(run);
   if (absl::Status useful = CheckHostBandwidth(source); !useful.ok()) return useful;
   return source;
 }
@@ -269,6 +290,7 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
   if (!options.profile.empty()) {
     return absl::OutOfRangeError(absl::StrCat(options.file, " is a profile itself; leave --profile out"));
   }
+  if (absl::Status settings = CheckNoSettings(options); !settings.ok()) return settings;
   PlanSource source;
   source.options = options;
   auto profile = ReadHashedProfile(options.file, &source.profile_hash);
@@ -306,7 +328,7 @@ double LeastStep(const PlanSource& source, int ranks, int microbatches, bool ste
   if (source.profile.overlapped > 0 || microbatches == 0) return 0;
   std::vector<double> speeds(ranks, 1);
   if (source.network.has_value() && !source.network->network.speeds.empty())
-    speeds = source.network->network.speeds;
+    speeds = source.network->network.FirstRanks(ranks).speeds;
   if (static_cast<int>(speeds.size()) != ranks) return 0;
   double work = 0, chain = 0;  // of a micro-batch: all of it, and what comes one after the other
   double cold = 0;             // of the first micro-batch, once for each stage at least

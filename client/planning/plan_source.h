@@ -33,6 +33,8 @@ struct PlanSourceOptions {
   std::string network;                // file; empty: the run's, else the profile's, else a plain one
   int microbatches = 0;               // of a step; 0: the run's; for a profile, none
   double host_bandwidth = 0;          // of the copies of `offload`; 0: the profile's, else not known
+  // Text of the one schedule that is wanted; the activations and reduction that it names go before the run's.
+  std::string schedule = {};
 };
 
 struct PlanSource {
@@ -41,6 +43,7 @@ struct PlanSource {
   std::optional<RunCosts> costs;
   Profile profile;  // of the layers, with the links' bandwidth and latency
   std::optional<NetworkSpec> network;
+  std::string network_file;  // file that says it
   double memory = 0;
   int microbatches = 0;
   std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
@@ -56,12 +59,16 @@ struct PlanSource {
   // Returns a cut of the chain as a run file has it, with the tied layers in the first stage.
   std::vector<int> CutOfLayers(std::vector<int> of_chain) const;
   bool slow_links() const;
+  // InvalidArgument with the network's file if it has fewer ranks; it may have more, of which the first
+  // count.
+  absl::Status CheckRanksOfNetwork(int ranks) const;
   // Returns true if the run file offloads, and the time of that is not known.
   bool LacksHostBandwidth() const;
   // Returns the policies for activations whose times and bytes are known.
   std::vector<std::string> Policies() const;
   // Returns true if stages may be planned to offload.
   bool MayOffload() const;
+  bool names_activations = false;  // true if the wanted schedule says them, so that no others are tried
   // Returns the layers' costs under a policy for all of them.
   Profile ProfileUnder(const std::string& activations) const;
 };

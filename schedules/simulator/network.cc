@@ -1,11 +1,29 @@
 #include "schedules/simulator/network.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
 
 namespace weft {
+
+Network Network::FirstRanks(int ranks) const {
+  Network first = *this;
+  if (static_cast<int>(speeds.size()) > ranks) first.speeds.resize(ranks);
+  int64_t placed = 0;
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    if (placed + nodes[node] >= ranks) {
+      first.nodes.resize(node + 1);
+      first.nodes[node] = static_cast<int>(ranks - placed);
+      break;
+    }
+    placed += nodes[node];
+  }
+  const auto is_beyond = [ranks](const PairLink& pair) { return pair.a >= ranks || pair.b >= ranks; };
+  first.pairs.erase(std::remove_if(first.pairs.begin(), first.pairs.end(), is_beyond), first.pairs.end());
+  return first;
+}
 
 absl::Status CheckNetwork(const Network& network, int ranks) {
   for (const double value : {network.bandwidth_between, network.latency_between}) {

@@ -43,6 +43,8 @@ struct Network {
     return links == LinkSharing::kPairFull && nodes.empty() && pairs.empty() && speeds.empty();
   }
   double SpeedOf(Rank rank) const { return speeds.empty() ? 1 : speeds[rank]; }
+  // Returns the network of its first so many ranks, if it has more.
+  Network FirstRanks(int ranks) const;
 };
 
 // InvalidArgument for a network that is not of so many ranks, or has figures that are none.

@@ -149,8 +149,14 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   folder_.Write("network.yaml", "bandwidth: -1\n");
   expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "bandwidth");
   folder_.Write("network.yaml", "speeds: [1, 0.5]\n");
-  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration, "ranks");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration,
+         "network.yaml: network: speeds: there are 2; the schedule has 4 ranks");
+  folder_.Write("network.yaml", "nodes: [1, 2]\n");
+  expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration,
+         "network.yaml: network: nodes: the nodes have 3 ranks together; the schedule has 4");
   expect({profile_, "--workers", "4", "--bandwidth", "-1"}, kUsage, "\"-1\" is not a number");
+  expect({profile_, "--workers", "4", "--bandwidth", "1e-320"}, kUsage, "\"1e-320\" is too small");
+  expect({profile_, "--workers", "4", "--flops", "0"}, kUsage, "--flops: must be above 0");
   expect({profile_}, kUsage, "--workers");
   expect({folder_ / "missing.json", "--workers", "4"}, kBadConfiguration, "cannot read");
   const std::string run = WriteSmallRun(folder_, {});
@@ -164,9 +170,21 @@ TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
   Json profile = {{"layers", Json::array()}};
   for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"weight_bytes", 4}});
   std::ofstream(profile_) << profile.dump();
-  const CommandResult refused = Plan({run, "--workers", "2", "--profile", profile_});
-  EXPECT_EQ(refused.code, kBadConfiguration);
-  EXPECT_THAT(refused.err, HasSubstr("is of another model: its layer 0 has 4 bytes of weights"));
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"weft", "plan", run, "--workers", "2"},
+                                             {"weft", "compare", run},
+                                             {"weft", "compare", run, "--ranks", "2"},
+                                             {"weft", "simulate", run},
+                                             {"weft", "simulate", run, "--schedule", "gpipe"}}) {
+    std::vector<std::string> words = command;
+    words.insert(words.end(), {"--profile", profile_});
+    const CommandResult refused = Command::Run(words);
+    EXPECT_EQ(refused.code, kBadConfiguration) << command[1];
+    EXPECT_THAT(refused.err,
+                HasSubstr("layers.json is of another model: its layer 0 has 4 bytes of weights, and that of "
+                          "the run small has"))
+        << command[1];
+  }
 }
 
 TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
@@ -206,6 +224,28 @@ void ExpectClassesAddUp(const Json& plan) {
 
 // A tied parameter is a stage, and no rank is planned for it. Its copies and their gradients are bytes on the
 // link to the head.
+TEST_F(PlanCommand, SettingsOfANamedSchedule_GoBeforeTheRunFiles) {
+  const auto planned = [&](const std::string& run, const std::string& schedule, const char* form) {
+    const CommandResult result = Plan({run, "--workers", "2", "--schedule", schedule, "-o", form});
+    EXPECT_EQ(result.code, 0) << schedule << result.err;
+    return result.out;
+  };
+  const auto activations = [&](const std::string& run, const std::string& schedule) {
+    return Json::parse(planned(run, schedule, "json"))["activations"];
+  };
+  const std::string run = WriteSmallRun(folder_, {{"schedule", "{1f1b: {}, activations: recompute}"}});
+  EXPECT_EQ(activations(run, "1f1b"), "recompute");
+  EXPECT_EQ(activations(run, "1f1b,activations=retain"), "retain");
+  EXPECT_EQ(activations(run, "1f1b,activations=retain/recompute"), "retain/recompute");
+  const std::string plain = WriteSmallRun(folder_, {});
+  EXPECT_EQ(activations(plain, "ddp,activations=recompute"), "recompute");
+  EXPECT_THAT(planned(plain, "ddp,reduction=fast", "yaml"), HasSubstr("  reduction: fast\n"));
+  const CommandResult alone =
+      Plan({profile_, "--workers", "2", "--microbatches", "4", "--schedule", "1f1b,activations=recompute"});
+  EXPECT_EQ(alone.code, kUsage);
+  EXPECT_THAT(alone.err, HasSubstr("a plan for a profile alone has `activations: retain`"));
+}
+
 TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
   const std::string text = folder_ / "text.txt", run = folder_ / "tied.yaml";
   std::ofstream(text) << std::string(2000, 'a') << std::string(2000, 'b');
@@ -255,8 +295,9 @@ TEST_F(PlanCommand, TiedModel_IsPlannedComparedAndTrained) {
       copies);
 }
 
+// The network has ranks for other schedules too.
 TEST_F(PlanCommand, RankOfHalfTheSpeed_GetsLessWork) {
-  folder_.Write("network.yaml", "speeds: [0.5, 1]\n");
+  folder_.Write("network.yaml", "speeds: [0.5, 1, 1, 1]\nnodes: [1, 3]\n");
   Json profile = {{"layers", Json::array()}};
   for (int l = 0; l < 6; ++l) profile["layers"].push_back({{"forward", 1}, {"backward", 1}});
   std::ofstream(profile_) << profile.dump();
@@ -518,6 +559,28 @@ TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {
   const CommandResult more = layers(300);
   EXPECT_EQ(more.code, kBadConfiguration);
   EXPECT_THAT(more.err, HasSubstr("600 layers in a window, and at most 512"));
+}
+
+TEST_F(PlanCommand, DamagedPlan_IsNamed) {
+  const std::string run = WriteSmallRun(folder_, {}), plan = folder_ / "plan.yaml";
+  for (const auto& [text, message] : std::map<std::string, std::string>{
+           {"stages: [2, 4]\nmicrobatches: 4294967300\n",
+            "plan.yaml:3: microbatches: must be a whole number from 1 to 16777216, not 4294967300"},
+           {"stages: [2, 4]\nmicrobatches: 0\n", "plan.yaml:3: microbatches: must be a whole number"},
+           {"stages: [2, 4294967300]\nmicrobatches: 4\n", "plan.yaml:2: stages[1]: must be a whole number"},
+           {"stages: []\nmicrobatches: 4\n", "plan.yaml:2: stages: is an empty list"}}) {
+    std::ofstream(plan) << "schedule: 1f1b\n" << text;
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"weft", "simulate", plan}, {"weft", "train", run, "--plan", plan, "--out", folder_ / "out"}}) {
+      const CommandResult refused = Command::Run(command);
+      EXPECT_EQ(refused.code, kBadConfiguration) << command[1] << text;
+      EXPECT_THAT(refused.err, HasSubstr(message)) << command[1];
+    }
+  }
+  std::ofstream(plan) << "stages: [2, 4]\nschedule: {1f1b: {in_flihgt: 3}}\n";
+  const CommandResult refused = Command::Run({"weft", "train", run, "--plan", plan});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("plan.yaml:2: schedule.1f1b"));
 }
 
 TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {

@@ -10,6 +10,8 @@
 #include "base/yaml_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 
 namespace weft::run_file_test {
 namespace {
@@ -59,6 +61,30 @@ class RunFile : public ::testing::Test {
     return text.replace(at, from.size(), to);
   }
 };
+
+TEST_F(RunFile, BuffersOfAnotherModel_AreRefusedByItsWeights) {
+  const auto profile = [&](int weight_bytes) {
+    nlohmann::json layer = {{"forward", 1}, {"weight_bytes", weight_bytes}};
+    for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 0;
+    std::ofstream(folder_ + "/profile.json")
+        << nlohmann::json{{"samples", 4}, {"layers", std::vector<nlohmann::json>(6, layer)}};
+  };
+  const std::string text = good_ + "buffers: profile.json\n";
+  profile(4);
+  EXPECT_THAT(Refusal(text),
+              HasSubstr("buffers: " + folder_ +
+                        "/profile.json is of another model: its layer 0 has 4 bytes of weights"));
+  profile(0);  // made by hand: it does not say whose layers they are
+  EXPECT_TRUE(ParseRunFile(Path(), text).ok());
+}
+
+TEST_F(RunFile, PathThatIsNotUtf8_IsRefusedWithTheEscapedPath) {
+  const auto spec = ParseRunFile(folder_ + "/sub\xff/small.yaml", good_, RunFileData::kIgnored);
+  EXPECT_THAT(std::string(spec.status().message()),
+              HasSubstr("/sub\\xff/small.yaml\" is not UTF-8, so the records of a run cannot hold it"));
+  // Letters beside ASCII are none of that.
+  EXPECT_TRUE(ParseRunFile(folder_ + "/\u00e9t\u00e9.yaml", good_, RunFileData::kIgnored).ok());
+}
 
 TEST_F(RunFile, Good_ResolvesPathsAndTakesTheFilesName) {
   std::ofstream(Path()) << good_;

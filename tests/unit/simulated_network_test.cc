@@ -97,6 +97,21 @@ TEST(Network, SlowRank_TakesLongerForEachJob) {
   EXPECT_DOUBLE_EQ(zb.ranks[1].busy, 48);
 }
 
+TEST(Network, FirstRanks_HaveTheirSpeedsNodesAndLinks) {
+  Network network;
+  network.speeds = {1, 0.5, 2, 4};
+  network.nodes = {2, 2};
+  network.pairs = {{0, 1, 10, 0}, {1, 3, 10, 0}};
+  const Network first = network.FirstRanks(3);
+  EXPECT_EQ(first.speeds, std::vector<double>({1, 0.5, 2}));
+  EXPECT_EQ(first.nodes, std::vector<int>({2, 1}));
+  EXPECT_EQ(first.pairs.size(), 1u);
+  EXPECT_TRUE(CheckNetwork(first, 3).ok());
+  EXPECT_EQ(network.FirstRanks(2).nodes, std::vector<int>({2}));
+  EXPECT_EQ(network.FirstRanks(5).speeds, network.speeds) << "it has no more";
+  EXPECT_EQ(network.FirstRanks(5).nodes, network.nodes);
+}
+
 TEST(Network, OfOtherRanksOrWithFiguresThatAreNone_IsRefused) {
   const auto refusal = [](const Network& network) {
     SimulationOptions options;
