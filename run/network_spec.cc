@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMostOfALink = 1e30;
-constexpr double kMostSpeed = 1e9;
+constexpr double kLeastSpeed = 1e-9, kMostSpeed = 1e9;
 constexpr std::array<const char*, 3> kLinksNames = {"pair_full", "pair_half", "port"};  // of LinkSharing
 
 LinkSharing ReadSharing(FileSection& section) {
@@ -42,6 +42,8 @@ void ReadLink(FileSection& section, double* bandwidth, double* latency) {
   } else {
     section.Read("bandwidth", *bandwidth, 0, kMostOfALink);
   }
+  if (section.ok() && *bandwidth > 0 && *bandwidth < kLeastOfALink)
+    section.Fail("bandwidth", absl::StrCat("must be 0 or from ", kLeastOfALink, " to ", kMostOfALink));
   section.Read("latency", *latency, 0, kMostOfALink);
 }
 
@@ -74,10 +76,10 @@ void ReadSpeeds(FileSection& section, std::vector<double>* speeds) {
   const Json* list = ListAt(section, "speeds", "numbers, the speed of each rank, as in [1, 0.5]", false);
   for (size_t r = 0; list != nullptr && r < list->size(); ++r) {
     const auto speed = (*list)[r].get<double>();
-    if (!(speed > 0 && speed <= kMostSpeed)) {
+    if (!(speed >= kLeastSpeed && speed <= kMostSpeed)) {
       section.Fail(EntryOf("speeds", r),
-                   absl::StrCat("the speed of rank ", r, " must be above 0, not ", (*list)[r].dump(),
-                                "; 1 is the speed at which the times hold"));
+                   absl::StrCat("the speed of rank ", r, " must be from ", kLeastSpeed, " to ", kMostSpeed,
+                                ", not ", (*list)[r].dump(), "; 1 is the speed at which the times hold"));
     }
     speeds->push_back(speed);
   }

@@ -22,6 +22,8 @@ namespace weft {
 
 struct SimulationOptions;
 
+inline constexpr double kLeastOfALink = 1e-30;  // least bandwidth above 0; bytes take a finite time with it
+
 struct NetworkSpec {
   Network network;
   double bandwidth = 0, latency = 0;  // of a link between two ranks, inside a node; 0 where not given

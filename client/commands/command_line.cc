@@ -22,6 +22,7 @@
 #include "client/commands/completion.h"
 #include "client/files/path_text.h"
 #include "run/byte_size.h"
+#include "run/network_spec.h"
 #include "run/unknown_name.h"
 #include "schedules/families/families.h"
 #include "worker/shell/compute/device_library.h"
@@ -135,6 +136,16 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
          },
          help)
       ->type_name(type);
+}
+
+// Adds the number by which counted FLOPs become time.
+void AddFlops(CLI::App& app, double& flops) {
+  AddNumber(app, "--flops", flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  app.get_option("--flops")->excludes("--profile")->check([](const std::string& text) {
+    const auto numbers = ParseNumbers(text, false);
+    return numbers.ok() && numbers->front() == 0 ? "must be above 0" : "";
+  });
 }
 
 // Refuses paths that a run's records and messages cannot hold.
@@ -365,9 +376,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   sub->add_option("--profile", o.profile,
                   "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
-  AddNumber(*sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub->get_option("--flops")->excludes("--profile");
+  AddFlops(*sub, o.flops);
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
@@ -407,9 +416,7 @@ void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
   sub.add_option("--profile", o.profile,
                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
-  AddNumber(sub, "--flops", o.flops, false, "N",
-            "Number of counted FLOPs that take one unit of time (default 1e9)");
-  sub.get_option("--flops")->excludes("--profile");
+  AddFlops(sub, o.flops);
   AddNumber(sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
   AddNumber(sub, "--latency", o.latency, false, "X",
@@ -1271,6 +1278,9 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
                        bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
     }
     numbers.push_back(size.value_or(number));
+    if (numbers.back() > 0 && numbers.back() < kLeastOfALink)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", part.substr(0, 64), "\" is too small; the least number above 0 is ", kLeastOfALink));
   }
   return numbers;
 }

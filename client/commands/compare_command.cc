@@ -21,6 +21,7 @@
 #include "client/files/run_file.h"
 #include "coordinator/record/idle_shares.h"
 #include "nlohmann/json.hpp"
+#include "run/run_schedule.h"
 #include "schedules/drawing/drawing.h"
 
 namespace weft {
@@ -254,6 +255,25 @@ OrderedJson ToJson(const RunSpec& run, const CompareOptions& options, const RunC
   return json;
 }
 
+// Fails if the network of the flag, or of the profile, has fewer ranks than each of the schedules. That of
+// the run file is checked when the file is read.
+absl::Status CheckRanksOfNetwork(const std::vector<Contestant>& contestants, const RunSpec& run,
+                                 const CompareOptions& options, const NetworkSpec* network) {
+  if (network == nullptr || (options.network.empty() && run.network.has_value())) return absl::OkStatus();
+  absl::Status first;
+  for (const Contestant& contestant : contestants) {
+    if (!contestant.run.ok()) continue;
+    const RunSpec& under = *contestant.run;
+    const auto made = MakeSchedule(under.schedule, under.placed_stages(), under.train.microbatches);
+    if (!made.ok()) continue;
+    const absl::Status has = CheckNetwork(network->network, made->scheme.ranks);
+    if (has.ok()) return has;
+    first.Update(has);
+  }
+  const std::string& file = options.network.empty() ? options.profile : options.network;
+  return first.ok() ? first : absl::InvalidArgumentError(absl::StrCat(file, ": ", first.message()));
+}
+
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
@@ -281,6 +301,8 @@ ExitCode RunCompare(const CompareOptions& options) {
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
   }
   const std::vector<Contestant> contestants = ContestantsToPredict(*run, asked);
+  if (absl::Status has = CheckRanksOfNetwork(contestants, *run, options, network); !has.ok())
+    return Fail(kExitBadConfiguration, has.message());
   const bool offloads = std::any_of(contestants.begin(), contestants.end(), [](const Contestant& contestant) {
     return contestant.run.ok() && Offloads(contestant.run->schedule);
   });

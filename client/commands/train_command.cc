@@ -259,8 +259,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   WarnOfRun(options.file, *run);
   auto output = OutputFolder::Open(AbsolutePath(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
-  const absl::Status steps = ChooseSteps(options, run);
-  if (!steps.ok())
+  if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {

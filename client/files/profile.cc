@@ -154,6 +154,11 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
   file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
+  for (const auto& [key, bandwidth] :
+       {std::pair("bandwidth", profile.bandwidth), std::pair("host_bandwidth", profile.host_bandwidth)}) {
+    if (file.ok() && bandwidth > 0 && bandwidth < kLeastOfALink)
+      file.Fail(key, absl::StrCat("must be 0 or from ", kLeastOfALink, " to ", kMax));
+  }
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   double standing = 0;
   file.Read("standing_buffer_bytes", standing, 0, kMaxBufferBytes);

@@ -222,7 +222,7 @@ absl::StatusOr<std::optional<NamedProfile>> EmbedBuffers(const fs::path& folder,
   return NamedProfile{std::move(path), *std::move(profile)};
 }
 
-// Checks that the files can be read that the run names. `written` is the run as its file has it. The failure
+// Checks that the files of the run can be read. `written` is the run as its file has it. The failure
 // has the key as its payload.
 absl::Status CheckFilesReadable(const Json& run, const Json& written) {
   for (const Json::json_pointer& where : PathsOf(run)) {

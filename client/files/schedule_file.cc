@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,7 @@
 #include "client/files/text_file.h"
 #include "client/files/trace_file.h"
 #include "nlohmann/json.hpp"
+#include "run/file_section.h"
 #include "run/run_schedule.h"
 #include "run/run_spec.h"
 #include "run/schedule_spec.h"
@@ -27,9 +29,28 @@ using Json = nlohmann::json;
 constexpr size_t kMaxActionsBytes = 256 << 20;   // for files that are only simulated
 constexpr size_t kMaxEmbeddedBytes = 768 << 10;  // a run's whole specification may have 1 MiB
 constexpr size_t kMaxYamlBytes = 1 << 20;
+constexpr int kMostOfASize = 1 << 24;
 
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
+
+// Returns an error with the key as its payload for sizes of a plan that are none.
+absl::Status CheckPlanSizes(const Json& plan) {
+  const auto is_size = [](const Json& value) {
+    return value.is_number_integer() && value > 0 && value <= kMostOfASize;
+  };
+  const auto fail = [](const std::string& key, const Json& value) {
+    return ErrorAt(key,
+                   absl::StrCat("must be a whole number from 1 to ", kMostOfASize, ", not ", value.dump()));
+  };
+  const Json& stages = plan["stages"];
+  if (stages.empty()) return ErrorAt("stages", "is an empty list; give the layers of each stage");
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (!is_size(stages[s])) return fail(absl::StrCat("stages[", s, "]"), stages[s]);
+  }
+  if (!plan.contains("microbatches") || is_size(plan["microbatches"])) return absl::OkStatus();
+  return fail("microbatches", plan["microbatches"]);
+}
 
 absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int stages, int microbatches) {
   if ((stages == 0 || stages == schedule.stages) &&
@@ -98,9 +119,11 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   }
   // A plan lists the layers of its stages.
   const bool planned = keyed && yaml->json.contains("stages") && yaml->json["stages"].is_array();
+  if (planned) status = CheckPlanSizes(yaml->json);
+  if (!status.ok()) return at(std::string(*status.GetPayload(kPathPayload)), status.message());
   const int stages =
       options.stages == 0 && planned ? static_cast<int>(yaml->json["stages"].size()) : options.stages;
-  const bool sized = planned && yaml->json.contains("microbatches") && yaml->json["microbatches"].is_number();
+  const bool sized = planned && yaml->json.contains("microbatches");
   const int microbatches =
       options.microbatches == 0 && sized ? yaml->json["microbatches"].get<int>() : options.microbatches;
   if (stages == 0 || microbatches == 0) {
@@ -115,6 +138,15 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   if (!schedule.ok()) status = schedule.status();
   if (!status.ok()) return at(PathOfProblem(status, root, spec.name), status.message());
   return schedule;
+}
+
+// Checks the sizes of a plan, and its schedule unless that is in another file.
+absl::Status CheckPlanParts(const Json& plan) {
+  absl::Status status = CheckPlanSizes(plan);
+  const Json& schedule = plan["schedule"];
+  if (schedule.is_object() && schedule.contains("file") && schedule["file"].is_string()) return status;
+  ReadSchedule(schedule, "schedule", status);
+  return status;
 }
 
 // Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
@@ -179,6 +211,10 @@ absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text)
       !plan["stages"].is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, " is no plan; it has the keys schedule and stages, as weft plan -o yaml writes them"));
+  }
+  if (const absl::Status sound = CheckPlanParts(plan); !sound.ok()) {
+    const std::string place(sound.GetPayload(kPathPayload).value_or(absl::Cord()));
+    return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", sound.message()));
   }
   Json keys = {{"stages", plan["stages"]}};
   keys["schedule"] = plan["schedule"].is_string()

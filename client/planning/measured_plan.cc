@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/monotonic_clock.h"
 #include "client/files/measured_network.h"
+#include "client/files/predicted_run.h"
 #include "client/files/profile.h"
 #include "client/files/run_folder.h"
 #include "client/files/trace_file.h"
@@ -158,6 +159,7 @@ absl::StatusOr<MeasuredPlan> PlanFromRun(const MeasuredPlanOptions& options) {
   if (!trace.ok()) return trace.status();
   if (options.memory > 0) run->memory = static_cast<int64_t>(options.memory);
   const auto schedule = ScheduleOf(*run);
+  if (IsAboutMemory(schedule.status())) return absl::ResourceExhaustedError(schedule.status().message());
   if (!schedule.ok()) return schedule.status();
   if (absl::Status sound = CheckTrace(file, *trace, *schedule); !sound.ok()) return sound;
   const TracedSteps steps = StepsOfTrace(*trace);

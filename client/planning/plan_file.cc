@@ -22,12 +22,16 @@ using OrderedJson = nlohmann::ordered_json;
 
 // Periods are sums of times over a number of windows: 840 ticks divide by every number up to eight.
 constexpr double kTicksOfFraction = 840;
-constexpr double kMaxTicks = 1e12;        // of all layers together
+constexpr double kMaxTicks = 1e12;  // of all times together where they are whole numbers, else of each
+constexpr double kMostTicksPerUnit = 1e300;
 constexpr double kTicksOfMeasured = 1e6;  // of the longest layer
 constexpr int kMaxDenominator = 1000;
 
-// Returns the ticks of a unit of time under which all times are whole numbers, or as near as it takes.
-double TicksPerUnit(const std::vector<double>& times) {
+// Returns the ticks of a unit of time under which all times are whole numbers, or as near as it takes. The
+// times of layers say how near; transfers may be far longer.
+double TicksPerUnit(const std::vector<double>& layers, const std::vector<double>& transfers) {
+  std::vector<double> times = layers;
+  times.insert(times.end(), transfers.begin(), transfers.end());
   const double longest = *std::max_element(times.begin(), times.end());
   const double sum = std::accumulate(times.begin(), times.end(), 0.0);
   if (longest <= 0) return 1;
@@ -35,27 +39,30 @@ double TicksPerUnit(const std::vector<double>& times) {
     const double ticks = denominator * kTicksOfFraction;
     if (sum * ticks > kMaxTicks) break;
     const bool whole = std::all_of(times.begin(), times.end(), [&](double time) {
-      return std::abs(time * denominator - std::round(time * denominator)) <= 1e-9 * std::max(1.0, time);
+      const double count = time * denominator;
+      return std::abs(count - std::round(count)) <= 1e-9 * count;
     });
     if (whole) return ticks;
   }
-  return kTicksOfMeasured / longest;
+  const double longest_layer = *std::max_element(layers.begin(), layers.end());
+  return std::min(kTicksOfMeasured / (longest_layer > 0 ? longest_layer : longest), kMostTicksPerUnit);
 }
 
-// A layer that keeps bytes occupies its rank at least for a tick.
+// A layer that keeps bytes occupies its rank at least for a tick. No plan takes a transfer of the most ticks.
 int64_t TicksOf(double time, double ticks_per_unit, bool keeps) {
-  const auto ticks = static_cast<int64_t>(std::ceil(time * ticks_per_unit - 1e-6));
+  const auto ticks = static_cast<int64_t>(std::min(std::ceil(time * ticks_per_unit - 1e-6), kMaxTicks));
   return std::max<int64_t>(ticks, keeps ? 1 : 0);
 }
 
 int64_t BytesOf(double bytes) { return static_cast<int64_t>(std::ceil(std::min(bytes, 4e18))); }
 
-std::vector<double> TimesOf(const Profile& profile) {
-  std::vector<double> times;
-  for (const ProfilePart& part : profile.parts) times.insert(times.end(), {part.forward, part.backward});
-  if (profile.bandwidth <= 0) return times;
-  for (const ProfilePart& part : profile.parts) times.push_back(part.output_bytes / profile.bandwidth);
-  return times;
+double TicksPerUnit(const Profile& profile) {
+  std::vector<double> layers, transfers;
+  for (const ProfilePart& part : profile.parts) {
+    layers.insert(layers.end(), {part.forward, part.backward});
+    if (profile.bandwidth > 0) transfers.push_back(part.output_bytes / profile.bandwidth);
+  }
+  return TicksPerUnit(layers, transfers);
 }
 
 absl::Status AddNetwork(const Network& whole, TickedChain* ticked) {
@@ -302,7 +309,7 @@ std::string OtherLines(const PlanReport& report) {
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
                                     const NetworkSpec* network) {
   TickedChain ticked;
-  ticked.ticks_per_unit = TicksPerUnit(TimesOf(profile));
+  ticked.ticks_per_unit = TicksPerUnit(profile);
   PlannedChain& chain = ticked.chain;
   chain.ranks = ranks;
   if (memory > 0) chain.memory = static_cast<int64_t>(std::min(memory, 4e18));

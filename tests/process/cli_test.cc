@@ -383,6 +383,12 @@ TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
     return List(compared, "schedules")[0]["step_time"].get<double>();
   };
   EXPECT_GT(step("links: port\nbandwidth: 1MB\n"), step("links: port\n"));
+  // Some schedule has to be on ranks that the network has.
+  ExpectRefusal(
+      78,
+      {"weft", "compare", run, "--schedules", "1f1b", "--network", folder.Write("n.yaml", "nodes: [1]\n")},
+      "n.yaml: network: nodes: the nodes have 1 ranks together; the schedule has 4");
+  ExpectRefusal(2, {"weft", "compare", run, "--flops", "0"}, "--flops: must be above 0");
 }
 
 TEST(Cli_Network, OfARunFile_CountsWithoutAFlag_AndBeforeAProfiles) {
@@ -916,10 +922,10 @@ TEST(Cli_Paths, PathThatIsNotUtf8_IsRefusedBeforeItGetsIntoARecord) {
   EXPECT_THAT(out.err, AllOf(HasSubstr("--out"), HasSubstr("out\\xff\" is not UTF-8")));
   const std::string file = folder / "run\xff.yaml";
   std::filesystem::copy_file(good, file);
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"weft", "train", file, "--out", folder / "out"},
-           {"weft", "eval", file, "--checkpoint", folder / "out"},
-           {"weft", "plan", file, "--workers", "2", "-o", "yaml"}}) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"weft", "train", file, "--out", folder / "out"},
+                                             {"weft", "eval", file, "--checkpoint", folder / "out"},
+                                             {"weft", "plan", file, "--workers", "2", "-o", "yaml"}}) {
     const CommandResult result = Command::Run(command);
     EXPECT_EQ(result.code, 78) << command[1];
     EXPECT_THAT(result.err, HasSubstr("run\\xff.yaml\" is not UTF-8")) << command[1];

@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
 
-constexpr int kUsage = 2, kBadConfiguration = 78;
+constexpr int kNothingFits = 1, kUsage = 2, kBadConfiguration = 78;
 
 class MeasuredPlanTest : public DisturbedRun {
  protected:
@@ -86,6 +86,7 @@ TEST_F(MeasuredPlanTest, WhatIsWrong_GetsASentenceAndItsCode) {
       Command::Run({"weft", "train", file, "--processes", "2", "--out", out_}, kSeconds);
   ASSERT_EQ(train.code, 0) << train.err;
   ASSERT_EQ(PlanFrom().code, 0);
+  expect(PlanFrom({"--memory", "1"}), kNothingFits, "the budget is 1 B");
   expect(PlanFrom({"--workers", "2"}), kUsage, "--from");
   expect(Command::Run({"weft", "plan"}), kUsage, "--from");
   folder_.Write("profile.json", R"({"layers": [{"forward": 1}, {"forward": 1}]})");

@@ -155,6 +155,8 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({profile_, "--workers", "4", "--network", folder_ / "network.yaml"}, kBadConfiguration,
          "network.yaml: network: nodes: the nodes have 3 ranks together; the schedule has 4");
   expect({profile_, "--workers", "4", "--bandwidth", "-1"}, kUsage, "\"-1\" is not a number");
+  expect({profile_, "--workers", "4", "--bandwidth", "1e-320"}, kUsage, "\"1e-320\" is too small");
+  expect({profile_, "--workers", "4", "--flops", "0"}, kUsage, "--flops: must be above 0");
   expect({profile_}, kUsage, "--workers");
   expect({folder_ / "missing.json", "--workers", "4"}, kBadConfiguration, "cannot read");
   const std::string run = WriteSmallRun(folder_, {});
@@ -557,6 +559,28 @@ TEST_F(PlanCommand, ManyLayers_EndInTimeOrAreRefused) {
   const CommandResult more = layers(300);
   EXPECT_EQ(more.code, kBadConfiguration);
   EXPECT_THAT(more.err, HasSubstr("600 layers in a window, and at most 512"));
+}
+
+TEST_F(PlanCommand, DamagedPlan_IsNamed) {
+  const std::string run = WriteSmallRun(folder_, {}), plan = folder_ / "plan.yaml";
+  for (const auto& [text, message] : std::map<std::string, std::string>{
+           {"stages: [2, 4]\nmicrobatches: 4294967300\n",
+            "plan.yaml:3: microbatches: must be a whole number from 1 to 16777216, not 4294967300"},
+           {"stages: [2, 4]\nmicrobatches: 0\n", "plan.yaml:3: microbatches: must be a whole number"},
+           {"stages: [2, 4294967300]\nmicrobatches: 4\n", "plan.yaml:2: stages[1]: must be a whole number"},
+           {"stages: []\nmicrobatches: 4\n", "plan.yaml:2: stages: is an empty list"}}) {
+    std::ofstream(plan) << "schedule: 1f1b\n" << text;
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"weft", "simulate", plan}, {"weft", "train", run, "--plan", plan, "--out", folder_ / "out"}}) {
+      const CommandResult refused = Command::Run(command);
+      EXPECT_EQ(refused.code, kBadConfiguration) << command[1] << text;
+      EXPECT_THAT(refused.err, HasSubstr(message)) << command[1];
+    }
+  }
+  std::ofstream(plan) << "stages: [2, 4]\nschedule: {1f1b: {in_flihgt: 3}}\n";
+  const CommandResult refused = Command::Run({"weft", "train", run, "--plan", plan});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("plan.yaml:2: schedule.1f1b"));
 }
 
 TEST_F(PlanCommand, RunFileWithAPlan_TrainsToTheBitsOfThePlainLoop) {

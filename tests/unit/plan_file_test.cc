@@ -103,6 +103,24 @@ TEST(PlanFile, TwoMicrobatchesAWindow_AreSix) {
                                                           json["step_lower_bound"].get<double>())));
 }
 
+// Transfers do not say how finely the times of layers count.
+TEST(PlanFile, LinksThatAreFarSlowerThanLayers_LeaveTheTimesOfLayers) {
+  Profile profile = ProfileFrom({{0.0012345, 0.0023456, 500}, {0.0034567, 0.0045678, 500}});
+  double work = 0;
+  for (const ProfilePart& part : profile.parts) work += part.forward + part.backward;
+  for (const double bandwidth : {1e3, 1e-3, 1e-30}) {
+    profile.bandwidth = bandwidth;
+    const Json json = PlanJson(MustPlan(profile, 2, 0));
+    EXPECT_NEAR(json["period"], work, 1e-5 * work) << bandwidth;
+    EXPECT_EQ(json["stages"], Json({2})) << bandwidth;
+  }
+}
+
+TEST(PlanFile, TimesOfATrillionthOfTheUnit_AreTheirOwn) {
+  const Json json = PlanJson(MustPlan(ProfileFrom({{1e-12, 2e-12, 1}, {1e-12, 2e-12, 1}}), 2, 0));
+  EXPECT_NEAR(json["period"].get<double>(), 3e-12, 1e-16);
+}
+
 TEST(PlanFile, NeighboursOnARank_AreOneStage) {
   const PlanReport report = MustPlan(ProfileFrom({{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}}), 2, 0);
   EXPECT_THAT(report.pattern->stage_layers, ElementsAre(2, 2));
@@ -415,6 +433,15 @@ std::string ErrorOfProfile(const std::string& text) {
   std::ofstream(path) << text;
   const auto profile = ReadProfile(path);
   return profile.ok() ? "" : std::string(profile.status().message());
+}
+
+TEST(ReadProfile, BandwidthThatIsAlmostNone_IsAnError) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/slow.json");
+  for (const std::string key : {"bandwidth", "host_bandwidth"}) {
+    std::ofstream(path) << R"({"layers": [{"forward": 1}], ")" << key << R"(": 1e-320})";
+    EXPECT_THAT(std::string(ReadProfile(path).status().message()),
+                HasSubstr(absl::StrCat("slow.json: ", key, ": must be 0 or from 1e-30 to 1e+30")));
+  }
 }
 
 TEST(ReadProfile, ReadersOfTiedLayers_AreOneOrTwoBehindThem) {

@@ -101,6 +101,9 @@ TEST(RunSpec, NetworkWithMistakes_IsRefusedWithItsPlace) {
   ExpectRefused({With("/network", {{"nodes", {4, 0}}}), "network.nodes[1]", "at least 1 rank"});
   ExpectRefused({With("/network", {{"nodes", 4}}), "network.nodes", "list of whole numbers"});
   ExpectRefused({With("/network", {{"speeds", {1, 0.5, 0, 1}}}), "network.speeds[2]", "the speed of rank 2"});
+  ExpectRefused({With("/network", {{"speeds", {1, 1e-320, 1, 1}}}), "network.speeds[1]",
+                 "the speed of rank 1 must be from 1e-09 to 1e+09"});
+  ExpectRefused({With("/network", {{"bandwidth", 1e-320}}), "network.bandwidth", "must be 0 or from 1e-30"});
   ExpectRefused({With("/network", {{"speeds", Json::array()}}), "network.speeds", "list of numbers"});
 }
 
