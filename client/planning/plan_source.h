@@ -62,6 +62,8 @@ struct PlanSource {
   std::vector<std::string> Policies() const;
   // Returns true if stages may be planned to offload.
   bool MayOffload() const;
+  // Returns the source for ranks of so many bytes.
+  PlanSource WithMemory(double bytes) const;
   // Returns the layers' costs under a policy for all of them.
   Profile ProfileUnder(const std::string& activations) const;
 };
@@ -75,7 +77,10 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
 // outlive it.
 PredictPlan PredictorOf(const PlanSource& source);
 
-// Returns times and bytes of the stages of a choice, as its prediction takes them.
+// Likewise for any memory of the ranks, in the place of the source's.
+PredictWithin PredictorWithinOf(const PlanSource& source);
+
+// Returns times and bytes of the stages of a choice, as its prediction takes them, without a limit of memory.
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches, with

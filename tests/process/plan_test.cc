@@ -159,6 +159,46 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({run, "--workers", "2", "--memory", "1KB", "--schedule", "1f1b"}, kNothingFits, "would do");
 }
 
+TEST_F(PlanCommand, MemoryThatWouldDo_Does) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const std::vector<std::vector<std::string>> plans = {
+      {run},
+      {run, "--schedule", "1f1b"},
+      {run, "--schedule", "gpipe"},
+      {run, "--schedule", "order"},
+      {run, "--schedule", "periodic"},
+      {run, "--schedule", "periodic,k=2,contiguous"},
+      {profile_},
+      {profile_, "--microbatches", "4"},
+      {profile_, "--microbatches", "4", "--schedule", "1f1b"},
+      {profile_, "--microbatches", "4", "--schedule", "order"},
+  };
+  for (std::vector<std::string> words : plans) {
+    SCOPED_TRACE(absl::StrJoin(words, " "));
+    words.insert(words.end(), {"--workers", "2", "--memory", "2"});
+    const CommandResult refused = Plan(words);
+    EXPECT_EQ(refused.code, kNothingFits) << refused.err;
+    const size_t at = refused.err.rfind('(');
+    ASSERT_NE(at, std::string::npos) << refused.err;
+    ASSERT_THAT(refused.err.substr(at), HasSubstr(" bytes) would do"));
+    words.back() = refused.err.substr(at + 1, refused.err.find(' ', at) - at - 1);
+    EXPECT_EQ(Plan(words).code, 0) << words.back();
+  }
+}
+
+TEST_F(PlanCommand, PeakOfAnOrder_IsEnoughForIt) {
+  const std::string run = WriteSmallRun(folder_, {});
+  std::vector<std::string> words = {run, "--workers", "2", "--schedule", "order", "-o", "json"};
+  const CommandResult free = Plan(words);
+  ASSERT_EQ(free.code, 0) << free.err;
+  double most = 0;
+  for (const double bytes : Json::parse(free.out)["peak_bytes"]) most = std::max(most, bytes);
+  words.insert(words.end(), {"--memory", std::to_string(static_cast<int64_t>(most))});
+  const CommandResult limited = Plan(words);
+  ASSERT_EQ(limited.code, 0) << limited.err;
+  EXPECT_LE(Json::parse(limited.out)["step"], Json::parse(free.out)["step"]);
+}
+
 TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
   const std::string run = WriteSmallRun(folder_, {});
   Json profile = {{"layers", Json::array()}};
