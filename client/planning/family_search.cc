@@ -219,13 +219,15 @@ class FamilySearch {
       const PredictedChoice& lacking = result_.lacking_memory[i];
       const bool slower = some_fit && !IsFaster(lacking, result_.best[0]);
       if (slower || (!result_.best.empty() && i >= kImproved)) break;
-      Fit(lacking_[NameOf(lacking.choice)]);
+      result_.stopped = some_fit && options_.stop_fitting();
+      if (result_.stopped) break;
+      Fit(lacking_[NameOf(lacking.choice)], some_fit);
     }
     if (!result_.best.empty() || result_.stopped) result_.enough = 0;
   }
 
   // Begins with the choice that needs least.
-  void Fit(const std::vector<PlanChoice>& choices) {
+  void Fit(const std::vector<PlanChoice>& choices, bool some_fit) {
     const PredictWithin within = [this](const PlanChoice& choice, double memory) {
       return PredictIn(choice, memory);
     };
@@ -235,7 +237,8 @@ class FamilySearch {
       if (const auto bytes = BytesNeeded(choice, least.bytes, within)) least = {choice, *bytes};
     }
     if (least.choice.stages() == 0) return;
-    least = NeedLess(least, options_.activations, options_.memory, within, [this] { return Stopped(); });
+    least = NeedLess(least, options_.activations, options_.memory, within,
+                     [&] { return Stopped() || (some_fit && options_.stop_fitting()); });
     auto prediction = Predict(least.choice);
     if (prediction.ok()) {
       result_.best.push_back({least.choice, *std::move(prediction)});

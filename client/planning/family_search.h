@@ -38,6 +38,8 @@ struct FamilySearchOptions {
   double memory = 0;
   bool slow_links = false;  // transfers take time: forms with more micro-batches in flight are tried, too
   std::function<bool()> stop = [] { return false; };
+  // Stops, where some choice fits, the changes of those that lack memory.
+  std::function<bool()> stop_fitting = [] { return false; };
 };
 
 struct FamilySearchResult {

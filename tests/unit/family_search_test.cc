@@ -120,7 +120,7 @@ TEST_F(FamilySearchTest, TooLittleMemory_NamesWhatLacksIt) {
   const FamilySearchResult found = Search();
   EXPECT_TRUE(found.best.empty());
   EXPECT_FALSE(found.lacking_memory.empty());
-  EXPECT_EQ(found.enough, 1) << "for one stage, as in data parallelism";
+  EXPECT_EQ(found.enough, 4) << "for the four stages that retain";
   EXPECT_THAT(std::string(found.reason.message()), HasSubstr("too many stages retain"));
 }
 
