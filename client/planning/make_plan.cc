@@ -50,7 +50,7 @@ class PlanMaker {
     report_->profile_hash = source_.profile_hash;
     if (source_.run.has_value()) report_->buffers = source_.run->buffers;
     report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
-    report_->ranks = limits_.ranks;
+    report_->ranks = static_cast<int>(report_->peak_bytes.size());  // a plan may leave ranks empty
     report_->stopped = stopped_;
     report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
@@ -200,6 +200,10 @@ class PlanMaker {
     return all;
   }
 
+  static bool HasNone(const FamilySearchResult& found) {
+    return found.best.empty() && found.lacking_memory.empty();
+  }
+
   absl::Status SearchAllFamilies() {
     FamilySearchOptions options;
     options.ranks = limits_.ranks;
@@ -214,7 +218,12 @@ class PlanMaker {
     options.predict_within = predict_within_;
     options.memory = source_.memory;
     options.stop = StopAfter(1);
+    options.stop_fitting = StopAfter(0.75);
     auto found = SearchFamilies(options, predict_);
+    // Where no family takes all ranks, one may take fewer.
+    const bool may_leave = wanted_.families && wanted_.family.empty() && options.speeds.empty();
+    while (may_leave && found.ok() && HasNone(*found) && !found->stopped && --options.ranks > 0)
+      found = SearchFamilies(options, predict_);
     if (!found.ok()) return found.status();
     stopped_ = stopped_ || found->stopped;
     enough_ = found->enough;
