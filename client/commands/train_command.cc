@@ -125,6 +125,7 @@ absl::Status CheckNamed(const std::string& folder) {
 struct TrainedRun {
   ScheduledRun run;
   std::optional<KeptPlan> planned;
+  bool planned_here = false;  // by this command, for as many ranks as there are processes, or fewer
 };
 
 // A plan for the reader of the run file, null for none, and what of it stays with the results.
@@ -184,7 +185,7 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
   PrintMessage(absl::StrCat("schedule: auto chose ", planned->line));
   auto run = ReadScheduledRun(options.file, data, &planned->keys);
   if (!run.ok()) return run.status();
-  return TrainedRun{*std::move(run), std::move(planned->kept)};
+  return TrainedRun{*std::move(run), std::move(planned->kept), true};
 }
 
 ExitCode FailOnTraining(const absl::Status& status) {
@@ -262,7 +263,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
-  if (options.processes > ranks) {
+  if (options.processes > ranks && !training->planned_here) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));
   }
@@ -272,7 +273,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   LocalTrainingOptions local;
   local.run = *run;
   local.file = options.file;
-  local.processes = options.processes > 0 ? options.processes : std::min(ranks, CoresOfProcess());
+  local.processes = std::min(ranks, options.processes > 0 ? options.processes : CoresOfProcess());
   local.spares = options.spares;
   local.output = output->get();
   local.metrics = options.metrics;

@@ -63,6 +63,12 @@ absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options, const RunSpe
   return costs;
 }
 
+RunCosts RunCosts::WithMemory(double memory) const {
+  RunCosts costs = *this;
+  costs.options_.memory = memory;
+  return costs;
+}
+
 double RunCosts::MemoryOf(const RunSpec& run) const {
   return options_.memory > 0 ? options_.memory : static_cast<double>(run.memory);
 }

@@ -55,6 +55,8 @@ class RunCosts {
   // Returns true if the bytes are the profile's.
   bool has_own_bytes() const { return profiled() && !options_.counted_bytes; }
   const CostOptions& options() const { return options_; }
+  // Returns the same costs with another `memory` in the options.
+  RunCosts WithMemory(double memory) const;
 
   // Returns the network of the run: that of the file, else the run's own, else the profile's; null for none.
   const NetworkSpec* NetworkOf(const RunSpec& run) const;

@@ -1,14 +1,16 @@
 #include "client/planning/family_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/files/predicted_run.h"
 #include "client/planning/cut_moves.h"
+#include "client/planning/needed_memory.h"
 #include "run/model_layers.h"
 #include "run/schedule_spec.h"
 #include "run/stage_cut.h"
@@ -50,7 +52,8 @@ class FamilySearch {
     const size_t improved = std::min<size_t>(kImproved, result_.best.size());
     for (size_t i = 0; i < improved; ++i) Improve(&result_.best[i]);
     std::stable_sort(result_.best.begin(), result_.best.end(), IsFaster);
-    if (!result_.best.empty()) result_.lacking_memory.clear();
+    if (options_.predict_within) FitLacking();
+    std::stable_sort(result_.best.begin(), result_.best.end(), IsFaster);
     return std::move(result_);
   }
 
@@ -114,7 +117,7 @@ class FamilySearch {
     auto prediction = Predict(choice);
     if (!prediction.ok()) {
       const bool memory = IsAboutMemory(prediction.status());
-      if (memory) result_.lacking_memory.push_back(choice);
+      if (memory) lacking_[NameOf(choice)].push_back(choice);
       if (result_.reason.ok() || memory) result_.reason = prediction.status();
       return;
     }
@@ -125,7 +128,16 @@ class FamilySearch {
 
   absl::StatusOr<PlanPrediction> Predict(const PlanChoice& choice) {
     ++result_.predicted;
-    auto prediction = predict_(choice);
+    return Allowed(predict_(choice));
+  }
+
+  absl::StatusOr<PlanPrediction> PredictIn(const PlanChoice& choice, double memory) {
+    ++result_.predicted;
+    return Allowed(options_.predict_within(choice, memory));
+  }
+
+  // Returns the prediction if the choice may be taken.
+  absl::StatusOr<PlanPrediction> Allowed(absl::StatusOr<PlanPrediction> prediction) const {
     if (!prediction.ok()) return prediction;
     if (prediction->ranks != options_.ranks) {
       return absl::InvalidArgumentError(
@@ -154,18 +166,8 @@ class FamilySearch {
 
   // Takes the choice with another policy for the activations of a stage, if that is faster.
   bool TakeWithOtherPolicy(const PlanChoice& choice, int stage, PredictedChoice* best) {
-    std::vector<std::string> of_stages = SplitActivations(choice.schedule);
-    if (of_stages.size() == 1) of_stages.assign(choice.stages(), of_stages[0]);
-    const std::string before = of_stages[stage];
-    for (const std::string& policy : options_.activations) {
-      if (policy == before) continue;
-      of_stages[stage] = policy;
-      PlanChoice changed = choice;
-      const bool same = std::all_of(of_stages.begin(), of_stages.end(), [&](auto& p) { return p == policy; });
-      changed.schedule.activations = same ? policy : absl::StrJoin(of_stages, "/");
-      if (TakeIfFaster(changed, best)) return true;
-    }
-    return false;
+    return ChangePolicy(choice, stage, options_.activations,
+                        [&](const PlanChoice& changed) { return TakeIfFaster(changed, best); });
   }
 
   // Gives one stage another policy for its activations.
@@ -194,11 +196,64 @@ class FamilySearch {
     }
   }
 
+  // Predicts those that lack memory without a limit, the fastest of each schedule that has no choice yet.
+  void PredictLacking() {
+    for (const auto& [name, choices] : lacking_) {
+      std::optional<PredictedChoice> fastest;
+      for (size_t i = 0; i < choices.size() && !found_.contains(name) && !Stopped(); ++i) {
+        auto prediction = PredictIn(choices[i], 0);
+        if (!prediction.ok()) continue;
+        PredictedChoice predicted = {choices[i], *std::move(prediction)};
+        if (!fastest.has_value() || IsFaster(predicted, *fastest)) fastest = std::move(predicted);
+      }
+      if (fastest.has_value()) result_.lacking_memory.push_back(*std::move(fastest));
+    }
+    std::stable_sort(result_.lacking_memory.begin(), result_.lacking_memory.end(), IsFaster);
+  }
+
+  // Changes choices that lack memory until they fit. Where others fit, only the fastest few are worth it.
+  void FitLacking() {
+    PredictLacking();
+    const bool some_fit = !result_.best.empty();
+    for (size_t i = 0; i < result_.lacking_memory.size() && !Stopped(); ++i) {
+      const PredictedChoice& lacking = result_.lacking_memory[i];
+      const bool slower = some_fit && !IsFaster(lacking, result_.best[0]);
+      if (slower || (!result_.best.empty() && i >= kImproved)) break;
+      result_.stopped = some_fit && options_.stop_fitting();
+      if (result_.stopped) break;
+      Fit(lacking_[NameOf(lacking.choice)], some_fit);
+    }
+    if (!result_.best.empty() || result_.stopped) result_.enough = 0;
+  }
+
+  // Begins with the choice that needs least.
+  void Fit(const std::vector<PlanChoice>& choices, bool some_fit) {
+    const PredictWithin within = [this](const PlanChoice& choice, double memory) {
+      return PredictIn(choice, memory);
+    };
+    NeededMemory least = {{}, std::numeric_limits<double>::infinity()};
+    for (const PlanChoice& choice : choices) {
+      if (Stopped()) return;
+      if (const auto bytes = BytesNeeded(choice, least.bytes, within)) least = {choice, *bytes};
+    }
+    if (least.choice.stages() == 0) return;
+    least = NeedLess(least, options_.activations, options_.memory, within,
+                     [&] { return Stopped() || (some_fit && options_.stop_fitting()); });
+    auto prediction = Predict(least.choice);
+    if (prediction.ok()) {
+      result_.best.push_back({least.choice, *std::move(prediction)});
+      Improve(&result_.best.back());
+    } else if (result_.enough == 0 || least.bytes < result_.enough) {
+      result_.enough = least.bytes;
+    }
+  }
+
   const FamilySearchOptions& options_;
   const PredictPlan& predict_;
   const int layers_;
-  std::map<std::string, PredictedChoice> found_;  // the best by name
-  bool lacks_memory_ = false;                     // the last choice that was not taken needs more memory
+  std::map<std::string, std::vector<PlanChoice>> lacking_;  // memory only, by name
+  std::map<std::string, PredictedChoice> found_;            // the best by name
+  bool lacks_memory_ = false;  // the last choice that was not taken needs more memory
   FamilySearchResult result_;
 };
 

@@ -5,8 +5,9 @@
 // Every family is predicted in every size, with one policy for the activations of all stages and layers cut
 // into near-equal parts. Then the best few are changed by one layer that moves over a cut, or one stage that
 // changes its policy (or both, where the larger stage would not fit), as long as that helps: predictions know
-// speeds, links and memory, so the cut comes to suit them. Both parts end when they are told to stop, with
-// the best so far.
+// speeds, links and memory, so the cut comes to suit them. Schedules that lack memory are changed so, too,
+// until they fit: those that could be the fastest, or all where nothing fits. All parts end when they are
+// told to stop, with the best so far.
 //
 // Families deal micro-batches in equal parts. For ranks of different speeds there is also data parallelism
 // that deals them by speed. Families that read old weights train otherwise; they are left out unless they are
@@ -31,18 +32,26 @@ struct FamilySearchOptions {
   std::string reduction = "ordered";
   std::vector<double> speeds;  // of the ranks; empty where all are equally fast
   std::string schedule;        // only this one: a family's name, or one with parameters; empty for all
-  bool slow_links = false;     // transfers take time: forms with more micro-batches in flight are tried, too
+  // What choices need, and the memory of each rank: by them, choices that lack memory are changed until they
+  // fit. Without the first, none is.
+  PredictWithin predict_within;
+  double memory = 0;
+  bool slow_links = false;  // transfers take time: forms with more micro-batches in flight are tried, too
   std::function<bool()> stop = [] { return false; };
+  // Stops, where some choice fits, the changes of those that lack memory.
+  std::function<bool()> stop_fitting = [] { return false; };
 };
 
 struct FamilySearchResult {
   std::vector<PredictedChoice> best;  // the best of each schedule, fastest first
   int predicted = 0;                  // choices
   bool stopped = false;               // before all was tried
-  // If there is no best choice: the reason why the closest choice is impossible, and that choice if only
-  // memory is lacking.
-  absl::Status reason;
-  std::vector<PlanChoice> lacking_memory;
+  absl::Status reason;                // why the closest choice is impossible, if there is no best one
+  // Choices that lack only memory, the best of each schedule as predicted without a limit, fastest first.
+  std::vector<PredictedChoice> lacking_memory;
+  // If there is no best choice: bytes of each rank with which this search finds one; 0 where that is not
+  // known.
+  double enough = 0;
 };
 
 // InvalidArgument for a schedule that is none; OutOfRange for one that cannot be had on so many ranks.

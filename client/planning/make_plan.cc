@@ -1,6 +1,7 @@
 #include "client/planning/make_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -12,7 +13,6 @@
 #include "base/monotonic_clock.h"
 #include "client/planning/family_search.h"
 #include "client/planning/order_search.h"
-#include "run/run_memory.h"
 #include "run/unknown_name.h"
 #include "schedules/byte_text.h"
 #include "schedules/families/families.h"
@@ -21,9 +21,10 @@ namespace weft {
 namespace {
 
 constexpr int kMaxBatches = 16;
-constexpr int kMaxTasks = 512;  // layers of all micro-batches of a window
-constexpr int kOthers = 5;      // of the schedules that were not chosen
-constexpr int kOrdered = 3;     // pipelines whose jobs are ordered
+constexpr int kMaxTasks = 512;          // layers of all micro-batches of a window
+constexpr int kOthers = 5;              // of the schedules that were not chosen
+constexpr int kOrdered = 3;             // pipelines whose jobs are ordered
+constexpr double kMoreMemory = 1.0625;  // times as much, where a search with less finds nothing
 
 bool KnowsPatterns(const PlanSource& source, int batches) { return source.layers() * batches <= kMaxTasks; }
 
@@ -35,6 +36,7 @@ class PlanMaker {
         wanted_(wanted),
         limits_(limits),
         predict_(PredictorOf(source)),
+        predict_within_(PredictorWithinOf(source)),
         begin_(MonotonicNow()),
         families_((wanted.families || wanted.orders) && source.microbatches > 0) {}
 
@@ -42,17 +44,14 @@ class PlanMaker {
     if (absl::Status sound = source_.CheckRanksOfNetwork(limits_.ranks); !sound.ok()) return sound;
     const auto baseline = ChainOf(source_.ChainOf(source_.profile), limits_.ranks, 0, Network());
     if (!baseline.ok()) return baseline.status();
-    if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
-    if (families_) {
-      if (absl::Status searched = SearchAllFamilies(); !searched.ok()) return searched;
-    }
+    if (absl::Status searched = Search(); !searched.ok()) return searched;
     if (!report_.has_value()) return NothingFits(*baseline);
     report_->source = source_.options.file;
     report_->profile = source_.options.profile.empty() ? source_.options.file : source_.options.profile;
     report_->profile_hash = source_.profile_hash;
     if (source_.run.has_value()) report_->buffers = source_.run->buffers;
     report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
-    report_->ranks = limits_.ranks;
+    report_->ranks = static_cast<int>(report_->peak_bytes.size());  // a plan may leave ranks empty
     report_->stopped = stopped_;
     report_->pipedream = *FindContiguousPlan(baseline->chain, /*replicated=*/true);
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
@@ -68,6 +67,11 @@ class PlanMaker {
   }
 
  private:
+  absl::Status Search() {
+    if (absl::Status searched = SearchPatterns(); !searched.ok()) return searched;
+    return families_ ? SearchAllFamilies() : absl::OkStatus();
+  }
+
   // Gives the cuts as run files have them.
   void NameLayersOfModel(PlanReport* report) const {
     report->choice.layers_of_stage = source_.CutOfLayers(report->choice.layers_of_stage);
@@ -123,7 +127,8 @@ class PlanMaker {
         Offer(std::move(found));
         return absl::OkStatus();
       }
-      const auto prediction = PredictWithoutLimit(found.choice);
+      // A pattern bounds its activations by its order, so it runs to its end without a budget, too.
+      const auto prediction = predict_within_(found.choice, 0);
       if (!prediction.ok()) return prediction.status();
       const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
       if (source_.memory > 0 && most > source_.memory) {
@@ -152,21 +157,6 @@ class PlanMaker {
       report.held_bytes.push_back(static_cast<double>(bytes));
     report.pattern = std::move(plan);
     return report;
-  }
-
-  // A pattern bounds its activations by its order, so it runs to its end without a budget, too.
-  absl::StatusOr<PlanPrediction> PredictWithoutLimit(const PlanChoice& choice) const {
-    if (source_.memory == 0) return predict_(choice);
-    PlanSource unlimited = source_;
-    unlimited.memory = 0;
-    if (unlimited.run.has_value()) {
-      CostOptions costs = unlimited.costs->options();
-      costs.memory = 0;
-      auto made = RunCosts::Make(costs, *unlimited.run);
-      if (!made.ok()) return made.status();
-      unlimited.costs = *std::move(made);
-    }
-    return PredictorOf(unlimited)(choice);
   }
 
   void TakePrediction(const PlanPrediction& prediction, PlanReport* report) const {
@@ -211,6 +201,10 @@ class PlanMaker {
     return all;
   }
 
+  static bool HasNone(const FamilySearchResult& found) {
+    return found.best.empty() && found.lacking_memory.empty();
+  }
+
   absl::Status SearchAllFamilies() {
     FamilySearchOptions options;
     options.ranks = limits_.ranks;
@@ -223,23 +217,29 @@ class PlanMaker {
     options.slow_links = source_.slow_links();
     if (source_.network.has_value())
       options.speeds = source_.network->network.FirstRanks(limits_.ranks).speeds;
+    options.predict_within = predict_within_;
+    options.memory = source_.memory;
     options.stop = StopAfter(1);
+    options.stop_fitting = StopAfter(0.75);
     auto found = SearchFamilies(options, predict_);
+    // Where no family takes all ranks, one may take fewer.
+    const bool may_leave = wanted_.families && wanted_.family.empty() && options.speeds.empty();
+    while (may_leave && found.ok() && HasNone(*found) && !found->stopped && --options.ranks > 0)
+      found = SearchFamilies(options, predict_);
     if (!found.ok()) return found.status();
     stopped_ = stopped_ || found->stopped;
-    lacking_memory_ = std::move(found->lacking_memory);
+    enough_ = found->enough;
     reason_ = found->reason;
     // A family comes first: it is kept where an order is no faster.
     for (size_t i = 0; wanted_.families && i < found->best.size() && i <= kOthers; ++i)
       Offer(ReportOf(found->best[i]));
-    const bool ordered = wanted_.orders && SearchOrders(found->best);
-    const bool may_fit = wanted_.families || !lacking_memory_.empty();
-    if (!ordered && !may_fit) return NoPipeline();
-    return absl::OkStatus();
+    std::vector<PredictedChoice> pipelines = std::move(found->best);
+    pipelines.insert(pipelines.end(), found->lacking_memory.begin(), found->lacking_memory.end());
+    const bool ordered = wanted_.orders && SearchOrders(pipelines);
+    return ordered || wanted_.families ? absl::OkStatus() : NoPipeline();
   }
 
-  // Orders the jobs of the fastest pipelines, and offers the best order. Returns false if there is no
-  // pipeline.
+  // Orders the jobs of the first pipelines, and offers the best order. Returns false if there is no pipeline.
   bool SearchOrders(const std::vector<PredictedChoice>& found) {
     const OrderSearchOptions options = {source_.memory, StopAfter(1)};
     const StageCosts costs = [this](const PlanChoice& choice) { return CostsOf(source_, choice); };
@@ -276,32 +276,59 @@ class PlanMaker {
     if (source_.memory == 0 && !reason_.ok()) return absl::InvalidArgumentError(reason_.message());
     const std::string what =
         absl::StrFormat("nothing fits %s on each of %d ranks", FormatBytes(source_.memory), limits_.ranks);
-    std::optional<double> least;
-    if (!wanted_.batches.empty()) {
-      PlacementSearchOptions options;
-      options.listed = 20'000;
-      least = static_cast<double>(LeastMemoryThatFits(unlimited.chain, options));
+    const std::optional<double> enough = EnoughMemory(unlimited.chain);
+    if (enough.has_value()) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("%s; %s (%.0f bytes) would do", what, FormatBytes(*enough), *enough));
     }
-    for (size_t i = 0; i < lacking_memory_.size() && i < 4 && source_.run.has_value(); ++i) {
-      PlanChoice choice = lacking_memory_[i];
-      choice.layers_of_stage = source_.CutOfLayers(std::move(choice.layers_of_stage));
-      const auto fits = MemoryThatFits(RunUnder(*source_.run, choice), *source_.costs);
-      if (fits.has_value() && (!least.has_value() || *fits < *least || wanted_.batches.empty())) least = fits;
+    const std::string why = reason_.ok() ? "give more memory" : std::string(reason_.message());
+    return absl::ResourceExhaustedError(absl::StrCat(what, ": ", why));
+  }
+
+  // Returns bytes of each rank with which this search finds a plan. Families say so; for patterns and orders
+  // it is asked with more and more memory. Returns nothing where the time does not suffice.
+  std::optional<double> EnoughMemory(const PlannedChain& chain) const {
+    std::optional<double> enough;
+    if (wanted_.families && enough_ > 0) enough = enough_;
+    double asked = std::max(source_.memory + 1, std::ceil(enough_ / 2));
+    if (!wanted_.batches.empty()) asked = std::max(source_.memory + 1, LeastOfPatterns(chain));
+    const auto stop = StopAfter(1);
+    for (; !stop() && asked < enough.value_or(kUnlimitedBytes); asked = std::ceil(asked * kMoreMemory)) {
+      if (FindsOtherPlan(asked)) return asked;
     }
-    if (!least.has_value()) return absl::ResourceExhaustedError(absl::StrCat(what, ": ", reason_.message()));
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%s; %s (%.0f bytes) would do", what, FormatBytes(*least), *least));
+    return enough;
+  }
+
+  // Returns a memory below which the planner finds no pattern of layers that retain.
+  double LeastOfPatterns(const PlannedChain& chain) const {
+    PlacementSearchOptions options;
+    options.contiguous = wanted_.contiguous;
+    options.listed = 20'000;
+    return static_cast<double>(LeastMemoryThatFits(chain, options));
+  }
+
+  // Returns true if there is a plan with so much memory, of patterns or, without families, of orders.
+  bool FindsOtherPlan(double memory) const {
+    const PlanSource source = source_.WithMemory(memory);
+    WantedPlan others = wanted_;
+    others.families = false;
+    others.orders = wanted_.orders && !wanted_.families;
+    PlanLimits left = limits_;
+    left.seconds -= static_cast<double>(MonotonicNow() - begin_) / 1e9;
+    PlanMaker maker(source, others, left);
+    return maker.Search().ok() && maker.report_.has_value();
   }
 
   const PlanSource& source_;
   const WantedPlan& wanted_;
   const PlanLimits& limits_;
   const PredictPlan predict_;
+  const PredictWithin predict_within_;
   const int64_t begin_;
   const bool families_;
   bool stopped_ = false;
   std::optional<PlanReport> report_;  // the best so far
-  std::vector<PlanChoice> lacking_memory_;
+  double enough_ = 0;                 // bytes of each rank with which a family fits; 0 where not known
   absl::Status reason_;
 };
 

@@ -35,8 +35,9 @@ struct PlanLimits {
   bool vary_microbatches = false;  // divisors of the batch, from a quarter to four times the run's
 };
 
-// Returns ResourceExhausted, with the least memory that would do, where nothing fits; OutOfRange
-// where the flags ask for what these layers do not allow; InvalidArgument for what cannot be planned.
+// Returns ResourceExhausted where nothing fits, with a memory with which a plan is found, if the time
+// suffices to find one; OutOfRange where the flags ask for what these layers do not allow; InvalidArgument
+// for what cannot be planned.
 absl::StatusOr<PlanReport> MakePlan(const PlanSource& source, const WantedPlan& wanted,
                                     const PlanLimits& limits);
 

@@ -60,17 +60,32 @@ class OrderSearch {
       const SplitPipeline pipeline =
           SplitPipelineOf(*costs, choice.stages(), choice.microbatches, RoomBeside(beside));
       const auto found = FindSplitOrder(pipeline, {moves, options_.stop});
-      if (!found.has_value()) return std::nullopt;
-      PredictedChoice ordered{WithOrder(choice, found->order), {}};
-      auto prediction = predict_(ordered.choice);
-      if (prediction.ok()) {
-        ordered.prediction = *std::move(prediction);
-        return ordered;
-      }
-      if (!IsAboutMemory(prediction.status())) return std::nullopt;
+      if (!found.has_value()) break;
+      auto ordered = Predicted(WithOrder(choice, found->order));
+      if (ordered.ok()) return *std::move(ordered);
+      if (!IsAboutMemory(ordered.status())) return std::nullopt;
       for (double& bytes : beside) bytes += (options_.memory - bytes) / 8;
     }
-    return std::nullopt;
+    if (options_.memory == 0 || options_.stop()) return std::nullopt;
+    return UnlimitedOrderOf(choice, *costs, moves);
+  }
+
+  // Returns the order without regard to the memory, if it is predicted to fit: what is beside the activations
+  // is an upper bound.
+  std::optional<PredictedChoice> UnlimitedOrderOf(const PlanChoice& choice, const SimulationOptions& costs,
+                                                  int64_t moves) {
+    const SplitPipeline pipeline = SplitPipelineOf(costs, choice.stages(), choice.microbatches, {});
+    const auto found = FindSplitOrder(pipeline, {moves, options_.stop});
+    if (!found.has_value()) return std::nullopt;
+    auto ordered = Predicted(WithOrder(choice, found->order));
+    if (!ordered.ok()) return std::nullopt;
+    return *std::move(ordered);
+  }
+
+  absl::StatusOr<PredictedChoice> Predicted(PlanChoice choice) const {
+    auto prediction = predict_(choice);
+    if (!prediction.ok()) return prediction.status();
+    return PredictedChoice{std::move(choice), *std::move(prediction)};
   }
 
   std::vector<double> RoomBeside(const std::vector<double>& bytes) const {

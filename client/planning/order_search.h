@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// Returns times and bytes of the stages of a choice.
+// Returns times and bytes of the stages of a choice, also of one that lacks memory.
 using StageCosts = std::function<absl::StatusOr<SimulationOptions>(const PlanChoice&)>;
 
 struct OrderSearchOptions {
@@ -28,7 +28,8 @@ struct OrderSearchOptions {
 // Returns true if stage s of the choice is on rank s alone and reads the newest weights.
 bool IsPipeline(const PredictedChoice& choice);
 
-// Returns nothing where no order fits. Requires a pipeline.
+// Returns nothing where no order fits. Requires a pipeline; it may lack memory itself, and is then predicted
+// without a limit.
 std::optional<PredictedChoice> SearchOrder(const PredictedChoice& pipeline, const StageCosts& costs,
                                            const PredictPlan& predict, const OrderSearchOptions& options);
 

@@ -41,6 +41,8 @@ struct PlanPrediction {
 
 // A failure says why the choice cannot be had; IsAboutMemory tells whether more memory would help.
 using PredictPlan = std::function<absl::StatusOr<PlanPrediction>(const PlanChoice&)>;
+// Likewise on ranks of so many bytes; 0 for no limit.
+using PredictWithin = std::function<absl::StatusOr<PlanPrediction>(const PlanChoice&, double memory)>;
 
 struct PredictedChoice {
   PlanChoice choice;

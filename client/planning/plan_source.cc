@@ -87,18 +87,19 @@ absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, Simulation
   return prediction;
 }
 
-absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, PlanChoice choice) {
+absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, const RunCosts& costs, PlanChoice choice) {
   choice.layers_of_stage = source.CutOfLayers(std::move(choice.layers_of_stage));
-  return PrepareRun(RunUnder(*source.run, choice), *source.costs);
+  return PrepareRun(RunUnder(*source.run, choice), costs);
 }
 
-absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const PlanChoice& choice) {
-  const auto prepared = Prepare(source, choice);
+absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const RunCosts& costs,
+                                          const PlanChoice& choice) {
+  const auto prepared = Prepare(source, costs, choice);
   if (!prepared.ok()) return prepared.status();
   return Simulated(prepared->schedule, prepared->costs, prepared->held);
 }
 
-// Returns the schedule of a choice under a profile alone, and sets its costs.
+// Returns the schedule of a choice under a profile alone, and sets its costs, without a limit of memory.
 absl::StatusOr<RunSchedule> ScheduleOfProfile(const PlanSource& source, const PlanChoice& choice,
                                               SimulationOptions* costs) {
   auto schedule = MakeSchedule(choice.schedule, choice.stages(), choice.microbatches);
@@ -107,20 +108,21 @@ absl::StatusOr<RunSchedule> ScheduleOfProfile(const PlanSource& source, const Pl
       source.profile.of_stages ? std::vector<int>() : source.CutOfLayers(choice.layers_of_stage);
   if (absl::Status s = ApplyToSchedule(source.profile, layers, &*schedule, costs); !s.ok()) return s;
   costs->hidden = 0;
-  costs->memory = source.memory;
   if (source.network.has_value()) costs->network = source.network->network;
   return schedule;
 }
 
-absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice) {
+absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const PlanChoice& choice,
+                                              double memory) {
   SimulationOptions costs;
   const auto schedule = ScheduleOfProfile(source, choice, &costs);
   if (!schedule.ok()) return schedule.status();
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
+  costs.memory = memory;
   auto prediction = Simulated(*schedule, costs, {});
-  if (!prediction.ok() || source.memory == 0) return prediction;
+  if (!prediction.ok() || memory == 0) return prediction;
   const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
-  if (most <= source.memory) return prediction;
+  if (most <= memory) return prediction;
   return absl::FailedPreconditionError(absl::StrFormat("a rank has %.0f bytes at its peak", most));
 }
 
@@ -189,6 +191,13 @@ std::vector<std::string> PlanSource::Policies() const {
 bool PlanSource::MayOffload() const {
   const std::vector<std::string> policies = Policies();
   return std::find(policies.begin(), policies.end(), "offload") != policies.end();
+}
+
+PlanSource PlanSource::WithMemory(double bytes) const {
+  PlanSource source = *this;
+  source.memory = bytes;
+  if (costs.has_value()) source.costs = costs->WithMemory(bytes);
+  return source;
 }
 
 Profile PlanSource::ProfileUnder(const std::string& activations) const {
@@ -305,9 +314,19 @@ absl::StatusOr<PlanSource> ReadPlanSource(const PlanSourceOptions& options) {
 
 PredictPlan PredictorOf(const PlanSource& source) {
   if (source.run.has_value()) {
-    return [&source](const PlanChoice& choice) { return PredictRun(source, choice); };
+    return [&source](const PlanChoice& choice) { return PredictRun(source, *source.costs, choice); };
   }
-  return [&source](const PlanChoice& choice) { return PredictProfile(source, choice); };
+  return [&source](const PlanChoice& choice) { return PredictProfile(source, choice, source.memory); };
+}
+
+PredictWithin PredictorWithinOf(const PlanSource& source) {
+  if (source.run.has_value()) {
+    return [&source](const PlanChoice& choice, double memory) {
+      return PredictRun(source, source.costs->WithMemory(memory), choice);
+    };
+  }
+  return
+      [&source](const PlanChoice& choice, double memory) { return PredictProfile(source, choice, memory); };
 }
 
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice) {
@@ -318,7 +337,7 @@ absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanCh
     const int all = schedule->scheme.stages;
     return JoinLeadingStages(all - choice.stages(), all, costs);
   }
-  auto prepared = Prepare(source, choice);
+  auto prepared = Prepare(source, source.costs->WithMemory(0), choice);
   if (!prepared.ok()) return prepared.status();
   const int stages = prepared->schedule.scheme.stages;
   return JoinLeadingStages(stages - choice.stages(), stages, prepared->costs);

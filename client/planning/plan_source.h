@@ -69,6 +69,8 @@ struct PlanSource {
   // Returns true if stages may be planned to offload.
   bool MayOffload() const;
   bool names_activations = false;  // true if the wanted schedule says them, so that no others are tried
+  // Returns the source for ranks of so many bytes.
+  PlanSource WithMemory(double bytes) const;
   // Returns the layers' costs under a policy for all of them.
   Profile ProfileUnder(const std::string& activations) const;
 };
@@ -82,7 +84,10 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
 // outlive it.
 PredictPlan PredictorOf(const PlanSource& source);
 
-// Returns times and bytes of the stages of a choice, as its prediction takes them.
+// Likewise for any memory of the ranks, in the place of the source's.
+PredictWithin PredictorWithinOf(const PlanSource& source);
+
+// Returns times and bytes of the stages of a choice, as its prediction takes them, without a limit of memory.
 absl::StatusOr<SimulationOptions> CostsOf(const PlanSource& source, const PlanChoice& choice);
 
 // Returns a time below which no step is, whatever the schedule: the work of all micro-batches, with

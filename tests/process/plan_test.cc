@@ -165,6 +165,83 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({run, "--workers", "2", "--memory", "1KB", "--schedule", "1f1b"}, kNothingFits, "would do");
 }
 
+TEST_F(PlanCommand, MemoryThatWouldDo_Does) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const std::vector<std::vector<std::string>> plans = {
+      {run},
+      {run, "--schedule", "1f1b"},
+      {run, "--schedule", "gpipe"},
+      {run, "--schedule", "order"},
+      {run, "--schedule", "periodic"},
+      {run, "--schedule", "periodic,k=2,contiguous"},
+      {profile_},
+      {profile_, "--microbatches", "4"},
+      {profile_, "--microbatches", "4", "--schedule", "1f1b"},
+      {profile_, "--microbatches", "4", "--schedule", "order"},
+  };
+  for (std::vector<std::string> words : plans) {
+    SCOPED_TRACE(absl::StrJoin(words, " "));
+    words.insert(words.end(), {"--workers", "2", "--memory", "2"});
+    const CommandResult refused = Plan(words);
+    EXPECT_EQ(refused.code, kNothingFits) << refused.err;
+    const size_t at = refused.err.rfind('(');
+    ASSERT_NE(at, std::string::npos) << refused.err;
+    ASSERT_THAT(refused.err.substr(at), HasSubstr(" bytes) would do"));
+    words.back() = refused.err.substr(at + 1, refused.err.find(' ', at) - at - 1);
+    EXPECT_EQ(Plan(words).code, 0) << words.back();
+  }
+}
+
+TEST_F(PlanCommand, PeakOfAnOrder_IsEnoughForIt) {
+  const std::string run = WriteSmallRun(folder_, {});
+  std::vector<std::string> words = {run, "--workers", "2", "--schedule", "order", "-o", "json"};
+  const CommandResult free = Plan(words);
+  ASSERT_EQ(free.code, 0) << free.err;
+  double most = 0;
+  for (const double bytes : Json::parse(free.out)["peak_bytes"]) most = std::max(most, bytes);
+  words.insert(words.end(), {"--memory", std::to_string(static_cast<int64_t>(most))});
+  const CommandResult limited = Plan(words);
+  ASSERT_EQ(limited.code, 0) << limited.err;
+  EXPECT_LE(Json::parse(limited.out)["step"], Json::parse(free.out)["step"]);
+}
+
+// No family takes 5 ranks with 4 micro-batches, and 4 ranks do.
+TEST_F(PlanCommand, OneMoreRank_DoesNotMakeThePlanSlower) {
+  Json profile = {{"layers", Json::array()}};
+  for (int l = 0; l < 4; ++l) profile["layers"].push_back({{"forward", 1}, {"backward", 2}});
+  const std::string equal = folder_.Write("equal.json", profile.dump());
+  const auto planned = [&](const char* ranks) {
+    const CommandResult plan = Plan({equal, "--workers", ranks, "--microbatches", "4", "-o", "json"});
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return Json::parse(plan.out);
+  };
+  const Json four = planned("4"), five = planned("5");
+  EXPECT_LE(five["step"], four["step"]);
+  EXPECT_EQ(five["peak_bytes"].size(), 4u);
+  EXPECT_EQ(five["rank_bytes"].size(), 4u);
+}
+
+// Copies that take long are worse than one rank that does it all.
+TEST_F(PlanCommand, PatternThatLeavesRanksEmpty_CountsThoseThatItHas) {
+  const std::string run = WriteSmallRun(folder_, {});
+  const CommandResult plan =
+      Plan({run, "--workers", "2", "--bandwidth", "1", "--schedule", "periodic", "-o", "json"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  const Json json = Json::parse(plan.out);
+  EXPECT_EQ(json["peak_bytes"].size(), 1u);
+  EXPECT_EQ(json["rank_bytes"].size(), 1u);
+}
+
+// The links are so slow that one rank does it all.
+TEST_F(PlanCommand, AutoPlanOfFewerRanksThanProcesses_IsTrained) {
+  const std::string run = WriteSmallRun(
+      folder_, {{"schedule", "{auto: {time_limit: 1}}"}, {"stages", ""}, {"network", "{bandwidth: 1}"}});
+  const CommandResult train =
+      Command::Run({"weft", "train", run, "--processes", "2", "--out", folder_ / "out"}, 180);
+  ASSERT_EQ(train.code, 0) << train.err;
+  EXPECT_THAT(train.err, HasSubstr(" on 1 rank"));
+}
+
 TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
   const std::string run = WriteSmallRun(folder_, {});
   Json profile = {{"layers", Json::array()}};

@@ -110,10 +110,49 @@ TEST_F(FamilySearchTest, LargerStageThatDoesNotFit_TakesItsLayersWithAnotherPoli
 
 TEST_F(FamilySearchTest, TooLittleMemory_NamesWhatLacksIt) {
   most_retaining_ = 0;
+  options_.memory = 0.5;
+  options_.predict_within = [this](const PlanChoice& choice, double memory) {
+    most_retaining_ = memory == 0 ? 100 : static_cast<int>(memory);
+    auto prediction = Predict(choice);
+    most_retaining_ = 0;
+    return prediction;
+  };
   const FamilySearchResult found = Search();
   EXPECT_TRUE(found.best.empty());
   EXPECT_FALSE(found.lacking_memory.empty());
+  EXPECT_EQ(found.enough, 4) << "for the four stages that retain";
   EXPECT_THAT(std::string(found.reason.message()), HasSubstr("too many stages retain"));
+}
+
+// The last layer has many bytes, and is as fast as the others.
+TEST_F(FamilySearchTest, EqualPartsThatLackMemory_GiveLayersAwayUntilTheyFit) {
+  options_.schedule = "1f1b";
+  options_.memory = 5;
+  options_.predict_within = [](const PlanChoice& choice, double memory) -> absl::StatusOr<PlanPrediction> {
+    if (choice.stages() != 4) return absl::InvalidArgumentError("four stages");
+    PlanPrediction prediction;
+    prediction.ranks = 4;
+    prediction.step = *std::max_element(choice.layers_of_stage.begin(), choice.layers_of_stage.end());
+    for (const int layers : choice.layers_of_stage) prediction.peak_bytes.push_back(layers);
+    prediction.peak_bytes.back() += 4;
+    const double most = *std::max_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end());
+    if (memory > 0 && most > memory) return absl::FailedPreconditionError("a stage does not fit");
+    return prediction;
+  };
+  const auto search = [&] {
+    return SearchFamilies(
+        options_, [&](const PlanChoice& choice) { return options_.predict_within(choice, options_.memory); });
+  };
+  const auto found = search();
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty());
+  EXPECT_EQ(found->best[0].choice.layers_of_stage.back(), 1);
+  EXPECT_EQ(found->best[0].prediction.step, 3);
+  options_.memory = 4;
+  const auto lacking = search();
+  ASSERT_TRUE(lacking.ok()) << lacking.status();
+  EXPECT_TRUE(lacking->best.empty());
+  EXPECT_EQ(lacking->enough, 5);
 }
 
 TEST_F(FamilySearchTest, OldWeights_AreTakenOnlyByName) {
