@@ -59,7 +59,7 @@ other's memory.
 
 
 class Training(budgets.Training):
-    """The same, with what its ranks counted beside what is predicted."""
+    """A run file's text with one budget after the other, and what its ranks counted beside what is predicted."""
 
     def __init__(self, options, folder, text, separate):
         super().__init__(str(options.bin / "weft"), folder, text + ("separate_memory: true\n" if separate else ""))

@@ -168,7 +168,7 @@ MUTATIONS = [
              "|| step <= info_->non_finite_step) return false;", "|| step < 0) return false;",
              "coordinator_core_test", "*NotFinite*"),
     Mutation("a failure behind the last checkpoint costs no step", "coordinator/core/run.cc",
-             "if (GoesOnWithout(out, member, m.reason)) return;", "",
+             "if (GoesOnWithout(out, member, absl::StrCat(\"failed: \", m.reason))) return;", "",
              "coordinator_core_test", "*FailureBehindTheLastCheckpoint*"),
     Mutation("a process that failed is told when its run has finished", "coordinator/core/coordinator_core.cc",
              "state == RunState::kFinished && !m.failed", "state == RunState::kFinished",

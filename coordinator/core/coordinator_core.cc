@@ -237,9 +237,9 @@ bool CoordinatorCore::IsWaitedFor(const std::string& pool) const {
          });
 }
 
-// Frees the workers of a run that finished. The workers of any other run, also of one that begins again, have
-// to end it first. A worker that was not prepared in time, or failed by its own fault, is the last choice for
-// the next run.
+// Frees the workers of a run that finished. Workers on which it failed, and those of any other run, also of
+// one that begins again, have to end it first. A worker that was not prepared in time, or failed by its own
+// fault, is the last choice for the next run.
 void CoordinatorCore::EndRun(Run& run) {
   stirred_ = true;
   const RunState state = run.ending()->state;
@@ -448,7 +448,8 @@ void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
 
 void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
-  if (run == nullptr || run->blaming()) return;
+  if (run == nullptr) return;
+  if (run->blaming()) return run->Take(out_, worker.session, m);
   worker.failed_last = m.damaged_checkpoint < 0;
   if (m.device_lost) WorkerSessions::Leave(out_, worker);  // it ends by itself
   // Either end of a link may be at fault: where other processes are free, they take the place of both.

@@ -23,7 +23,7 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       relocation_(submission_, present_, attempts_, progress_, info_),
       failures_(options, attempts_, present_.beginnings(), &info_),
       deadlines_(options),
-      finish_(present_, progress_, deadlines_, &info_),
+      finish_(present_, progress_, failures_, deadlines_, &info_),
       job_watch_(plan().job_timeout) {}
 
 Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
@@ -37,7 +37,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       relocation_(submission_, present_, attempts_, progress_, info_),
       failures_(options, attempts_, present_.beginnings(), &info_),
       deadlines_(options),
-      finish_(present_, progress_, deadlines_, &info_),
+      finish_(present_, progress_, failures_, deadlines_, &info_),
       job_watch_(submission_.has_plan() ? plan().job_timeout : JobTimeout()) {
   info_.output = std::move(restored.stored.submission.folder.path);
   if (IsFinal(info_.state)) {
@@ -139,6 +139,7 @@ void Run::GoOnTogether(StepEffects& out) {
   progress_.Running(out);
   deadlines_.Run(out.now);
   Announce(out);
+  if (attempt()->queue().all_done()) EndIf(finish_.GoOn(out));
   for (auto& [from, message] : back->deferred()) {
     if (ending_.has_value()) return;
     std::visit(
@@ -148,7 +149,7 @@ void Run::GoOnTogether(StepEffects& out) {
         message);
   }
   if (!ending_.has_value() && info_.state == RunState::kRunning && attempt()->queue().all_done())
-    finish_.GoOn(out);
+    EndIf(finish_.GoOn(out));
 }
 
 // ---- progress
@@ -213,7 +214,7 @@ void Run::EndSteps(StepEffects& out) {
   if (first) progress_.Keep(out);  // the start of the first job
   progress_.StepsDone(out, attempt()->queue().steps_done());
   if (checkpoints() != nullptr) checkpoints()->SealSaved(out);
-  if (attempt()->queue().all_done()) return finish_.GoOn(out);
+  if (attempt()->queue().all_done()) return EndIf(finish_.GoOn(out));
   EndStopped();
 }
 
@@ -253,7 +254,7 @@ void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<Run
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   RunMember& member = *present_.members().Find(from);
   member.failed = true;
-  if (GoesOnWithout(out, member, m.reason)) return;
+  if (GoesOnWithout(out, member, absl::StrCat("failed: ", m.reason))) return;
   if (m.device_lost && !blaming())
     return EndForLoss(member, absl::StrCat("its device is lost to it: ", m.reason));
   EndIf(failures_.Report(out, member, m, ends()));
@@ -265,7 +266,7 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
     return Fail(absl::StrCat(present_.members().Find(from)->label,
                              " says it has finished before all jobs were done: a fault in the worker"));
   }
-  if (finish_.Take(out, from, m)) End({RunState::kFinished, ""});
+  EndIf(finish_.Take(out, from, m));
 }
 
 void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
@@ -314,7 +315,7 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
       if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan().steps)
         attempts_.Checkpointed(m.step);
       Announce(out);
-      info_.state == RunState::kFinishing ? finish_.GoOn(out) : EndStopped();
+      info_.state == RunState::kFinishing ? EndIf(finish_.GoOn(out)) : EndStopped();
   }
 }
 
@@ -326,7 +327,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
   present_.beginnings().Validated(m.step);
   Announce(out);
-  info_.state == RunState::kRunning ? EndStopped() : finish_.GoOn(out);
+  info_.state == RunState::kRunning ? EndStopped() : EndIf(finish_.GoOn(out));
 }
 
 void Run::Take(StepEffects& out, SessionId from, const CopiesHeld& m) {
@@ -337,13 +338,12 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason, c
   RunMember& member = *present_.members().Find(session);
   member.alive = false;
   if (returning()) return GiveUpReturn(absl::StrCat(member.label, " was lost: ", reason));
-  if (!GoesOnWithout(out, member, reason)) EndForLoss(member, reason, wrote);
+  if (!GoesOnWithout(out, member, absl::StrCat("was lost: ", reason))) EndForLoss(member, reason, wrote);
 }
 
-bool Run::GoesOnWithout(StepEffects& out, RunMember& member, const std::string& reason) {
-  if (member.finished) return true;  // it has done its part
-  if (!finish_.HasResults()) return false;
-  if (finish_.Without(out, member, reason)) End({RunState::kFinished, ""});
+bool Run::GoesOnWithout(StepEffects& out, RunMember& member, const std::string& what) {
+  if (!member.finished && !finish_.HasResults()) return false;
+  EndIf(finish_.Without(out, member, what));
   return true;
 }
 
@@ -403,7 +403,7 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
   if (attempt() == nullptr || !attempt()->CanStop() || blaming()) return Cancel(reason);
   if (info_.state != RunState::kRunning) {
     // It ends by itself, with its last checkpoint. Nobody waits for more.
-    return finish_.GoOnWithoutValidations(out, "the run was told to stop");
+    return EndIf(finish_.GoOnWithoutValidations(out, "the run was told to stop"));
   }
   attempt()->Stop(reason, /*relocates=*/false);
   Announce(out);

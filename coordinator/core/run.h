@@ -212,7 +212,7 @@ class Run {
   void TakeRunning(StepEffects& out, RunMember& member, const std::vector<RunningJob>& reported);
   void SetStall(StepEffects& out, std::string sentence, std::string* of_member);
   // Returns true if the run goes on, or ends well, without more from the member.
-  bool GoesOnWithout(StepEffects& out, RunMember& member, const std::string& reason);
+  bool GoesOnWithout(StepEffects& out, RunMember& member, const std::string& what);
 
   const CoreOptions& options_;
   RunInfo info_;

@@ -4,7 +4,20 @@
 
 namespace weft {
 
-void RunFinish::GoOn(StepEffects& out) {
+std::optional<RunEnding> RunFinish::GoOn(StepEffects& out) {
+  TellToFinish(out);
+  if (!failures_.any() || !HasResults()) return std::nullopt;
+  const std::string what =
+      absl::StrCat("failed before the last checkpoint was complete: ", failures_.first().what);
+  failures_.Clear();
+  std::optional<RunEnding> ending;
+  for (const RunMember& m : present_.members().all()) {
+    if (m.failed && !ending.has_value()) ending = Without(out, *present_.members().Find(m.session), what);
+  }
+  return ending;
+}
+
+void RunFinish::TellToFinish(StepEffects& out) {
   RunCheckpoints* const checkpoints = present_.attempt()->checkpoints();
   if (info_->state != RunState::kFinishing) {
     info_->state = RunState::kFinishing;
@@ -16,9 +29,9 @@ void RunFinish::GoOn(StepEffects& out) {
   for (const RunMember& m : present_.members().all()) out.Send(m.session, Finish{info_->id});
 }
 
-void RunFinish::GoOnWithoutValidations(StepEffects& out, const std::string& cause) {
+std::optional<RunEnding> RunFinish::GoOnWithoutValidations(StepEffects& out, const std::string& cause) {
   present_.attempt()->checkpoints()->GiveUpValidations(cause);
-  GoOn(out);
+  return GoOn(out);
 }
 
 bool RunFinish::HasResults() const {
@@ -27,22 +40,28 @@ bool RunFinish::HasResults() const {
   return checkpoints == nullptr || !checkpoints->saving();
 }
 
-bool RunFinish::Take(StepEffects& out, SessionId from, Finished& m) {
-  progress_.Take(out, from, m.ranks);
-  present_.members().Find(from)->finished = true;
-  return present_.members().AllFinished();
+std::optional<RunEnding> RunFinish::Ended() const {
+  if (!present_.members().AllFinished()) return std::nullopt;
+  return RunEnding{RunState::kFinished, ""};
 }
 
-bool RunFinish::Without(StepEffects& out, RunMember& member, const std::string& reason) {
+std::optional<RunEnding> RunFinish::Take(StepEffects& out, SessionId from, Finished& m) {
+  progress_.Take(out, from, m.ranks);
+  present_.members().Find(from)->finished = true;
+  return Ended();
+}
+
+std::optional<RunEnding> RunFinish::Without(StepEffects& out, RunMember& member, const std::string& what) {
+  if (member.finished) return std::nullopt;
   member.finished = true;
   RunCheckpoints* const checkpoints = present_.attempt()->checkpoints();
   if (checkpoints != nullptr && checkpoints->validating()) {
     if (&member == &present_.members().at(0))
-      checkpoints->GiveUpValidations(absl::StrCat(member.label, " was lost: ", reason));
-    GoOn(out);
+      checkpoints->GiveUpValidations(absl::StrCat(member.label, " ", what));
+    TellToFinish(out);
   }
   progress_.Announce(out);
-  return present_.members().AllFinished();
+  return Ended();
 }
 
 }  // namespace weft

@@ -254,6 +254,7 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
     for (int i = 1; i <= kNamesTried; ++i) {
       const std::string path =
           absl::StrCat(root_, "/", spec.name, "-", run, i == 1 ? "" : absl::StrCat("-", i));
+      if (!CheckNoRunIn(path).ok()) continue;
       folder = OutputFolder::Open(path, path, FormerWork::kRefuse);
       if (folder.ok() || (DescribeWork(path).empty() && !absl::IsResourceExhausted(folder.status()))) break;
     }
@@ -287,7 +288,8 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
 
 absl::Status RunRecords::EndUnplanned(const StoredRun& run, RunState state, const std::string& reason) {
   const RunFolder& at = run.submission.folder;
-  RunRecord record = ReadRecord(fs::exists(at.live) ? at.live : at.path);
+  std::error_code unknown;
+  RunRecord record = ReadRecord(fs::exists(at.live, unknown) ? at.live : at.path);
   record.run_id = at.run_id;
   auto folder = OutputFolder::Reopen(at.path, at.live, record, takes_over_);
   if (!folder.ok()) return folder.status();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prints fronts of memory and period: the least period that weft plan finds under each limit of memory, for ResNets on
-4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too. The last plan of each of the
-first --train rows is trained for a step of as many micro-batches as fill its pattern; the bytes that its ranks counted
-stand beside the planned ones.
+4 and 8 ranks, with contiguous stages and with any placement. Each plan is simulated, too. The last plan that fits of each
+of the first --train rows is trained in two processes, for a step of two micro-batches more than it has stages; the bytes
+that its ranks counted stand beside the planned ones.
 
     tests/bench/planner_fronts.py build/release/bin --folder DIR [--nets resnet18,resnet34,resnet50] [--size 224]
         [--ranks 4,8] [--batch 8] [--seconds 20] [--train ROWS]
@@ -74,7 +74,7 @@ def trained(weft, folder, net, planned, options):
     run = write_run(folder, net, options.size, options.batch, "schedule: {file: plan.yaml}",
                     microbatches=len(planned["stages"]) + 2, steps=1)
     out = f"{folder}/out"
-    weft.result("train", run, "--out", out, "--overwrite")
+    weft.result("train", run, "--out", out, "--overwrite", "--processes", 2)
     with open(f"{out}/summary.json", encoding="utf-8") as file:
         counted = [rank["activations"] for rank in json.load(file)["peak_bytes"]]
     ratios = [have / rank["activations"] for have, rank in zip(counted, planned["rank_bytes"]) if rank["activations"] > 0]
@@ -120,12 +120,13 @@ def main():
                   (" counted / planned |" if options.train else ""))
             print("| ---: |" + " ---: |" * (len(SEARCHES) + 1 + bool(options.train)))
             for row, limit in enumerate(limits(weft, profile, ranks, options.seconds)):
-                cells, bound = [], 0
+                cells, bound, last = [], 0, None
                 for _, schedule in SEARCHES:
                     planned, _ = plan(weft, profile, ranks, schedule, limit, options.seconds)
                     if planned is None:
                         cells.append("does not fit")
                         continue
+                    last = planned
                     bound = planned["lower_bound"] if "contiguous" not in schedule else bound
                     with open(f"{options.folder}/plan.yaml", "w", encoding="utf-8") as file:
                         json.dump(planned["run"], file)  # which is YAML, too
@@ -134,7 +135,8 @@ def main():
                     cells.append(f"{planned['period']:.3f}" + ("" if planned["optimal"] else " ?") +
                                  ("" if same else f" (simulated: {simulated:.3f})"))
                 if options.train:
-                    ratio = trained(weft, options.folder, net, planned, options) if row < options.train else "-"
+                    trains = last is not None and row < options.train
+                    ratio = trained(weft, options.folder, net, last, options) if trains else "-"
                 print(f"| {limit / 2**20:.0f} MiB | " + " | ".join(cells) + f" | {bound:.3f} |" +
                       (f" {ratio} |" if options.train else ""), flush=True)
 

@@ -66,7 +66,11 @@ void SameOutcome::TrainInTwo(const RunSpec& run, int stop, const Arrangement& fi
 
 void SameOutcome::Add(std::string name, std::function<Outcome()> train) {
   if (side_by_side_) {
-    trainings_.push_back({std::move(name), std::async(std::launch::async, std::move(train))});
+    auto traced = [name, train = std::move(train)] {
+      SCOPED_TRACE(name);
+      return train();
+    };
+    trainings_.push_back({std::move(name), std::async(std::launch::async, std::move(traced))});
     return;
   }
   SCOPED_TRACE(name);

@@ -203,8 +203,9 @@ void PredictedBytes::ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
     ++trained;
     const RunSchedule schedule = *ScheduleOf(*run);
     const int ranks = schedule.scheme.ranks;
-    const CommandResult r = TrainOn(separate ? Separate() : Sharing(), file,
-                                    separate ? ranks : std::min(ranks, 2), folder / "out");
+    // Those that share memory train in new processes, which take what only a first run takes.
+    const CommandResult r = separate ? TrainOn(Separate(), file, ranks, folder / "out")
+                                     : Train(file, std::min(ranks, 2), folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;
     std::optional<MemoryOfRank> own;
     if (separate) {

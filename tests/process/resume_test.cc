@@ -88,7 +88,7 @@ class Resume : public OnStandingWorkers {
     const CommandResult r = Run(text, flags, out);
     ASSERT_EQ(r.code, 0) << r.err;
   }
-  // The same on some of the worker processes that stay.
+  // Trains on some of the worker processes that stay.
   void TrainOnWorkers(const std::string& text, const std::vector<std::string>& flags,
                       const std::string& out) const {
     const CommandResult r = Workers().Train(folder_.Write("run.yaml", text), flags, folder_ / out);

@@ -1806,6 +1806,36 @@ TEST_P(FailureBehindTheLastCheckpoint, RunIsFinishedAndItsProcessIsFreed) {
   EXPECT_TRUE(Heard<Abort>(2).has_value()) << "it waits to be told";
 }
 
+// The report comes before the seal, and its cause is still sought when the checkpoint is complete.
+TEST_P(FailureBehindTheLastCheckpoint, ReportedBeforeIt_RunIsFinishedToo) {
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(2, Failed{run, "it was stopped by SIGTERM", GetParam()});
+  Say(1, CheckpointSealed{run, 2, ""});
+  now += 10 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFinishing) << run_info.reason;
+  Say(1, Validation{run, 2, 8, 8, 0.75, {{"accuracy", 0.5}}});
+  Say(1, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_TRUE(Heard<Abort>(2).has_value());
+}
+
+TEST_P(FailureBehindTheLastCheckpoint, OfAllProcesses_RunIsFinishedWithoutItsValidation) {
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  for (const SessionId s : {2, 1}) Say(s, Failed{run, "its link broke", GetParam()});
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_THAT(run_info.validation_failure,
+              HasSubstr("process 0 (worker-1, pid 101 on host h) failed before"));
+}
+
 INSTANTIATE_TEST_SUITE_P(OfItselfAndOfALink, FailureBehindTheLastCheckpoint, ::testing::Values(-1, 0));
 
 TEST_F(CoreTest, ProcessThatValidatesIsLost_RunIsFinishedAndSaysWhatIsMissing) {

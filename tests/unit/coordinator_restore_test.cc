@@ -313,6 +313,27 @@ TEST_F(RestoredCore, StepsAndCheckpointComplete_RunIsFinished) {
   EXPECT_THAT(core->GetRun(run)->validation_failure, HasSubstr("the coordinator was started again"));
 }
 
+// A process that has failed behind the last checkpoint says so again when it comes back.
+TEST_F(RestoredCore, FailureBehindTheLastCheckpoint_IsToldAgainAndTheRunIsFinished) {
+  validate_every = kSteps;
+  const uint64_t run = RunUntil(kSteps);
+  for (const SessionId s : {1, 2}) {
+    while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
+  }
+  for (int i = 0; i < kSteps; ++i) {
+    while (auto seal = Heard<SealCheckpoint>(1)) Say(1, CheckpointSealed{run, seal->step, ""});
+  }
+  ASSERT_EQ(core->GetRun(run)->state, RunState::kFinishing);
+  Restart();
+  Return(2, run);
+  Say(2, Failed{run, "its link broke", 0});
+  Return(1, run);
+  now += 10 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing) << core->GetRun(run)->reason;
+  EXPECT_EQ(core->GetRun(run)->restarts, 0);
+}
+
 TEST_F(RestoredCore, RunThatWasToldToStop_IsCancelled) {
   const uint64_t run = RunUntil(1);
   Do(CancelRun{2, run, "enough", /*save=*/true});

@@ -64,7 +64,8 @@ class PresentAttemptTest : public ::testing::Test {
   RunProgress progress{attempts, present, &info};
   RunRelocation relocation{submission, present, attempts, progress, info};
   RunDeadlines deadlines{options};
-  RunFinish finish{present, progress, deadlines, &info};
+  RunFailures failures{options, attempts, present.beginnings(), &info};
+  RunFinish finish{present, progress, failures, deadlines, &info};
   FencingNumbers numbers;
   std::vector<Worker> workers;
 };
@@ -192,8 +193,8 @@ TEST_F(PresentAttemptTest, Finish_EndsWhenEveryProcessHasToldItsFiguresOrIsLost)
   EXPECT_THAT(SentTo<Finish>(), ElementsAre(1, 2));
   EXPECT_EQ(deadlines.next_due(), options.finishing_ns);
   Finished last;
-  EXPECT_FALSE(finish.Take(out, 1, last));
-  EXPECT_TRUE(finish.Without(out, *present.members().Find(2), "killed"));
+  EXPECT_FALSE(finish.Take(out, 1, last).has_value());
+  EXPECT_TRUE(finish.Without(out, *present.members().Find(2), "was lost: killed").has_value());
 }
 
 }  // namespace

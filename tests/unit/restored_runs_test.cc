@@ -16,7 +16,6 @@ namespace weft::restored_runs_test {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A run whose folder has begun, and a coordinator that starts again and can plan none.

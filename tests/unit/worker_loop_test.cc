@@ -617,15 +617,30 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
 }
 
 // Weights that a snapshot left aside, and held-out data that cannot be read.
-TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
+// A pipeline that validates, with a folder for its data and its results.
+class ValidatingWorkerLoopTest : public WorkerLoopTest {
+ protected:
+  ~ValidatingWorkerLoopTest() override {
+    Join();
+    std::filesystem::remove_all(folder);
+  }
+
+  Assign Validating(const std::string& peer = "") const {
+    Assign a = Pipeline(kRun, peer);
+    a.output = folder;
+    a.spec = absl::StrReplaceAll(
+        a.spec, {{"\"stages\": 2", absl::StrCat("\"validate\": {\"data\": {\"text\": {\"path\": \"", folder,
+                                                "/held.txt\"}}, \"samples\": 3}, \"stages\": 2")}});
+    return a;
+  }
+  void WriteHeldOut() const { std::ofstream(folder + "/held.txt") << std::string(100, 'a'); }
+
   std::string name = ::testing::TempDir() + "worker_loop_XXXXXX";
   const std::string folder = mkdtemp(name.data());
-  const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
-  Assign a = Pipeline(kRun);
-  a.output = folder;
-  a.spec = absl::StrReplaceAll(
-      a.spec, {{"\"stages\": 2", absl::StrCat("\"validate\": {\"data\": {\"text\": {\"path\": \"", folder,
-                                              "/held.txt\"}}, \"samples\": 3}, \"stages\": 2")}});
+};
+
+TEST_F(ValidatingWorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
+  Assign a = Validating();
   link_.Say(a);
   const auto failed = link_.Await<Failed>();
   ASSERT_TRUE(failed.has_value());
@@ -633,7 +648,7 @@ TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
   link_.Say(Abort{kRun, "a process failed"});
   ASSERT_TRUE(link_.Await<Forgotten>().has_value());
 
-  std::ofstream(folder + "/held.txt") << std::string(100, 'a');
+  WriteHeldOut();
   a.run = kRun + 1;
   a.epoch = 2;
   link_.Say(a);
@@ -648,6 +663,20 @@ TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
   EXPECT_DOUBLE_EQ(validation->loss, 2.5);
   EXPECT_DOUBLE_EQ(validation->metrics.at("accuracy"), 1);
   EXPECT_FALSE(std::filesystem::exists(aside));
+}
+
+// The last checkpoint is complete before its weights are validated, so nothing comes from peers any more.
+TEST_F(ValidatingWorkerLoopTest, PeerIsLostBehindTheLastCheckpoint_RunFinishes) {
+  WriteHeldOut();
+  link_.Say(Validating(other_->address()));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  std::filesystem::create_directory(folder + "/checkpoint.run-1.validation.partial");
+  link_.Say(Validate{kRun, 1});
+  ASSERT_TRUE(link_.Await<Validation>().has_value());
+  network_.Kill(other_->address());
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(link_.Await<Report>().has_value());  // it looks around meanwhile
+  link_.Say(Finish{kRun});
+  EXPECT_TRUE(link_.Await<Finished>().has_value()) << "the run has failed";
 }
 
 // The rank takes its time like one with a device's driver to wait for. Its memory goes, so it tells no

@@ -91,7 +91,7 @@ class WorkerRun {
   bool failed() const { return failed_; }
   bool aborted() const { return aborted_; }
   bool finishing() const { return finishing_; }
-  // True if the run has finished but for a validation of its last weights by this process.
+  // Returns true if the run has finished but for a validation of its last weights by this process.
   bool has_results() const { return has_results_; }
   // Returns true if this process has no job until the coordinator grants one.
   bool AwaitsGrants() const { return prepared_ && !failed_ && pending_.claimed() == 0; }
