@@ -139,7 +139,6 @@ void Run::GoOnTogether(StepEffects& out) {
   progress_.Running(out);
   deadlines_.Run(out.now);
   Announce(out);
-  if (attempt()->queue().all_done()) EndIf(finish_.GoOn(out));
   for (auto& [from, message] : back->deferred()) {
     if (ending_.has_value()) return;
     std::visit(
