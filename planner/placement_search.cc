@@ -367,7 +367,10 @@ int64_t LeastMemoryThatFits(const PlannedChain& chain, const PlacementSearchOpti
   if (const auto cut = FindContiguousPlan(unlimited, /*replicated=*/false); cut.has_value())
     consider(PlacementOf(*cut));
   PlacementList list(unlimited, options, kNoPeriod);
-  for (const Placement& placement : list.placements()) consider(placement);
+  for (const Placement& placement : list.placements()) {
+    if (options.limits.stop()) break;
+    consider(placement);
+  }
   return least;
 }
 

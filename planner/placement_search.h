@@ -47,7 +47,7 @@ struct PlacementSearchResult {
 PlacementSearchResult FindPlacement(const PlannedChain& chain, const PlacementSearchOptions& options);
 
 // Returns the least memory of a rank with which some placement has a pattern, or a memory that is enough
-// where there are too many placements to try.
+// where there are too many placements to try, or the limits stop the search.
 int64_t LeastMemoryThatFits(const PlannedChain& chain, const PlacementSearchOptions& options);
 
 }  // namespace weft

@@ -48,6 +48,7 @@ ExitCode RunPlanCommand(const PlanOptions& options) {
     }
     return Fail(kExitFailed, report.status().message());
   }
+  if (absl::IsDeadlineExceeded(report.status())) return Fail(kExitFailed, report.status().message());
   if (absl::IsOutOfRange(report.status())) return Fail(kExitUsage, report.status().message());
   if (!report.ok()) return Fail(kExitBadConfiguration, report.status().message());
   if (options.output == "json") return PrintJson(PlanJson(*report));

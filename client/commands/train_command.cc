@@ -125,7 +125,7 @@ absl::Status CheckNamed(const std::string& folder) {
 struct TrainedRun {
   ScheduledRun run;
   std::optional<KeptPlan> planned;
-  bool planned_here = false;  // by this command, for as many ranks as there are processes, or fewer
+  bool may_have_fewer_ranks = false;  // true for `auto`, of which a plan may leave processes without a rank
 };
 
 // A plan for the reader of the run file, null for none, and what of it stays with the results.
@@ -170,7 +170,7 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
     // The budget is that of ranks that the plain loop does not have.
     if (given->stands_for_none) run->spec.memory = 0;
     if (absl::Status status = ready(run->spec); !status.ok()) return status;
-    return TrainedRun{*std::move(run), std::move(given->kept)};
+    return TrainedRun{*std::move(run), std::move(given->kept), asked->has_value() && options.plan.empty()};
   }
   const nlohmann::json alone = PlanOnOneRank();
   RunFileData data = RunFileData::kReadable;
@@ -180,7 +180,8 @@ absl::StatusOr<TrainedRun> ReadTraining(const TrainOptions& options,
   const int ranks = (*asked)->ranks > 0     ? (*asked)->ranks
                     : options.processes > 0 ? options.processes
                                             : CoresOfProcess();
-  auto planned = PlanTraining(options.file, *plain, **asked, {ranks, options.processes}, options.device);
+  auto planned = PlanTraining(options.file, *plain, **asked, {ranks, std::min(ranks, options.processes)},
+                              options.device);
   if (!planned.ok()) return planned.status();
   PrintMessage(absl::StrCat("schedule: auto chose ", planned->line));
   auto run = ReadScheduledRun(options.file, data, &planned->keys);
@@ -193,7 +194,8 @@ ExitCode FailOnTraining(const absl::Status& status) {
     PrintMessage(status.message());
     return kExitInterrupted;
   }
-  return Fail(absl::IsResourceExhausted(status) ? kExitFailed : kExitBadConfiguration, status.message());
+  const bool sound = absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status);
+  return Fail(sound ? kExitFailed : kExitBadConfiguration, status.message());
 }
 
 ExitCode FailOnFolder(const absl::Status& status) {
@@ -263,7 +265,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
-  if (options.processes > ranks && !training->planned_here) {
+  if (options.processes > ranks && !training->may_have_fewer_ranks) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));
   }

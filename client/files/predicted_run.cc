@@ -26,7 +26,8 @@ constexpr double kCloseEnough = 1.02;
 // with them. The network of a file is checked when it is simulated; the run's own then says nothing.
 RunSpec WithMemory(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
   RunSpec with = run;
-  with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMaxMemory));
+  with.memory = 0;  // no limit
+  if (!profiled && memory > 0) with.memory = static_cast<int64_t>(std::clamp(memory, 1.0, kMaxMemory));
   if (!costs.options().network.empty()) with.network.reset();
   return with;
 }

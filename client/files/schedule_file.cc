@@ -233,10 +233,7 @@ std::vector<int> LayersOfPlan(const std::string& path) {
   if (!IsYaml(path)) return layers;
   const auto plan = ReadPlan(path);
   if (!plan.ok()) return layers;
-  for (const Json& count : (*plan)["stages"]) {
-    if (!count.is_number_integer()) return {};
-    layers.push_back(count.get<int>());
-  }
+  for (const Json& count : (*plan)["stages"]) layers.push_back(count.get<int>());
   return layers;
 }
 
@@ -278,7 +275,8 @@ void TakePlan(const Json& plan, Json& run) {
   if (run.contains("schedule") && run["schedule"].is_object() && run["schedule"].contains("reduction"))
     reduction = run["schedule"]["reduction"];
   run["schedule"] = plan["schedule"];
-  if (!reduction.is_null() && run["schedule"].is_object()) run["schedule"]["reduction"] = reduction;
+  if (!reduction.is_null() && run["schedule"].is_object() && !run["schedule"].contains("reduction"))
+    run["schedule"]["reduction"] = reduction;
   run["stages"] = plan["stages"];
   TakeBuffers(plan, run);
   if (plan.contains("microbatches") && run.contains("train") && run["train"].is_object())

@@ -57,8 +57,8 @@ std::vector<int> LayersOfPlan(const std::string& path);
 // micro-batches are not those of the run.
 absl::Status EmbedPlan(const std::string& folder, nlohmann::json& run);
 
-// Puts the keys of a plan in the place of what the run says itself; of its schedule, `reduction` stays,
-// and its `buffers` stay.
+// Puts the keys of a plan in the place of what the run says itself. The run's `reduction` stays where the
+// plan has none, and its `buffers` stay.
 void TakePlan(const nlohmann::json& plan, nlohmann::json& run);
 
 // Returns where in a file the fault of its schedule stands: the path of the formula or parameter that the

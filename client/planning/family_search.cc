@@ -126,13 +126,9 @@ class FamilySearch {
     if (!added && IsFaster(predicted, place->second)) place->second = std::move(predicted);
   }
 
-  absl::StatusOr<PlanPrediction> Predict(const PlanChoice& choice) {
-    ++result_.predicted;
-    return Allowed(predict_(choice));
-  }
+  absl::StatusOr<PlanPrediction> Predict(const PlanChoice& choice) const { return Allowed(predict_(choice)); }
 
-  absl::StatusOr<PlanPrediction> PredictIn(const PlanChoice& choice, double memory) {
-    ++result_.predicted;
+  absl::StatusOr<PlanPrediction> PredictIn(const PlanChoice& choice, double memory) const {
     return Allowed(options_.predict_within(choice, memory));
   }
 
@@ -231,14 +227,14 @@ class FamilySearch {
     const PredictWithin within = [this](const PlanChoice& choice, double memory) {
       return PredictIn(choice, memory);
     };
+    const auto stop = [&] { return Stopped() || (some_fit && options_.stop_fitting()); };
     NeededMemory least = {{}, std::numeric_limits<double>::infinity()};
     for (const PlanChoice& choice : choices) {
       if (Stopped()) return;
-      if (const auto bytes = BytesNeeded(choice, least.bytes, within)) least = {choice, *bytes};
+      if (const auto bytes = BytesNeeded(choice, least.bytes, within, stop)) least = {choice, *bytes};
     }
     if (least.choice.stages() == 0) return;
-    least = NeedLess(least, options_.activations, options_.memory, within,
-                     [&] { return Stopped() || (some_fit && options_.stop_fitting()); });
+    least = NeedLess(least, options_.activations, options_.memory, within, stop);
     auto prediction = Predict(least.choice);
     if (prediction.ok()) {
       result_.best.push_back({least.choice, *std::move(prediction)});

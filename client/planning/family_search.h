@@ -44,7 +44,6 @@ struct FamilySearchOptions {
 
 struct FamilySearchResult {
   std::vector<PredictedChoice> best;  // the best of each schedule, fastest first
-  int predicted = 0;                  // choices
   bool stopped = false;               // before all was tried
   absl::Status reason;                // why the closest choice is impossible, if there is no best one
   // Choices that lack only memory, the best of each schedule as predicted without a limit, fastest first.

@@ -106,10 +106,11 @@ class PlanMaker {
 
   // Plans, predicts, and plans anew with less memory where the prediction counts more than the planner.
   absl::Status SearchPattern(const std::string& policy, int batches, double from, double to) {
-    constexpr int kRounds = 4;
+    constexpr double kLeastRoom = 0.94, kMostRoom = 0.99;  // times as much, in each round
     double room = source_.memory, part = from;
     const Profile profile = source_.ChainOf(source_.ProfileUnder(policy));
-    for (int round = 0; round < kRounds && (source_.memory == 0 || room > 0); ++round) {
+    const auto over = StopAfter(to);
+    for (bool first = true; first || (room >= 1 && !over()); first = false) {
       const auto ticked = ChainOf(profile, limits_.ranks, room, Network());
       if (!ticked.ok()) return ticked.status();
       PlacementSearchOptions options;
@@ -122,6 +123,10 @@ class PlanMaker {
       std::optional<Plan> plan = FindPlan(ticked->chain, options);
       stopped_ = stopped_ || options.limits.stop();
       if (!plan.has_value()) return absl::OkStatus();
+      if (HasCappedTransfer(ticked->chain, *plan)) {
+        links_too_slow_ = true;
+        return absl::OkStatus();
+      }
       PlanReport found = ReportOf(*std::move(plan), policy, ticked->ticks_per_unit);
       if (found.microbatches == 0) {
         Offer(std::move(found));
@@ -132,7 +137,8 @@ class PlanMaker {
       if (!prediction.ok()) return prediction.status();
       const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
       if (source_.memory > 0 && most > source_.memory) {
-        room -= most - source_.memory;
+        // A plan of other stages may need less, so no round gives up much of the room.
+        room = std::clamp(room - (most - source_.memory), kLeastRoom * room, kMostRoom * room);
         continue;
       }
       TakePrediction(*prediction, &found);
@@ -151,10 +157,12 @@ class PlanMaker {
     report.choice.microbatches = std::max(1, source_.microbatches);
     report.microbatches = source_.microbatches;
     report.ticks_per_unit = ticks_per_unit;
-    report.peak_bytes.assign(plan.peak_bytes.begin(), plan.peak_bytes.end());
     report.step = static_cast<double>(plan.pattern.period) / ticks_per_unit;
-    for (const int64_t bytes : plan.placed.problem.resident)
-      report.held_bytes.push_back(static_cast<double>(bytes));
+    // The ranks behind the last one with a stage are empty.
+    const int ranks = *std::max_element(plan.rank_of_stage.begin(), plan.rank_of_stage.end()) + 1;
+    report.peak_bytes.assign(plan.peak_bytes.begin(), plan.peak_bytes.begin() + ranks);
+    const std::vector<int64_t>& resident = plan.placed.problem.resident;
+    report.held_bytes.assign(resident.begin(), resident.begin() + ranks);
     report.pattern = std::move(plan);
     return report;
   }
@@ -236,7 +244,7 @@ class PlanMaker {
     std::vector<PredictedChoice> pipelines = std::move(found->best);
     pipelines.insert(pipelines.end(), found->lacking_memory.begin(), found->lacking_memory.end());
     const bool ordered = wanted_.orders && SearchOrders(pipelines);
-    return ordered || wanted_.families ? absl::OkStatus() : NoPipeline();
+    return ordered || wanted_.families || stopped_ ? absl::OkStatus() : NoPipeline();
   }
 
   // Orders the jobs of the first pipelines, and offers the best order. Returns false if there is no pipeline.
@@ -265,6 +273,18 @@ class PlanMaker {
     return report;
   }
 
+  absl::Status LinksTooSlow() const {
+    return absl::OutOfRangeError(absl::StrCat(
+        "the links are so slow beside the layers of ", source_.options.file,
+        " that the period of a pattern is not known; give more --bandwidth, more memory, or a family with "
+        "--schedule"));
+  }
+
+  static absl::Status TimeIsOver() {
+    return absl::DeadlineExceededError(
+        "the time for the search was over before a plan was found; give more with --time-limit");
+  }
+
   absl::Status NoPipeline() const {
     return absl::OutOfRangeError(
         absl::StrFormat("--schedule: an order is of a pipeline with one stage on each rank; %d ranks and the "
@@ -273,10 +293,13 @@ class PlanMaker {
   }
 
   absl::Status NothingFits(const TickedChain& unlimited) const {
+    if (links_too_slow_) return LinksTooSlow();
+    if (source_.memory == 0 && stopped_) return TimeIsOver();
     if (source_.memory == 0 && !reason_.ok()) return absl::InvalidArgumentError(reason_.message());
     const std::string what =
         absl::StrFormat("nothing fits %s on each of %d ranks", FormatBytes(source_.memory), limits_.ranks);
     const std::optional<double> enough = EnoughMemory(unlimited.chain);
+    if (!enough.has_value() && stopped_) return TimeIsOver();
     if (enough.has_value()) {
       return absl::ResourceExhaustedError(
           absl::StrFormat("%s; %s (%.0f bytes) would do", what, FormatBytes(*enough), *enough));
@@ -290,9 +313,10 @@ class PlanMaker {
   std::optional<double> EnoughMemory(const PlannedChain& chain) const {
     std::optional<double> enough;
     if (wanted_.families && enough_ > 0) enough = enough_;
+    const auto stop = StopAfter(1);
+    if (stop()) return enough;
     double asked = std::max(source_.memory + 1, std::ceil(enough_ / 2));
     if (!wanted_.batches.empty()) asked = std::max(source_.memory + 1, LeastOfPatterns(chain));
-    const auto stop = StopAfter(1);
     for (; !stop() && asked < enough.value_or(kUnlimitedBytes); asked = std::ceil(asked * kMoreMemory)) {
       if (FindsOtherPlan(asked)) return asked;
     }
@@ -304,6 +328,7 @@ class PlanMaker {
     PlacementSearchOptions options;
     options.contiguous = wanted_.contiguous;
     options.listed = 20'000;
+    options.limits.stop = StopAfter(1);
     return static_cast<double>(LeastMemoryThatFits(chain, options));
   }
 
@@ -327,6 +352,7 @@ class PlanMaker {
   const int64_t begin_;
   const bool families_;
   bool stopped_ = false;
+  bool links_too_slow_ = false;       // for a pattern that was found, so that its period is not known
   std::optional<PlanReport> report_;  // the best so far
   double enough_ = 0;                 // bytes of each rank with which a family fits; 0 where not known
   absl::Status reason_;
@@ -338,6 +364,11 @@ absl::StatusOr<WantedPlan> ParseWantedPlan(const std::string& text) {
   if (text == "auto") return WantedPlan{.batches = {1, 2}, .families = true, .orders = true};
   if (text == "order") return WantedPlan{.orders = true};
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  if (parts[0] == "auto" || parts[0] == "order") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--schedule: ", parts[0], " has no parameters; leave out '",
+                     text.substr(parts[0].size()), "', and set activations and reduction in the run file"));
+  }
   std::vector<std::string> names = ScheduleNames();
   if (std::find(names.begin(), names.end(), parts[0]) == names.end()) {
     names.insert(names.begin(), {"auto", "order"});

@@ -13,18 +13,20 @@ constexpr double kLess = 1 - 1.0 / (1 << kHalvings);
 
 }  // namespace
 
-std::optional<double> BytesNeeded(const PlanChoice& choice, double below, const PredictWithin& predict) {
+std::optional<double> BytesNeeded(const PlanChoice& choice, double below, const PredictWithin& predict,
+                                  const std::function<bool()>& stop) {
+  if (below * kLess < 1) return std::nullopt;
   const auto unlimited = predict(choice, 0);
   if (!unlimited.ok() || unlimited->peak_bytes.empty()) return std::nullopt;
   const double peak = *std::max_element(unlimited->peak_bytes.begin(), unlimited->peak_bytes.end());
   double most = std::max(1.0, std::min(std::ceil(peak), std::floor(below * kLess)));
   // A limit may ask for more than what is used without one.
-  for (int i = 0; !predict(choice, most).ok(); ++i) {
-    if (i == 2 || 2 * most > below) return std::nullopt;
+  for (int i = 0; stop() || !predict(choice, most).ok(); ++i) {
+    if (stop() || i == 2 || 2 * most > below) return std::nullopt;
     most *= 2;
   }
   double less = 0;
-  for (int i = 0; i < kHalvings && most - less > 1; ++i) {
+  for (int i = 0; i < kHalvings && most - less > 1 && !stop(); ++i) {
     const double middle = std::ceil((less + most) / 2);
     if (middle == most) break;
     (predict(choice, middle).ok() ? most : less) = middle;
@@ -36,7 +38,7 @@ NeededMemory NeedLess(NeededMemory choice, const std::vector<std::string>& polic
                       const PredictWithin& predict, const std::function<bool()>& stop) {
   const auto take = [&](const PlanChoice& changed) {
     if (stop()) return false;
-    const auto bytes = BytesNeeded(changed, choice.bytes, predict);
+    const auto bytes = BytesNeeded(changed, choice.bytes, predict, stop);
     if (!bytes.has_value()) return false;
     choice = {changed, *bytes};
     return true;

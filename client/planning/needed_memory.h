@@ -17,9 +17,11 @@ struct NeededMemory {
   double bytes = 0;
 };
 
-// Returns what the choice needs, to a part in 4096 of what it has without a limit. Returns nothing where that
-// is not below `below` by more than that, or where no memory would do.
-std::optional<double> BytesNeeded(const PlanChoice& choice, double below, const PredictWithin& predict);
+// Returns what the choice needs, to a part in 4096 of what it has without a limit, or a memory that is enough
+// where `stop` returns true before. Returns nothing where that is not below `below` by more than that, where
+// no memory would do, or where `stop` returns true before any is known.
+std::optional<double> BytesNeeded(const PlanChoice& choice, double below, const PredictWithin& predict,
+                                  const std::function<bool()>& stop);
 
 // Moves layers over cuts and changes the activations of stages as long as the choice needs less, until it
 // fits into `memory` or `stop` returns true.

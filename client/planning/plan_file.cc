@@ -338,6 +338,21 @@ absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double me
   return ticked;
 }
 
+bool HasCappedTransfer(const PlannedChain& chain, const Plan& plan) {
+  int last = -1;  // layer of the stage
+  for (size_t s = 0; s + 1 < plan.stage_layers.size(); ++s) {
+    last += plan.stage_layers[s];
+    const int from = plan.rank_of_stage[s], to = plan.rank_of_stage[s + 1];
+    if (from == to) continue;
+    const ChainLayer& layer = chain.layers[last];
+    const bool beside = chain.SameNode(from, to);
+    const int64_t ticks = beside ? std::max(layer.transfer, chain.latency)
+                                 : std::max(layer.transfer_between, chain.latency_between);
+    if (ticks >= static_cast<int64_t>(kMaxTicks)) return true;
+  }
+  return false;
+}
+
 ScheduleSpec ScheduleOfPlan(const Plan& plan) {
   const WrittenPattern written = Written(plan);
   ScheduleSpec schedule;
@@ -427,8 +442,7 @@ std::string PlanYaml(const PlanReport& report) {
     }
   }
   if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
-  if (schedule.reduction != ScheduleSpec().reduction)
-    absl::StrAppend(&text, "  reduction: ", schedule.reduction, "\n");
+  absl::StrAppend(&text, "  reduction: ", schedule.reduction, "\n");
   const std::vector<std::string> activations = SplitActivations(schedule);
   if (activations.size() > 1) {
     absl::StrAppend(&text, "  activations: [", absl::StrJoin(activations, ", "), "]\n");

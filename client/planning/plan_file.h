@@ -41,6 +41,9 @@ struct TickedChain {
 absl::StatusOr<TickedChain> ChainOf(const Profile& profile, int ranks, double memory,
                                     const NetworkSpec* network = nullptr);
 
+// Returns true if a transfer of the plan takes longer than is counted, so that its period is too short.
+bool HasCappedTransfer(const PlannedChain& chain, const Plan& plan);
+
 // Returns `periodic` with the plan's pattern.
 ScheduleSpec ScheduleOfPlan(const Plan& plan);
 

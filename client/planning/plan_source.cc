@@ -145,6 +145,17 @@ absl::Status CheckNoSettings(const PlanSourceOptions& options) {
   return absl::OkStatus();
 }
 
+// OutOfRange where the wanted schedule names activations whose times the profile does not have.
+absl::Status CheckNamedActivations(const PlanSource& source, const Profile& profile, const RunSpec& run) {
+  const std::string& named = run.schedule.activations;
+  const std::string& measured = profile.activations;
+  if (!source.names_activations || measured.empty() || profile.is_of_retaining() || named == measured)
+    return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "--schedule: `activations: ", named, "` cannot be planned, because ", source.options.profile,
+      " was measured under ", measured, "; measure a profile under `retain`"));
+}
+
 // OutOfRange for a flag that could change nothing.
 absl::Status CheckHostBandwidth(const PlanSource& source) {
   if (source.options.host_bandwidth <= 0) return absl::OkStatus();
@@ -266,6 +277,7 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
     auto profile = ReadHashedProfile(options.profile, &source.profile_hash);
     if (!profile.ok()) return profile.status();
     if (absl::Status same = CheckLayers(options, *profile, run); !same.ok()) return same;
+    if (absl::Status known = CheckNamedActivations(source, *profile, run); !known.ok()) return known;
     source.profile = *std::move(profile);
     if (source.profile.buffers.has_value()) run.buffers = source.profile.buffers;
     if (source.profile.samples > 0)

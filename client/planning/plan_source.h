@@ -43,10 +43,11 @@ struct PlanSource {
   std::optional<RunCosts> costs;
   Profile profile;  // of the layers, with the links' bandwidth and latency
   std::optional<NetworkSpec> network;
-  std::string network_file;  // file that says it
+  std::string network_file;  // file that says `network`: of a network, a run, or a profile
   double memory = 0;
   int microbatches = 0;
-  std::string profile_hash;  // of the profile's file; empty where FLOPs are counted
+  std::string profile_hash;        // of the profile's file; empty where FLOPs are counted
+  bool names_activations = false;  // true if the wanted schedule says them, so that no others are tried
 
   // Layers at the front that are tied parameters; the planner cuts a chain in which they are joined to the
   // one behind them.
@@ -68,7 +69,6 @@ struct PlanSource {
   std::vector<std::string> Policies() const;
   // Returns true if stages may be planned to offload.
   bool MayOffload() const;
-  bool names_activations = false;  // true if the wanted schedule says them, so that no others are tried
   // Returns the source for ranks of so many bytes.
   PlanSource WithMemory(double bytes) const;
   // Returns the layers' costs under a policy for all of them.

@@ -140,6 +140,9 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({profile_, "--workers", "4", "--schedule", "1f1c"}, kUsage,
          "--schedule: unknown schedule \"1f1c\"; did you mean \"1f1b\"? Valid here: auto, order, 1f1b, ");
   expect({profile_, "--workers", "4", "--schedule", "ordr"}, kUsage, "did you mean \"order\"?");
+  expect({profile_, "--workers", "4", "--schedule", "auto,activations=recompute"}, kUsage,
+         "--schedule: auto has no parameters; leave out ',activations=recompute'");
+  expect({profile_, "--workers", "4", "--schedule", "order,k=2"}, kUsage, "order has no parameters");
   expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
          "'periodic,k=0' is not of the form");
   expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kUsage, "--microbatches");
@@ -163,6 +166,17 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({run, "--workers", "2", "--profile", profile_}, kBadConfiguration, "4 layers, and the model of");
   expect({run, "--workers", "2", "--memory", "1KB"}, kNothingFits, "would do");
   expect({run, "--workers", "2", "--memory", "1KB", "--schedule", "1f1b"}, kNothingFits, "would do");
+  expect({run, "--workers", "2", "--memory", "0.5", "--schedule", "1f1b"}, kNothingFits, "would do");
+  for (const char* schedule : {"1f1b", "order"}) {
+    expect({run, "--workers", "2", "--schedule", schedule, "--time-limit", "0"}, kNothingFits,
+           "the time for the search was over before a plan was found; give more with --time-limit");
+  }
+  const std::string slow =
+      folder_.Write("slow.json",
+                    R"({"layers": [{"forward": 1.1, "backward": 2, "output_bytes": 1, "weight_bytes": 10},
+          {"forward": 1.3, "backward": 2, "output_bytes": 1, "weight_bytes": 10}], "bandwidth": 1e-10})");
+  expect({slow, "--workers", "2", "--memory", "15", "--schedule", "periodic"}, kUsage,
+         "the period of a pattern is not known");
 }
 
 TEST_F(PlanCommand, MemoryThatWouldDo_Does) {
@@ -221,6 +235,21 @@ TEST_F(PlanCommand, OneMoreRank_DoesNotMakeThePlanSlower) {
   EXPECT_EQ(five["rank_bytes"].size(), 4u);
 }
 
+// Planned with all of the memory, the pattern is predicted to need more. A pattern in less memory fits.
+TEST_F(PlanCommand, MoreMemory_StillHasAPattern) {
+  folder_.Write("text.txt", std::string(200, 'a'));
+  const std::string run = folder_.Write("gpt.yaml",
+                                        "model: {gpt: {layers: 4, width: 16, heads: 2, context: 8}}\n"
+                                        "data: {text: {path: text.txt}}\n"
+                                        "train: {steps: 2, batch: 8, microbatches: 4}\n"
+                                        "stages: 2\nschedule: 1f1b\n");
+  for (const char* memory : {"217602", "300000"}) {
+    const CommandResult plan =
+        Plan({run, "--workers", "2", "--bandwidth", "100000", "--schedule", "periodic", "--memory", memory});
+    EXPECT_EQ(plan.code, 0) << memory << plan.err;
+  }
+}
+
 // Copies that take long are worse than one rank that does it all.
 TEST_F(PlanCommand, PatternThatLeavesRanksEmpty_CountsThoseThatItHas) {
   const std::string run = WriteSmallRun(folder_, {});
@@ -230,6 +259,14 @@ TEST_F(PlanCommand, PatternThatLeavesRanksEmpty_CountsThoseThatItHas) {
   const Json json = Json::parse(plan.out);
   EXPECT_EQ(json["peak_bytes"].size(), 1u);
   EXPECT_EQ(json["rank_bytes"].size(), 1u);
+  // A profile alone has no micro-batches, so nothing is predicted.
+  const CommandResult alone = Plan({profile_, "--workers", "6", "-o", "json"});
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const Json of_profile = Json::parse(alone.out);
+  EXPECT_EQ(of_profile["ranks"], 4);
+  EXPECT_EQ(of_profile["peak_bytes"].size(), 4u);
+  EXPECT_EQ(of_profile["held_bytes"].size(), 4u);
+  EXPECT_EQ(of_profile["rank_bytes"].size(), 4u);
 }
 
 // The links are so slow that one rank does it all.
@@ -237,9 +274,13 @@ TEST_F(PlanCommand, AutoPlanOfFewerRanksThanProcesses_IsTrained) {
   const std::string run = WriteSmallRun(
       folder_, {{"schedule", "{auto: {time_limit: 1}}"}, {"stages", ""}, {"network", "{bandwidth: 1}"}});
   const CommandResult train =
-      Command::Run({"weft", "train", run, "--processes", "2", "--out", folder_ / "out"}, 180);
+      Command::Run({"weft", "train", run, "--processes", "2", "--out", folder_ / "out", "--until", "2"}, 180);
   ASSERT_EQ(train.code, 0) << train.err;
   EXPECT_THAT(train.err, HasSubstr(" on 1 rank"));
+  const CommandResult resumed = Command::Run(
+      {"weft", "train", run, "--processes", "2", "--resume", folder_ / "out", "--out", folder_ / "rest"},
+      180);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
 TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
@@ -317,6 +358,16 @@ TEST_F(PlanCommand, SettingsOfANamedSchedule_GoBeforeTheRunFiles) {
   const std::string plain = WriteSmallRun(folder_, {});
   EXPECT_EQ(activations(plain, "ddp,activations=recompute"), "recompute");
   EXPECT_THAT(planned(plain, "ddp,reduction=fast", "yaml"), HasSubstr("  reduction: fast\n"));
+  Json profile = {{"layers", Json::array()}, {"activations", "recompute"}};
+  for (const int forward : {1, 1, 1, 1, 2, 2}) profile["layers"].push_back({{"forward", forward}});
+  const std::string measured = folder_.Write("recomputed.json", profile.dump());
+  const CommandResult other = Plan({plain, "--workers", "2", "--schedule", "1f1b,activations=retain",
+                                    "--profile", measured, "-o", "json"});
+  EXPECT_EQ(other.code, kUsage);
+  EXPECT_THAT(other.err, HasSubstr("recomputed.json was measured under recompute"));
+  const CommandResult same =
+      Plan({plain, "--workers", "2", "--schedule", "1f1b,activations=recompute", "--profile", measured});
+  EXPECT_EQ(same.code, 0) << same.err;
   const CommandResult alone =
       Plan({profile_, "--workers", "2", "--microbatches", "4", "--schedule", "1f1b,activations=recompute"});
   EXPECT_EQ(alone.code, kUsage);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "client/planning/needed_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -153,6 +154,23 @@ TEST_F(FamilySearchTest, EqualPartsThatLackMemory_GiveLayersAwayUntilTheyFit) {
   ASSERT_TRUE(lacking.ok()) << lacking.status();
   EXPECT_TRUE(lacking->best.empty());
   EXPECT_EQ(lacking->enough, 5);
+}
+
+// Less than a byte is not looked for, and what is known counts when the time is over.
+TEST(NeededMemory, ChoiceThatNeedsAByteOrHasNoTime_IsNotMadeLess) {
+  PlanChoice choice;
+  choice.layers_of_stage = {2, 2};
+  const PredictWithin predict = [](const PlanChoice& of, double memory) -> absl::StatusOr<PlanPrediction> {
+    PlanPrediction prediction;
+    prediction.peak_bytes = {static_cast<double>(of.layers_of_stage[0] - 1)};
+    if (memory > 0 && memory < prediction.peak_bytes[0]) return absl::FailedPreconditionError("too little");
+    return prediction;
+  };
+  const auto never = [] { return false; };
+  EXPECT_EQ(BytesNeeded(choice, 2, predict, never), 1);
+  EXPECT_EQ(BytesNeeded(choice, 1, predict, never), std::nullopt);
+  EXPECT_EQ(BytesNeeded(choice, 2, predict, [] { return true; }), std::nullopt);
+  EXPECT_EQ(NeedLess({choice, 1}, {"retain"}, 0.5, predict, never).bytes, 1);
 }
 
 TEST_F(FamilySearchTest, OldWeights_AreTakenOnlyByName) {

@@ -116,6 +116,20 @@ TEST(PlanFile, LinksThatAreFarSlowerThanLayers_LeaveTheTimesOfLayers) {
   }
 }
 
+TEST(PlanFile, TransferBeyondTheCountedTicks_IsSeen) {
+  Profile profile = ProfileFrom({{1.1, 1.3, 1, 10}, {1.7, 1.9, 1, 10}});
+  for (const auto& [bandwidth, capped] : {std::pair(1.0, false), std::pair(1e-10, true)}) {
+    profile.bandwidth = bandwidth;
+    const auto ticked = ChainOf(profile, 2, 15);
+    ASSERT_TRUE(ticked.ok()) << ticked.status();
+    const auto apart = FindPlan(ticked->chain, {});
+    ASSERT_TRUE(apart.has_value());
+    EXPECT_EQ(HasCappedTransfer(ticked->chain, *apart), capped) << bandwidth;
+    const auto alone = FindPlan(ChainOf(profile, 1, 0)->chain, {});
+    EXPECT_FALSE(HasCappedTransfer(ticked->chain, *alone));
+  }
+}
+
 TEST(PlanFile, TimesOfATrillionthOfTheUnit_AreTheirOwn) {
   const Json json = PlanJson(MustPlan(ProfileFrom({{1e-12, 2e-12, 1}, {1e-12, 2e-12, 1}}), 2, 0));
   EXPECT_NEAR(json["period"].get<double>(), 3e-12, 1e-16);
@@ -219,6 +233,17 @@ TEST_F(PlanInRunFile, MeasuredBuffers_GoWithThePlan) {
   EXPECT_EQ(own["buffers"], "own.json");
   TakePlan(PlanKeys(report), own);
   EXPECT_EQ(own["buffers"], "own.json") << "by --plan as by the run file";
+}
+
+TEST_F(PlanInRunFile, ReductionOfThePlan_GoesBeforeTheRunFiles) {
+  const PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
+  EXPECT_THAT(PlanYaml(report), HasSubstr("\n  reduction: ordered\n"));
+  Json run = {{"schedule", {{"1f1b", Json::object()}, {"reduction", "fast"}}}};
+  TakePlan(PlanKeys(report), run);
+  EXPECT_EQ(run["schedule"]["reduction"], "ordered");
+  run = {{"schedule", {{"1f1b", Json::object()}, {"reduction", "fast"}}}};
+  TakePlan({{"schedule", {{"gpipe", Json::object()}}}, {"stages", {2, 2}}}, run);
+  EXPECT_EQ(run["schedule"]["reduction"], "fast") << "the plan says none";
 }
 
 TEST_F(PlanInRunFile, StepInSeconds_IsTheSchedulesPlannedOne) {
