@@ -367,6 +367,7 @@ ScheduleSpec ScheduleOfPlan(const Plan& plan) {
 nlohmann::json PlanKeys(const PlanReport& report) {
   const ScheduleSpec& schedule = report.choice.schedule;
   nlohmann::json keys = {{"schedule", ToJson(schedule)}, {"stages", report.choice.layers_of_stage}};
+  if (!report.of_run) keys["schedule"].erase("reduction");
   if (report.microbatches > 0) keys["microbatches"] = report.choice.microbatches;
   if (report.buffers.has_value()) keys["buffers"] = ToJson(*report.buffers);
   return keys;
@@ -442,7 +443,7 @@ std::string PlanYaml(const PlanReport& report) {
     }
   }
   if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, "  rule: ", schedule.rule, "\n");
-  absl::StrAppend(&text, "  reduction: ", schedule.reduction, "\n");
+  if (report.of_run) absl::StrAppend(&text, "  reduction: ", schedule.reduction, "\n");
   const std::vector<std::string> activations = SplitActivations(schedule);
   if (activations.size() > 1) {
     absl::StrAppend(&text, "  activations: [", absl::StrJoin(activations, ", "), "]\n");

@@ -52,6 +52,7 @@ struct PlanReport {
   std::string source;                 // the file that was planned for, or its profile
   std::string profile, profile_hash;  // file that was measured, and its hash; empty where FLOPs were counted
   std::optional<MeasuredBuffers> buffers;  // of the run's jobs, by which the plan fits
+  bool of_run = true;                      // false for a plan of a profile alone, which knows no reduction
   std::string unit;                        // of times; empty for any
   int ranks = 1;
   PlanChoice choice;

@@ -238,6 +238,9 @@ TEST_F(PlanInRunFile, MeasuredBuffers_GoWithThePlan) {
 TEST_F(PlanInRunFile, ReductionOfThePlan_GoesBeforeTheRunFiles) {
   const PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
   EXPECT_THAT(PlanYaml(report), HasSubstr("\n  reduction: ordered\n"));
+  report.of_run = false;
+  EXPECT_THAT(PlanYaml(report), ::testing::Not(HasSubstr("reduction"))) << "a profile knows none";
+  EXPECT_FALSE(PlanKeys(report)["schedule"].contains("reduction"));
   Json run = {{"schedule", {{"1f1b", Json::object()}, {"reduction", "fast"}}}};
   TakePlan(PlanKeys(report), run);
   EXPECT_EQ(run["schedule"]["reduction"], "ordered");
