@@ -151,8 +151,8 @@ std::vector<OperationCharge> SimulatedJobs::ChargesOf(int step) const {
   return charges;
 }
 
-// Returns the job's priority in the first period, and by how much it grows with each. The table of one step of
-// a run has the priorities of that step.
+// Returns the job's priority in the first period, and by how much it grows with each. The table of one step
+// of a run has the priorities of that step.
 std::pair<int64_t, int64_t> SimulatedJobs::PriorityLineOf(const Job& job) const {
   const int64_t first = graph_.PriorityOf(job);
   if (of_run_) return {first, 0};
