@@ -24,7 +24,7 @@ constexpr double kCloseEnough = 1.02;
 
 // Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
 // with them. The network of a file is checked when it is simulated; the run's own then says nothing.
-RunSpec WithMemory(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
+RunSpec UnderBudget(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
   RunSpec with = run;
   with.memory = 0;  // no limit
   if (!profiled && memory > 0) with.memory = static_cast<int64_t>(std::clamp(memory, 1.0, kMaxMemory));
@@ -33,7 +33,7 @@ RunSpec WithMemory(const RunSpec& run, const RunCosts& costs, double memory, boo
 }
 
 bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
-  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, costs, memory, false)).ok();
+  if (!costs.profiled()) return CheckedScheduleOf(UnderBudget(run, costs, memory, false)).ok();
   auto prepared = PrepareRun(run, costs);
   if (!prepared.ok()) return false;
   prepared->costs.memory = memory;
@@ -140,7 +140,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (!of_run.ok()) return of_run.status();
   PreparedRun prepared;
   prepared.costs = *std::move(of_run);
-  const RunSpec under = WithMemory(run, costs, prepared.costs.memory, costs.has_own_bytes());
+  const RunSpec under = UnderBudget(run, costs, prepared.costs.memory, costs.has_own_bytes());
   auto schedule = CheckedScheduleOf(under);
   if (!schedule.ok()) return schedule.status();
   prepared.schedule = *std::move(schedule);

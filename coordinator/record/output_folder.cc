@@ -350,6 +350,10 @@ RunRecord ReadRecord(const std::string& folder) {
   return record;
 }
 
+std::string PlaceOfResults(const std::string& path, const std::string& live) {
+  return Exists(live) ? live : path;
+}
+
 std::string DescribeWork(const std::string& folder) {
   if (!HasWork(folder)) return "";
   const fs::path path(folder);
@@ -433,12 +437,12 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   if (!Exists(path))
     return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
-  const auto run_json = [&] { return ReadJson(fs::path(Exists(live) ? live : path) / "run.json"); };
+  const auto run_json = [&] { return ReadJson(fs::path(PlaceOfResults(path, live)) / "run.json"); };
   if (takes_over && IsOfRun(run_json(), record)) unlink((path + "/" + kLock).c_str());
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   folder->begun_ = true;
   if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
-  folder->live_ = Exists(live) ? live : path;
+  folder->live_ = PlaceOfResults(path, live);
   const Json before = run_json();
   if (!IsOfRun(before, record)) {
     return absl::FailedPreconditionError(

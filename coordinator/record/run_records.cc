@@ -288,8 +288,7 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
 
 absl::Status RunRecords::EndUnplanned(const StoredRun& run, RunState state, const std::string& reason) {
   const RunFolder& at = run.submission.folder;
-  std::error_code unknown;
-  RunRecord record = ReadRecord(fs::exists(at.live, unknown) ? at.live : at.path);
+  RunRecord record = ReadRecord(PlaceOfResults(at.path, at.live));
   record.run_id = at.run_id;
   auto folder = OutputFolder::Reopen(at.path, at.live, record, takes_over_);
   if (!folder.ok()) return folder.status();

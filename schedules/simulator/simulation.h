@@ -50,7 +50,7 @@ class Simulation {
  private:
   using Facts = SimulatedJobs::Facts;
   using Output = SimulatedJobs::Output;
-  // What every event looks at comes first.
+  // The fields that every event looks at come first.
   struct RankState {
     int32_t running = 0;  // jobs
     int32_t instant = 0;  // ready jobs of no duration

@@ -151,22 +151,6 @@ bool HasEnded(pid_t pid) {
   return name_end == std::string::npos || status.substr(name_end, 3) == ") Z";
 }
 
-TestFolder::TestFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "weft_test_XXXXXX").string();
-  Check(mkdtemp(name.data()) != nullptr, "mkdtemp");
-  path_ = name;
-}
-
-TestFolder::~TestFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TestFolder::Write(const std::string& name, const std::string& text) const {
-  std::ofstream(*this / name, std::ios::binary) << text;
-  return *this / name;
-}
-
 std::string ReadWholeFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::stringstream text;

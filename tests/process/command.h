@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/test_folder.h"
+
 namespace weft {
 
 struct CommandResult {
@@ -51,23 +53,6 @@ class Command {
 
 // Returns true if the process has ended, whether somebody has waited for it or not.
 bool HasEnded(pid_t pid);
-
-// A folder of its own, removed with all that is in it.
-class TestFolder {
- public:
-  TestFolder();
-  ~TestFolder();
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  // Writes the file and returns its path.
-  std::string Write(const std::string& name, const std::string& text) const;
-
- private:
-  std::string path_;
-};
 
 std::string ReadWholeFile(const std::string& path);
 

@@ -203,7 +203,7 @@ void PredictedBytes::ExpectRandomRunsMeasureWhatIsPredicted(bool separate) {
     ++trained;
     const RunSchedule schedule = *ScheduleOf(*run);
     const int ranks = schedule.scheme.ranks;
-    // Those that share memory train in new processes, which take what only a first run takes.
+    // Runs that share memory train in new processes, which take what only a first run takes.
     const CommandResult r = separate ? TrainOn(Separate(), file, ranks, folder / "out")
                                      : Train(file, std::min(ranks, 2), folder / "out");
     ASSERT_EQ(r.code, 0) << r.err;

@@ -116,6 +116,18 @@ class RestoredCore : public ::testing::Test {
     }
     return spec;
   }
+  // Trains until the last checkpoint is complete, and its weights are being validated.
+  uint64_t RunUntilLastCheckpoint() {
+    validate_every = kSteps;
+    const uint64_t run = RunUntil(kSteps);
+    for (const SessionId s : {1, 2}) {
+      while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
+    }
+    for (int i = 0; i < kSteps; ++i) {
+      while (auto seal = Heard<SealCheckpoint>(1)) Say(1, CheckpointSealed{run, seal->step, ""});
+    }
+    return run;
+  }
   // Saves and seals checkpoints, and ends granted jobs, until so many steps are reported.
   void Train(uint64_t run, int until, const std::vector<SessionId>& sessions) {
     const auto reached = [&] { return !steps.empty() && steps.back() + 1 >= until; };
@@ -296,14 +308,7 @@ TEST_F(RestoredCore, ForgottenRuns_AreForgottenOnTheDiskTooAndTheirNumbersAreNot
 }
 
 TEST_F(RestoredCore, StepsAndCheckpointComplete_RunIsFinished) {
-  validate_every = kSteps;
-  const uint64_t run = RunUntil(kSteps);
-  for (const SessionId s : {1, 2}) {
-    while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
-  }
-  for (int i = 0; i < kSteps; ++i) {
-    while (auto seal = Heard<SealCheckpoint>(1)) Say(1, CheckpointSealed{run, seal->step, ""});
-  }
+  const uint64_t run = RunUntilLastCheckpoint();
   ASSERT_EQ(core->GetRun(run)->checkpoint_step, kSteps);
   ASSERT_EQ(core->GetRun(run)->state, RunState::kFinishing) << "its weights are being validated";
   Restart();
@@ -315,14 +320,7 @@ TEST_F(RestoredCore, StepsAndCheckpointComplete_RunIsFinished) {
 
 // A process that has failed behind the last checkpoint says so again when it comes back.
 TEST_F(RestoredCore, FailureBehindTheLastCheckpoint_IsToldAgainAndTheRunIsFinished) {
-  validate_every = kSteps;
-  const uint64_t run = RunUntil(kSteps);
-  for (const SessionId s : {1, 2}) {
-    while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
-  }
-  for (int i = 0; i < kSteps; ++i) {
-    while (auto seal = Heard<SealCheckpoint>(1)) Say(1, CheckpointSealed{run, seal->step, ""});
-  }
+  const uint64_t run = RunUntilLastCheckpoint();
   ASSERT_EQ(core->GetRun(run)->state, RunState::kFinishing);
   Restart();
   Return(2, run);

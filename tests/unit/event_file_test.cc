@@ -1,8 +1,6 @@
 // Event files of TensorBoard.
 #include "coordinator/record/event_file.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensorboard/event.pb.h"
+#include "tests/unit/test_folder.h"
 
 namespace weft::event_file_test {
 namespace {
@@ -38,17 +37,10 @@ TEST(TfRecord, LengthAndSums_AreThoseOfTensorFlow) {
 
 class EventFileTest : public ::testing::Test {
  protected:
-  EventFileTest() {
-    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~EventFileTest() override { fs::remove_all(folder_); }
-
   // Returns the events of the file, whose sums must be right.
   std::vector<tensorflow::Event> Read() const {
     std::stringstream text;
-    text << std::ifstream(folder_ + "/" + EventFile::kName).rdbuf();
+    text << std::ifstream(folder_ / EventFile::kName).rdbuf();
     const std::string all = text.str();
     std::vector<tensorflow::Event> events;
     for (size_t at = 0; at < all.size();) {
@@ -73,7 +65,7 @@ class EventFileTest : public ::testing::Test {
     return {steps.begin() + 1, steps.end()};
   }
 
-  std::string folder_;
+  const TestFolder folder_;
 };
 
 TEST_F(EventFileTest, StepsAndValidations_HaveTheirScalars) {
@@ -81,7 +73,7 @@ TEST_F(EventFileTest, StepsAndValidations_HaveTheirScalars) {
   terms.learning_rate = [](int step) { return 0.5 / (1 + step); };
   terms.samples = 8;
   terms.tokens = 64;
-  StepLog log(folder_, 0, NonFinite::kStop, terms);
+  StepLog log(folder_.path(), 0, NonFinite::kStop, terms);
   ASSERT_TRUE(log.Append(StepRecord{0, 3, true, 2, 2, 0.25}).ok());
   ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.125, {{"accuracy", 0.75}, {"top5", 0.875}}}).ok());
   const std::vector<tensorflow::Event> events = Read();
@@ -100,24 +92,24 @@ TEST_F(EventFileTest, StepsAndValidations_HaveTheirScalars) {
 
 TEST_F(EventFileTest, RunThatGoesOn_HasEachStepOnce) {
   {
-    StepLog log(folder_, 0);
+    StepLog log(folder_.path(), 0);
     for (int step = 0; step < 4; ++step)
       ASSERT_TRUE(log.Append(StepRecord{step, 1, true, 1, 1.0 + step}).ok());
   }
-  StepLog log(folder_, 2);
+  StepLog log(folder_.path(), 2);
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2, 3)) << "nothing changes before a step is made";
   ASSERT_TRUE(log.Append(StepRecord{2, 1, true, 1, 1}).ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2));
 }
 
 TEST_F(EventFileTest, CannotBeWritten_IsMadeWholeAtTheEnd) {
-  fs::create_directory(folder_ + "/" + EventFile::kName);  // in the file's place
-  StepLog log(folder_, 0);
+  fs::create_directory(folder_ / EventFile::kName);  // in the file's place
+  StepLog log(folder_.path(), 0);
   ASSERT_TRUE(log.Append(StepRecord{0, 1, true, 1, 1}).ok());
   EXPECT_NE(log.TakeNotice(), "");
   ASSERT_TRUE(log.Append(StepRecord{1, 1, true, 1, 2}).ok());
   EXPECT_EQ(log.TakeNotice(), "") << "it is said once";
-  fs::remove(folder_ + "/" + EventFile::kName);
+  fs::remove(folder_ / EventFile::kName);
   ASSERT_TRUE(log.Finish().ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1));
 }

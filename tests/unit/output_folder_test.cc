@@ -1,6 +1,5 @@
 #include "coordinator/record/output_folder.h"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/test_folder.h"
 
 namespace weft::output_folder_test {
 namespace {
@@ -25,14 +25,6 @@ using Files = std::map<std::string, std::string>;  // content by name
 
 class OutputFolderTest : public ::testing::Test {
  protected:
-  OutputFolderTest() {
-    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    parent_ = name;
-    out_ = name + "/out";
-  }
-  ~OutputFolderTest() override { fs::remove_all(parent_); }
-
   static void Write(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(path).parent_path());
     std::ofstream(path, std::ios::binary) << text;
@@ -75,22 +67,23 @@ class OutputFolderTest : public ::testing::Test {
     return record;
   }
 
-  std::string parent_, out_;
+  const TestFolder parent_;
+  const std::string out_ = parent_ / "out";
 };
 
 // The swap is a row of moves; a crash may come between any two.
 TEST_F(OutputFolderTest, SwapInterruptedAnywhere_CompletedByWhoOpensTheFolder) {
-  WriteRun(parent_ + "/former", "first", 5, {"checkpoint", "checkpoint-0", "checkpoint-3"});
-  WriteRun(parent_ + "/made", "second", 9, {"checkpoint", "checkpoint-0"});
-  const Files made = Read(parent_ + "/made");
+  WriteRun(parent_ / "former", "first", 5, {"checkpoint", "checkpoint-0", "checkpoint-3"});
+  WriteRun(parent_ / "made", "second", 9, {"checkpoint", "checkpoint-0"});
+  const Files made = Read(parent_ / "made");
   std::vector<std::string> olds, news;
-  for (const auto& entry : fs::directory_iterator(parent_ + "/former"))
+  for (const auto& entry : fs::directory_iterator(parent_ / "former"))
     olds.push_back(entry.path().filename());
-  for (const auto& entry : fs::directory_iterator(parent_ + "/made")) news.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(parent_ / "made")) news.push_back(entry.path().filename());
   const auto prepare = [&](const std::string& made_as) {
     fs::remove_all(out_);
-    fs::copy(parent_ + "/former", out_, fs::copy_options::recursive);
-    fs::copy(parent_ + "/made", out_ + "/" + made_as, fs::copy_options::recursive);
+    fs::copy(parent_ / "former", out_, fs::copy_options::recursive);
+    fs::copy(parent_ / "made", out_ + "/" + made_as, fs::copy_options::recursive);
     Write(out_ + "/notes.txt", "mine");
   };
   const auto expect_completed = [&](const std::string& moment) {
@@ -249,16 +242,16 @@ TEST_F(OutputFolderTest, OnlyInitialWeightsAndNoStep_IsNoWork) {
 }
 
 TEST_F(OutputFolderTest, CheckpointThatIsALink_NeverFollowed) {
-  WriteRun(parent_ + "/elsewhere", "other", 3, {"checkpoint"});
-  const Files elsewhere = Read(parent_ + "/elsewhere");
+  WriteRun(parent_ / "elsewhere", "other", 3, {"checkpoint"});
+  const Files elsewhere = Read(parent_ / "elsewhere");
   WriteRun(out_, "first", 5, {});
-  fs::create_directory_symlink(parent_ + "/elsewhere/checkpoint", out_ + "/checkpoint");
+  fs::create_directory_symlink(parent_ / "elsewhere/checkpoint", out_ + "/checkpoint");
   auto folder = Open(FormerWork::kReplace);
   ASSERT_TRUE(folder.ok() && (*folder)->Begin(Record("running")).ok());
   WriteRun((*folder)->live(), "second", 4, {"checkpoint"});
   ASSERT_TRUE((*folder)->End(Record("finished")).ok());
   EXPECT_FALSE(fs::is_symlink(out_ + "/checkpoint"));
-  EXPECT_EQ(Read(parent_ + "/elsewhere"), elsewhere);
+  EXPECT_EQ(Read(parent_ / "elsewhere"), elsewhere);
 }
 
 TEST_F(OutputFolderTest, RemovedOrTakenByAnother_Told) {

@@ -1,8 +1,5 @@
 #include "coordinator/shell/restored_runs.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,21 +8,17 @@
 #include "coordinator/record/output_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/test_folder.h"
 
 namespace weft::restored_runs_test {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 // A run whose folder has begun, and a coordinator that starts again and can plan none.
 class RestoredRunsTest : public ::testing::Test {
  protected:
   RestoredRunsTest() {
-    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    parent_ = name;
-    out_ = name + "/out";
     RunRecord record{"text", "text.yaml", "abc"};
     record.end_step = 100;
     record.spec = R"({"name": "text"})";
@@ -35,19 +28,19 @@ class RestoredRunsTest : public ::testing::Test {
     stored_.submission.folder = {out_, out_, "abc"};
     stored_.steps.resize(7);
   }
-  ~RestoredRunsTest() override { fs::remove_all(parent_); }
 
   RestoredRuns Restore() {
     StoredState state;
     state.runs[3] = stored_;
-    RunRecords folders(parent_ + "/root", [](uint64_t, const std::string&) {});
+    RunRecords folders(parent_ / "root", [](uint64_t, const std::string&) {});
     return RestoreRuns(
         std::move(state),
         [](const std::string&) { return absl::NotFoundError("model: cannot read model.pt2"); }, &folders,
         [](size_t, size_t) {});
   }
 
-  std::string parent_, out_;
+  const TestFolder parent_;
+  const std::string out_ = parent_ / "out";
   StoredRun stored_;
 };
 

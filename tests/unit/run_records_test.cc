@@ -1,7 +1,5 @@
 #include "coordinator/record/run_records.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/test_folder.h"
 
 namespace weft::run_records_test {
 namespace {
@@ -21,10 +20,7 @@ using ::testing::HasSubstr;
 class RunRecordsTest : public ::testing::Test {
  protected:
   RunRecordsTest() {
-    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    parent_ = name;
-    request_.output = parent_ + "/out";
+    request_.output = parent_ / "out";
     absl::StatusOr<UnplannedRun> run = ReadRun(R"({
       "name": "tiny", "model": {"mlp": {"layers": 4, "width": 8, "inputs": 4, "classes": 3}},
       "data": {"idx": {"images": "images", "labels": "labels"}},
@@ -33,22 +29,21 @@ class RunRecordsTest : public ::testing::Test {
     EXPECT_TRUE(run.ok()) << run.status();
     plan_ = *run->plan();
   }
-  ~RunRecordsTest() override { fs::remove_all(parent_); }
 
-  std::string parent_;
+  const TestFolder parent_;
   SubmitRequest request_;
   std::shared_ptr<const RunPlan> plan_;
 };
 
 TEST_F(RunRecordsTest, FolderOfARunThatWasRemoved_IsNotTakenByAnother) {
-  RunRecords records(parent_ + "/root", [](uint64_t, const std::string&) {});
+  RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
   ASSERT_TRUE(records.Claim(1, request_, *plan_).ok());
   fs::remove_all(request_.output);
   const auto second = records.Claim(2, request_, *plan_);
   EXPECT_TRUE(absl::IsResourceExhausted(second.status())) << second.status();
   EXPECT_THAT(second.status().message(), AllOf(HasSubstr("run 1 is writing in"), HasSubstr(request_.output)));
   EXPECT_FALSE(fs::exists(request_.output));
-  request_.output = parent_ + "/other";
+  request_.output = parent_ / "other";
   EXPECT_TRUE(records.Claim(3, request_, *plan_).ok());
 }
 
@@ -56,7 +51,7 @@ TEST_F(RunRecordsTest, FolderOfARunThatWasRemoved_IsNotTakenByAnother) {
 TEST_F(RunRecordsTest, StepsThatCannotBeWritten_AreReportedWithTheNumberOfTheRun) {
   std::vector<uint64_t> warned;
   {
-    RunRecords records(parent_ + "/root", [&](uint64_t run, const std::string&) { warned.push_back(run); });
+    RunRecords records(parent_ / "root", [&](uint64_t run, const std::string&) { warned.push_back(run); });
     ASSERT_TRUE(records.Claim(5, request_, *plan_).ok());
     fs::remove_all(request_.output);
     RunInfo run;

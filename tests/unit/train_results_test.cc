@@ -1,7 +1,5 @@
 #include "coordinator/record/train_results.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "run/run_memory.h"
 #include "schedules/families/families.h"
+#include "tests/unit/test_folder.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft::train_results_test {
@@ -333,15 +332,9 @@ TEST(StepsMade_Resumed, SaysBothCounts) {
 
 class StepLogTest : public ::testing::Test {
  protected:
-  StepLogTest() {
-    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~StepLogTest() override { fs::remove_all(folder_); }
   std::string Read() const {
     std::stringstream text;
-    text << std::ifstream(folder_ + "/steps.jsonl").rdbuf();
+    text << std::ifstream(folder_ / "steps.jsonl").rdbuf();
     return text.str();
   }
   // The numbers of the steps in the file.
@@ -351,13 +344,13 @@ class StepLogTest : public ::testing::Test {
     for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
     return steps;
   }
-  std::string folder_;
+  const TestFolder folder_;
 };
 
 TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
   const std::string before = "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n{\"st";
-  std::ofstream(folder_ + "/steps.jsonl") << before;
-  StepLog log(folder_, 2);
+  std::ofstream(folder_ / "steps.jsonl") << before;
+  StepLog log(folder_.path(), 2);
   EXPECT_EQ(Read(), before) << "nothing changes before a step is made";
   ASSERT_TRUE(log.Append(StepRecord{2, 0.5, true, 1, 1}).ok());
   ASSERT_TRUE(log.Append(StepRecord{3, 0.25, true, 1, 2}).ok());
@@ -368,7 +361,7 @@ TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
 // A validation that is made again after a resume is written again; the steps are counted without validations.
 TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
   {
-    StepLog log(folder_, 0);
+    StepLog log(folder_.path(), 0);
     ASSERT_TRUE(log.Append(StepRecord{0, 0.5, true, 1, 1}).ok());
     ASSERT_TRUE(log.Append(StepRecord{1, 0.25, true, 1, 2}).ok());
     ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.1, {{"accuracy", 0.75}}}).ok());
@@ -378,22 +371,22 @@ TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
   }
   EXPECT_THAT(Read(), HasSubstr("{\"step\":1,\"validation_loss\":0.1,\"validation_accuracy\":0.75,"
                                 "\"validation_samples\":8}\n"));
-  StepLog log(folder_, 2);
+  StepLog log(folder_.path(), 2);
   ASSERT_TRUE(log.Append(StepRecord{2, 0.5, true, 1, 1}).ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 1, 2)) << "that of the weights before step 2 is made again";
 }
 
 TEST_F(StepLogTest, CannotBeWritten_SaidOnceAndWrittenAtTheEnd) {
-  fs::create_directory(folder_ + "/steps.jsonl");  // in the file's place
-  StepLog log(folder_, 0);
+  fs::create_directory(folder_ / "steps.jsonl");  // in the file's place
+  StepLog log(folder_.path(), 0);
   EXPECT_FALSE(log.Append(StepRecord{0, 0.5, true, 1, 1}).ok());
   EXPECT_TRUE(log.Append(StepRecord{1, 0.4, true, 1, 2}).ok());
   EXPECT_FALSE(log.Finish().ok());
-  fs::remove(folder_ + "/steps.jsonl");
+  fs::remove(folder_ / "steps.jsonl");
   EXPECT_TRUE(log.Append(StepRecord{2, 0.3, true, 1, 3}).ok());
   EXPECT_TRUE(log.Finish().ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2));
-  fs::remove(folder_ + "/steps.jsonl");
+  fs::remove(folder_ / "steps.jsonl");
   EXPECT_TRUE(log.Finish().ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2)) << "it was removed and is there again";
 }
