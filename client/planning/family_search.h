@@ -32,8 +32,8 @@ struct FamilySearchOptions {
   std::string reduction = "ordered";
   std::vector<double> speeds;  // of the ranks; empty where all are equally fast
   std::string schedule;        // only this one: a family's name, or one with parameters; empty for all
-  // The predictor within any memory, and the memory of each rank, by which choices that lack memory are changed
-  // until they fit. Without a predictor, none is.
+  // The predictor within any memory, and the memory of each rank, by which choices that lack memory are
+  // changed until they fit. Without a predictor, none is.
   PredictWithin predict_within;
   double memory = 0;
   bool slow_links = false;  // transfers take time: forms with more micro-batches in flight are tried, too

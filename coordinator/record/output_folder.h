@@ -116,8 +116,8 @@ FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, b
 // Returns the run as run.json in `folder` has it; the default where that cannot be read.
 RunRecord ReadRecord(const std::string& folder);
 
-// Returns where a run's results are that wrote into `live`: there, or in `path` if they have taken the places of
-// the former ones.
+// Returns where a run's results are that wrote into `live`: there, or in `path` if they have taken the places
+// of the former ones.
 std::string PlaceOfResults(const std::string& path, const std::string& live);
 
 // Describes the run in `folder` for a person: "the run tiny, finished 2026-11-22 14:31:05 after 150 of 150
