@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes half of its processor time from one of two ranks of a training with `replan`, and measures what the run makes of it.
 
-    replanning.py BIN_DIR [--rounds 3] [--steps 80] [--slow-from 20] [--share 0.5] [--width 192] [--schedule ddp|placed] [--favoured]
+    replanning.py BIN_DIR [--rounds 3] [--steps 80] [--slow-from 20] [--share 0.5] [--period 8000] [--width 192] [--schedule ddp|placed] [--favoured]
 
 The training is a gpt of 8 stages with 12 micro-batches on 2 ranks, each in a process of its own: `ddp` deals the micro-batches to the ranks,
 `placed` gives each rank half of the stages. Behind step --slow-from the process of rank 1 gets a quota of a control group, --share of one core.
@@ -9,10 +9,11 @@ Each round is one run. It gives the median time of a step before the quota, betw
 quota and the first step under another schedule; and whether the weights at the end are those of the plain loop, bit by bit.
 
 `allowed` is what the linear program of the work allows: the best division of whole micro-batches, or whole stages, between both ranks, from the
-mean times that jobs took before the quota, with what each rank does however it is divided (its sums and updates), without fill and drain. Rank 1
-has the speed that its quota leaves it: --share, over the processor time that its process then used for a second of its jobs, because the quota
-is that of all threads of the process (`threads` in the table). `reached` is the part of the allowed throughput that the run has behind the
-move, where the schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
+mean times that jobs took before the quota, with what each rank does however it is divided (its sums and updates), without fill and drain. It has
+one of two speeds of rank 1. By the quota, the speed is --share over the processor time that the process used before for a second of its jobs,
+because the quota is that of all threads of the process. By its jobs, it is the time that the rank's jobs took before the quota over what they
+took under it, before the run moved. `reached` is the part of the allowed throughput that the run has behind the move, by each speed, where the
+schedule before the quota has 1: what fill, drain and everything else cost before is not counted against it.
 
 --favoured gives the training precedence over all other processes of a busy machine, by a control group of the greatest weight. The quota stays
 what it is.
@@ -31,7 +32,6 @@ import sys
 import tempfile
 import time
 
-PERIOD_US = 8000
 STAGES, MICROBATCHES = 8, 12
 SCHEDULES = {"ddp": "{ddp: {ranks: 2}}", "placed": '{custom: {ranks: 2, compute: "s < 4 ? 0 : 1", order: 1f1b}}'}
 
@@ -45,7 +45,7 @@ def worker_of(pid, number):
 class Group:
     """A control group of the greatest weight, with a quota of one core if `share` is given."""
 
-    def __init__(self, pid, share=None):
+    def __init__(self, pid, share=None, period=8000):
         old, new = pathlib.Path("/sys/fs/cgroup/cpu"), pathlib.Path("/sys/fs/cgroup")
         is_old = (old / "cpu.shares").exists()
         if not is_old and not (new / "cgroup.controllers").exists():
@@ -53,13 +53,13 @@ class Group:
         self.above = old if is_old else new
         self.pid, self.group = pid, self.above / f"weft_bench_{pid}"
         self.group.mkdir()
-        quota = int((share or 0) * PERIOD_US)
+        quota = int((share or 0) * period)
         (self.group / ("cpu.shares" if is_old else "cpu.weight")).write_text("262144" if is_old else "10000")
         if share and is_old:
-            (self.group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.group / "cpu.cfs_period_us").write_text(str(period))
             (self.group / "cpu.cfs_quota_us").write_text(str(quota))
         elif share:
-            (self.group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            (self.group / "cpu.max").write_text(f"{quota} {period}")
         (self.group / "cgroup.procs").write_text(str(pid))
 
     def end(self):
@@ -117,6 +117,12 @@ def threads_of(jobs, processor, args):
     return processor / (sum(job[4] for job in before if job[1] == 1) / len({job[2] for job in before}))
 
 
+def speed_by_jobs(jobs, slowed_at, moved, args):
+    """Returns the time that a step's jobs took rank 1 before the quota, over what they took under it before the run moved."""
+    taken = lambda steps: statistics.mean(sum(job[4] for job in jobs if job[1] == 1 and job[2] == step) for step in steps)
+    return taken(range(3, args.slow_from)) / taken(range(slowed_at + 1, moved))
+
+
 def allowed_slowdown(jobs, speed, args):
     """Returns by how much the rank that takes longest takes longer under the best division than under the schedule before."""
     costs = {}
@@ -153,7 +159,7 @@ def one_round(args, folder, reference):
     processor = (processor_seconds(slow) - used[1]) / (len(steps_of(out)) - used[0])
     if groups:
         groups.pop().end()
-    groups.append(Group(slow, args.share))
+    groups.append(Group(slow, args.share, args.period))
     slowed_at = len(steps_of(out))
     _, said = train.communicate()
     for group in groups:
@@ -177,9 +183,13 @@ def one_round(args, folder, reference):
     after = statistics.median(t for s, t in seconds.items() if s > last + 1)
     jobs = jobs_of(out)
     threads = threads_of(jobs, processor, args)
-    allowed = allowed_slowdown(jobs, args.share / threads, args)
-    return {"before": before, "slowed": slowed, "after": after, "steps": moved - slowed_at, "moves": len(moves), "move": seconds[moved], "threads": threads, "allowed": 1 / allowed,
-            "has": before / after, "reached": before / after * allowed, "schedule": moves[-1]["schedule"]}
+    has = before / after
+    result = {"before": before, "slowed": slowed, "after": after, "steps": moved - slowed_at, "moves": len(moves), "move": seconds[moved],
+              "threads": threads, "has": has, "schedule": moves[-1]["schedule"]}
+    for name, speed in (("quota", args.share / threads), ("jobs", speed_by_jobs(jobs, slowed_at, moved, args))):
+        allowed = 1 / allowed_slowdown(jobs, speed, args)
+        result[name] = {"speed": speed, "allowed": allowed, "reached": has / allowed}
+    return result
 
 
 def main():
@@ -189,6 +199,7 @@ def main():
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--slow-from", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--period", type=int, default=8000, help="of the quota, in microseconds: the process stands still for a part of each")
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--schedule", choices=SCHEDULES, default="ddp")
     parser.add_argument("--favoured", action="store_true")
@@ -200,20 +211,23 @@ def main():
         subprocess.run([args.weft, "train", str(folder / "run.yaml"), "--reference", "--out", str(folder / "reference")], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         reference = weights_of(folder / "reference")
-        print("| step before | slowed | behind the move | the move's step | steps until it | moves | threads | allowed | has | reached |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| step before | slowed | behind the move | the move's step | steps until it | moves | has | by the quota: speed | allowed | reached |"
+              " by its jobs: speed | allowed | reached |")
+        print("|" + " ---: |" * 13)
         rounds = []
         for _ in range(args.rounds):
             r = one_round(args, folder, reference)
             if r is None:
                 continue
             rounds.append(r)
-            print(f"| {r['before']:.3f} s | {r['slowed']:.3f} s | {r['after']:.3f} s | {r['move']:.3f} s | {r['steps']} | {r['moves']} | {r['threads']:.2f} | {r['allowed']:.3f} | "
-                  f"{r['has']:.3f} | {r['reached']:.3f} |", flush=True)
+            by = [f"{r[name]['speed']:.2f} | {r[name]['allowed']:.3f} | {r[name]['reached']:.3f}" for name in ("quota", "jobs")]
+            print(f"| {r['before']:.3f} s | {r['slowed']:.3f} s | {r['after']:.3f} s | {r['move']:.3f} s | {r['steps']} | {r['moves']} | "
+                  f"{r['has']:.3f} | {by[0]} | {by[1]} |", flush=True)
         if not rounds:
             sys.exit("no round was undisturbed")
-        print(f"\nMedian of `reached`: {statistics.median(r['reached'] for r in rounds):.3f}; most steps until the move: "
-              f"{max(r['steps'] for r in rounds)}; the last schedule: `{rounds[-1]['schedule']}`. The bits are those of the plain loop in each round.")
+        by = [statistics.median(r[name]["reached"] for r in rounds) for name in ("quota", "jobs")]
+        print(f"\nMedian of `reached`: {by[0]:.3f} by the quota, {by[1]:.3f} by its jobs; most steps until the move: {max(r['steps'] for r in rounds)}; "
+              f"the last schedule: `{rounds[-1]['schedule']}`. The bits are those of the plain loop in each round.")
 
 
 if __name__ == "__main__":
