@@ -4,10 +4,10 @@
     docs.py BIN_DIR
 
 Every relative link leads to a file, and its anchor to a heading there, as GitHub makes anchors. Every `weft COMMAND` is a command
-of `weft --help`, and what a page shows of `weft simulate` is what it prints. Lines have at most 120 columns, and rows of tables at
-most 170, except where a line has no space to break at. Tables of docs/measurements have no bound: programs write them. The metrics
-that the operators' page explains are those that the sources make. The script of PyTorch that the page of the models shows is the
-one that is tested. Prints what is wrong and exits 1.
+of `weft --help`, each script of the project that a page starts is executable, and what a page shows of `weft simulate` is what it
+prints. Lines have at most 120 columns, and rows of tables at most 170, except where a line has no space to break at. Tables of
+docs/measurements have no bound: programs write them. The metrics that the operators' page explains are those that the sources
+make. The script of PyTorch that the page of the models shows is the one that is tested. Prints what is wrong and exits 1.
 """
 import os
 import pathlib
@@ -80,6 +80,15 @@ def commands(page, text, known):
         yield f"{page.relative_to(ROOT)}: weft {name} is no command"
 
 
+def programs(page, text):
+    """What a reader would start by its name in the project, which must be there and be a program."""
+    started = re.findall(r"^(?: {4}|\$ )?((?:tests|deploy)/[\w/]+\.(?:py|sh))\b", text, re.M)
+    started += re.findall(r"`((?:tests|deploy)/[\w/]+\.(?:py|sh)) [^`]+`", text)
+    for name in sorted(set(started)):
+        if not os.access(ROOT / name, os.X_OK):
+            yield f"{page.relative_to(ROOT)}: {name} is no program of the project"
+
+
 def shown_outputs(page, text, weft):
     for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
         for command, output in re.findall(r"^\$ (weft simulate .*)\n((?:(?!\$ ).*\n)+)", block, re.M):
@@ -114,7 +123,8 @@ def main():
     problems, checked = [], pages()
     for page in checked:
         text = page.read_text()
-        problems += [*links(page, text), *lines(page, text), *commands(page, text, known), *shown_outputs(page, text, weft)]
+        problems += [*links(page, text), *lines(page, text), *commands(page, text, known), *programs(page, text),
+                     *shown_outputs(page, text, weft)]
     problems += metrics()
     script = (ROOT / "tests/conformance/gpt_in_pytorch.py").read_text()
     if script[script.index("import json"):] not in (ROOT / "docs/guide/models.md").read_text():
