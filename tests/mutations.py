@@ -32,6 +32,9 @@ class Mutation:
 
 
 MUTATIONS = [
+    Mutation("the model that a plan is for", "client/files/schedule_file.cc",
+             "if (planned == own) return absl::OkStatus();", "if (planned > 0 && own > 0) return absl::OkStatus();",
+             "planning_test", "PlanInRunFile.PlanForAnotherModel_IsRefused"),
     Mutation("a plug-in's hash", "worker/shell/torch/plugins.cc",
              "if (hash == plugin.sha256) return bytes;", "if (!hash.empty()) return bytes;",
              "plugins_test", "*"),

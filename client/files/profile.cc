@@ -255,6 +255,12 @@ absl::Status CheckSameModel(const std::string& path, const Profile& profile, con
   return absl::InvalidArgumentError(absl::StrCat(path, " ", differs, "; measure it with weft profile"));
 }
 
+double WeightBytesOf(const RunSpec& run) {
+  double bytes = 0;
+  for (const ProfilePart& part : CountedProfile(run, /*flops=*/1).parts) bytes += part.weight_bytes;
+  return bytes;
+}
+
 Profile CountedProfile(const RunSpec& run, double flops) {
   const int copies = 1 + OptimizerBuffers(run.train.optimizer);
   constexpr double kFloat = 4;

@@ -81,6 +81,9 @@ absl::StatusOr<Profile> ReadProfileWithBuffers(const std::string& path);
 // model.
 absl::Status CheckSameModel(const std::string& path, const Profile& profile, const RunSpec& run);
 
+// Returns the bytes of the weights of a run's model.
+double WeightBytesOf(const RunSpec& run);
+
 // Returns the hash of a profile's bytes, by which a plan says where it came from: 16 hexadecimal digits.
 std::string ProfileHash(absl::string_view text);
 

@@ -180,12 +180,13 @@ bool IsAuto(const Json& run) {
 }
 
 // Puts the plan into the run; where the schedule is `auto` and there is none, that of the run's results.
-absl::Status PutPlan(const Json* plan, Json& run) {
+// Returns it; null for none.
+absl::StatusOr<Json> PutPlan(const Json* plan, Json& run) {
   if (plan != nullptr) {
     TakePlan(*plan, run);
-    return absl::OkStatus();
+    return *plan;
   }
-  if (!IsAuto(run)) return absl::OkStatus();
+  if (!IsAuto(run)) return Json();
   const std::string left =
       absl::StrCat("out/", run["name"].is_string() ? run["name"].get<std::string>() : "", "/plan.yaml");
   std::error_code error;
@@ -194,15 +195,22 @@ absl::Status PutPlan(const Json* plan, Json& run) {
                                                    " there, and by weft plan; other commands "
                                                    "take such a plan as schedule: {file: plan.yaml}"));
   }
-  const auto read = ReadPlan(left);
+  auto read = ReadPlan(left);
   if (read.ok()) TakePlan(*read, run);
-  return read.status();
+  return read;
 }
 
-// Puts the plan, or the rows of actions, in the place of its file's name.
-absl::Status EmbedSchedule(const std::string& folder, Json& run) {
-  const absl::Status read = EmbedPlan(folder, run);
-  return read.ok() ? EmbedActions(folder, run["schedule"]) : read;
+// Puts `plan` into the run, or a plan or rows of actions in the place of their file's name. Returns the plan;
+// null for none. The failure has its key as its payload.
+absl::StatusOr<Json> EmbedSchedule(const std::string& folder, const Json* plan, Json& run) {
+  if (!run.is_object()) return Json();
+  auto put = PutPlan(plan, run);
+  if (!put.ok()) return ErrorAt("schedule", put.status().message());
+  if (!run.contains("schedule")) return put;
+  auto read = EmbedPlan(folder, run);
+  const absl::Status embedded = read.ok() ? EmbedActions(folder, run["schedule"]) : read.status();
+  if (!embedded.ok()) return ErrorAt("schedule.file", embedded.message());
+  return read->is_null() ? put : read;
 }
 
 // The profile that a run file names for its buffers.
@@ -254,14 +262,9 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
   const auto at = [&](const std::string& place, absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
   };
-  if (json.is_object()) {
-    if (const absl::Status put = PutPlan(plan, json); !put.ok())
-      return at("schedule", absl::StrCat("schedule: ", put.message()));
-  }
-  if (json.is_object() && json.contains("schedule")) {
-    const absl::Status read = EmbedSchedule(fs::path(path).parent_path().string(), json);
-    if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
-  }
+  const absl::StatusOr<Json> planned = EmbedSchedule(fs::path(path).parent_path().string(), plan, json);
+  if (!planned.ok())
+    return at(std::string(*planned.status().GetPayload(kPathPayload)), planned.status().message());
   if (json.is_object() && json.contains("model")) {
     const absl::Status read = EmbedGraphs(fs::path(path).parent_path().string(), json);
     if (!read.ok()) return at("model.exported", absl::StrCat("model.exported: ", read.message()));
@@ -287,6 +290,8 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     const absl::Status same = CheckSameModel((*named)->path, (*named)->profile, *spec);
     if (!same.ok()) return at("buffers", absl::StrCat("buffers: ", same.message()));
   }
+  if (const absl::Status same = CheckPlanOfModel(*planned, *spec); !same.ok())
+    return at("schedule", absl::StrCat("schedule: ", same.message()));
   absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data, plan);
   if (const absl::Status& fits = schedule.status(); !fits.ok()) {
     const auto place = fits.GetPayload(kPathPayload);  // its message names it

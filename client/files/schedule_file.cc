@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/yaml_file.h"
+#include "client/files/profile.h"
 #include "client/files/text_file.h"
 #include "client/files/trace_file.h"
 #include "nlohmann/json.hpp"
@@ -30,6 +31,7 @@ constexpr size_t kMaxActionsBytes = 256 << 20;   // for files that are only simu
 constexpr size_t kMaxEmbeddedBytes = 768 << 10;  // a run's whole specification may have 1 MiB
 constexpr size_t kMaxYamlBytes = 1 << 20;
 constexpr int kMostOfASize = 1 << 24;
+constexpr char kMadeFor[] = "made_for";  // key of a plan as it is read, with the model that it is for
 
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
@@ -157,6 +159,15 @@ double PlannedStep(const Json& plan) {
   return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
 }
 
+// Returns the bytes of the weights of the model that the plan was made for; 0 where it does not say so.
+double PlannedWeightBytes(const Json& plan) {
+  if (!plan.contains("plan") || !plan["plan"].is_object()) return 0;
+  const Json& said = plan["plan"];
+  return said.contains("weight_bytes") && said["weight_bytes"].is_number()
+             ? said["weight_bytes"].get<double>()
+             : 0;
+}
+
 // Puts the plan's buffers into a run that has none of its own.
 void TakeBuffers(const Json& plan, Json& run) {
   if (plan.contains("buffers") && !run.contains("buffers")) run["buffers"] = plan["buffers"];
@@ -225,6 +236,8 @@ absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text)
   }
   if (const double step = PlannedStep(plan); step > 0 && keys["schedule"].is_object())
     keys["schedule"]["planned_step"] = step;
+  if (const double bytes = PlannedWeightBytes(plan); bytes > 0)
+    keys[kMadeFor] = {{"file", path}, {"weight_bytes", bytes}};
   return keys;
 }
 
@@ -237,13 +250,12 @@ std::vector<int> LayersOfPlan(const std::string& path) {
   return layers;
 }
 
-absl::Status EmbedPlan(const std::string& folder, Json& run) {
-  if (!run.is_object() || !run.contains("schedule")) return absl::OkStatus();
+absl::StatusOr<Json> EmbedPlan(const std::string& folder, Json& run) {
+  if (!run.is_object() || !run.contains("schedule")) return Json();
   const Json& schedule = run["schedule"];
-  if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string())
-    return absl::OkStatus();
+  if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string()) return Json();
   const std::string name = schedule["file"];
-  if (!IsYaml(name)) return absl::OkStatus();
+  if (!IsYaml(name)) return Json();
   auto plan = ReadPlan((fs::path(folder) / name).string());
   if (!plan.ok()) return plan.status();
   if (run.contains("stages") && !run["stages"].is_null() && run["stages"] != (*plan)["stages"]) {
@@ -267,7 +279,7 @@ absl::Status EmbedPlan(const std::string& folder, Json& run) {
   beside.erase("file");
   run["schedule"] = (*plan)["schedule"];
   if (run["schedule"].is_object()) run["schedule"].update(beside);
-  return absl::OkStatus();
+  return plan;
 }
 
 void TakePlan(const Json& plan, Json& run) {
@@ -281,6 +293,16 @@ void TakePlan(const Json& plan, Json& run) {
   TakeBuffers(plan, run);
   if (plan.contains("microbatches") && run.contains("train") && run["train"].is_object())
     run["train"]["microbatches"] = plan["microbatches"];
+}
+
+absl::Status CheckPlanOfModel(const Json& plan, const RunSpec& run) {
+  if (!plan.is_object() || !plan.contains(kMadeFor)) return absl::OkStatus();
+  const double planned = plan[kMadeFor]["weight_bytes"], own = WeightBytesOf(run);
+  if (planned == own) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is for another model: its weights have %.0f bytes, and those of the run %s %.0f; "
+                      "make a plan for this run with weft plan",
+                      plan[kMadeFor]["file"].get<std::string>(), planned, run.name, own));
 }
 
 std::string PathOfProblem(const absl::Status& status, const std::string& path, const std::string& name) {

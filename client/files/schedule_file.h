@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
+#include "run/run_spec.h"
 #include "schedules/run_terms.h"
 
 namespace weft {
@@ -53,13 +54,16 @@ absl::StatusOr<nlohmann::json> ParsePlan(const std::string& path, const std::str
 std::vector<int> LayersOfPlan(const std::string& path);
 
 // Puts the keys of a plan into a `run` whose schedule names its file, {file: plan.yaml}. Relative paths are
-// relative to `folder`. Other runs stay. InvalidArgument for a file that is no plan, or whose stages or
-// micro-batches are not those of the run.
-absl::Status EmbedPlan(const std::string& folder, nlohmann::json& run);
+// relative to `folder`. Other runs stay. Returns the plan; null where the run names none. InvalidArgument for
+// a file that is no plan, or whose stages or micro-batches are not those of the run.
+absl::StatusOr<nlohmann::json> EmbedPlan(const std::string& folder, nlohmann::json& run);
 
 // Puts the keys of a plan in the place of what the run says itself. The run's `reduction` stays where the
 // plan has none, and its `buffers` stay.
 void TakePlan(const nlohmann::json& plan, nlohmann::json& run);
+
+// Checks that a plan, as ReadPlan returns it, was made for the run's model, as far as it says for which.
+absl::Status CheckPlanOfModel(const nlohmann::json& plan, const RunSpec& run);
 
 // Returns where in a file the fault of its schedule stands: the path of the formula or parameter that the
 // status blames, or `path` itself, which is the schedule's.

@@ -50,7 +50,10 @@ class PlanMaker {
     report_->profile = source_.options.profile.empty() ? source_.options.file : source_.options.profile;
     report_->profile_hash = source_.profile_hash;
     report_->of_run = source_.run.has_value();
-    if (report_->of_run) report_->buffers = source_.run->buffers;
+    if (report_->of_run) {
+      report_->buffers = source_.run->buffers;
+      report_->weight_bytes = WeightBytesOf(*source_.run);
+    }
     report_->unit = source_.run.has_value() ? source_.costs->UnitOf() : source_.profile.unit;
     report_->ranks = static_cast<int>(report_->peak_bytes.size());  // a plan may leave ranks empty
     report_->stopped = stopped_;

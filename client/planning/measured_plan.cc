@@ -136,6 +136,7 @@ PlanReport ReportOf(const MeasuredPlan& plan) {
   report.peak_bytes = plan.better.peak_bytes;
   report.memory = static_cast<double>(plan.run.memory);
   report.buffers = plan.run.buffers;
+  report.weight_bytes = WeightBytesOf(plan.run);
   return report;
 }
 

@@ -405,6 +405,7 @@ OrderedJson PlanJson(const PlanReport& report) {
                         {"replicas", replicas},
                         {"batches_in_flight", report.pipedream.batches_in_flight}}},
                       {"source", report.source}};
+  if (report.weight_bytes > 0) json["weight_bytes"] = report.weight_bytes;
   if (report.pattern.has_value()) {
     json["k"] = report.pattern->batches;
     json["rank_of_stage"] = report.pattern->rank_of_stage;
@@ -458,6 +459,7 @@ std::string PlanYaml(const PlanReport& report) {
     absl::StrAppend(&text, "  profile: ", QuotedText(report.profile), "\n  profile_hash: \"",
                     report.profile_hash, "\"\n");
   }
+  if (report.weight_bytes > 0) absl::StrAppendFormat(&text, "  weight_bytes: %.0f\n", report.weight_bytes);
   absl::StrAppendFormat(&text, "  ranks: %d\n  step: %.9g\n", report.ranks, report.step);
   if (!report.unit.empty()) absl::StrAppend(&text, "  unit: ", QuotedText(report.unit), "\n");
   absl::StrAppendFormat(&text, "  lower_bound: %.9g\n", LeastStepOf(report));

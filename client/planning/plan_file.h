@@ -54,6 +54,7 @@ struct PlanReport {
   std::optional<MeasuredBuffers> buffers;  // of the run's jobs, by which the plan fits
   bool of_run = true;                      // false for a plan of a profile alone, which knows no reduction
   std::string unit;                        // of times; empty for any
+  double weight_bytes = 0;                 // of the run's model; 0 for a plan of a profile alone
   int ranks = 1;
   PlanChoice choice;
   std::optional<Plan> pattern;                 // if the choice is a planned pattern

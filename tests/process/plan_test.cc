@@ -305,6 +305,23 @@ TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
   }
 }
 
+TEST_F(PlanCommand, PlanForAnotherModel_IsRefused) {
+  const std::string plan = folder_ / "plan.yaml";
+  std::ofstream(plan)
+      << Plan({WriteSmallRun(folder_), "--workers", "2", "--schedule", "1f1b", "-o", "yaml"}).out;
+  const std::string model = "{gpt: {layers: 4, width: 64, heads: 2, context: 32}}";  // as many layers
+  const std::string by_flag = WriteSmallRun(folder_, {{"model", model}});
+  const CommandResult refused = Command::Run({"weft", "train", by_flag, "--plan", plan});
+  EXPECT_EQ(refused.code, kBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("plan.yaml is for another model: its weights have"));
+  const std::string by_file = folder_.Write(
+      "named.yaml", absl::StrCat("name: named\nmodel: ", model, "\ndata: {text: {path: text.txt}}\n",
+                                 "train: {steps: 1, batch: 16}\nschedule: {file: plan.yaml}\n"));
+  const CommandResult named = Command::Run({"weft", "simulate", by_file});
+  EXPECT_EQ(named.code, kBadConfiguration);
+  EXPECT_THAT(named.err, HasSubstr("named.yaml:5: schedule: "));
+}
+
 TEST_F(PlanCommand, RunFile_IsPlannedAtLeastAsFastAsCompareFinds) {
   const std::string run = WriteSmallRun(folder_, {});
   const CommandResult compared = Command::Run({"weft", "compare", run, "--ranks", "2", "-o", "json"});

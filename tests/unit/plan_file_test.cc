@@ -17,6 +17,7 @@
 #include "run/run_schedule.h"
 #include "schedules/check/check.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/small_run_spec.h"
 
 namespace weft::plan_file_test {
 namespace {
@@ -24,7 +25,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Json = nlohmann::json;
 
 struct Part {
   double forward, backward, activation, weight = 0;
@@ -202,7 +202,7 @@ class PlanInRunFile : public testing::Test {
   PlanInRunFile() : folder_(testing::TempDir()) {}
   absl::Status Embed(const std::string& plan, Json& run) {
     std::ofstream(absl::StrCat(folder_, "/plan.yaml")) << plan;
-    return EmbedPlan(folder_, run);
+    return EmbedPlan(folder_, run).status();
   }
   const std::string folder_;
 };
@@ -264,6 +264,23 @@ TEST_F(PlanInRunFile, OtherStages_AreRefused) {
   Json run = {{"schedule", {{"file", "plan.yaml"}}}, {"stages", {2, 2}}};
   const absl::Status refused = Embed(PlanYaml(MustPlan(ProfileFrom(FourLayers()), 4, 4)), run);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("stages of [1,1,1,1], and the run file says [2,2]"));
+}
+
+TEST_F(PlanInRunFile, PlanForAnotherModel_IsRefused) {
+  const auto run = ParseRunSpec(GptRun());
+  ASSERT_TRUE(run.ok()) << run.status();
+  PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
+  const auto check = [&] {
+    Json file = {{"schedule", {{"file", "plan.yaml"}}}};
+    std::ofstream(absl::StrCat(folder_, "/plan.yaml")) << PlanYaml(report);
+    const auto plan = EmbedPlan(folder_, file);
+    return plan.ok() ? CheckPlanOfModel(*plan, *run) : plan.status();
+  };
+  EXPECT_TRUE(check().ok()) << "it does not say for which";
+  report.weight_bytes = WeightBytesOf(*run);
+  EXPECT_TRUE(check().ok()) << check();
+  report.weight_bytes += 4;
+  EXPECT_THAT(std::string(check().message()), HasSubstr("plan.yaml is for another model: its weights have"));
 }
 
 TEST_F(PlanInRunFile, FileThatIsNoPlan_IsRefused) {
