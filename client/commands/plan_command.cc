@@ -13,7 +13,10 @@ namespace {
 ExitCode PlanAnew(const PlanOptions& options) {
   const auto plan = PlanFromRun({options.from, options.profile, options.memory, options.bandwidth,
                                  options.latency, options.time_limit});
-  if (absl::IsResourceExhausted(plan.status())) return Fail(kExitFailed, plan.status().message());
+  if (absl::IsResourceExhausted(plan.status())) {
+    if (options.output == "json") PrintJson({{"from", options.from}, {"fits", false}});
+    return Fail(kExitFailed, plan.status().message());
+  }
   if (!plan.ok()) return Fail(kExitBadConfiguration, plan.status().message());
   if (options.output == "json") return PrintJson(MeasuredPlanJson(*plan));
   if (options.output == "yaml") PrintMessage(Sentence(plan->better, plan->measured));

@@ -191,6 +191,7 @@ OrderedJson MeasuredPlanJson(const MeasuredPlan& plan) {
       durations[std::string(JobKindName(static_cast<JobKind>(k)))] = of_kind;
   }
   return {{"from", plan.folder},
+          {"fits", true},
           {"steps_measured", {plan.first_step, plan.last_step}},
           {"unit", "s"},
           {"speeds", plan.measured.speeds},

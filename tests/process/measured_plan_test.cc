@@ -87,6 +87,8 @@ TEST_F(MeasuredPlanTest, WhatIsWrong_GetsASentenceAndItsCode) {
   ASSERT_EQ(train.code, 0) << train.err;
   ASSERT_EQ(PlanFrom().code, 0);
   expect(PlanFrom({"--memory", "1"}), kNothingFits, "the budget is 1 B");
+  EXPECT_EQ(Json::parse(PlanFrom({"--memory", "1", "-o", "json"}).out),
+            Json({{"from", out_}, {"fits", false}}));
   expect(PlanFrom({"--workers", "2"}), kUsage, "--from");
   expect(Command::Run({"weft", "plan"}), kUsage, "--from");
   folder_.Write("profile.json", R"({"layers": [{"forward": 1}, {"forward": 1}]})");
