@@ -7,8 +7,8 @@
 // relative link that stays beneath its root is followed: caches of data sets consist of them. An absolute
 // link is not.
 //
-// A process that was not confined opens any path, as `weft train` does with the rights of its user. Process-
-// wide, as a root folder is: all that writes or reads a run's file comes here, and no caller can forget it
+// A process that was not confined opens any path, as `weft train` does with the rights of its user. The roots
+// are the whole process's: all that writes or reads a run's file comes here, and no caller can forget them
 // (tests/run_file_opens.py).
 // Functions that only look at names, rename or remove take paths as they are; the names are those that Weft
 // gives its own files.

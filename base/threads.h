@@ -37,8 +37,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Returns ResourceExhausted if the process cannot have `count` threads more at this moment. For the start of
-// a program that uses libraries which do not survive the lack of one.
+// Returns ResourceExhausted if the process cannot have `count` threads more at this moment. A program calls
+// it at its start if its libraries do not survive the lack of one.
 absl::Status CheckThreads(int count);
 
 }  // namespace weft

@@ -2,8 +2,8 @@
 //
 // A built-in gpt does. An exported model does if its loss in evaluation mode is one cross entropy: what that
 // compares are the scores, a row for each token, and the part of the graph that makes them depends on one
-// field of tokens alone. So a model that was exported to be trained needs nothing more to write. That no
-// token's scores depend on tokens behind it is seen when it writes (worker/shell/reference/exported_text.h).
+// field of tokens alone. So a model that was exported to be trained needs nothing more to write. The
+// writer checks that no token's scores depend on later tokens (worker/shell/reference/exported_text.h).
 // Pure.
 #ifndef WEFT_RUN_TEXT_MODEL_H_
 #define WEFT_RUN_TEXT_MODEL_H_

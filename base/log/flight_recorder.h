@@ -50,7 +50,7 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  // Has a dump written because something does not get on, and returns at once. To be called when a stall
+  // Has a dump written because something does not get on, and returns at once. Call it when a stall
   // begins, not again while it lasts.
   void Stalled(absl::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
   // Writes such a dump before it returns, for a process that is about to end.

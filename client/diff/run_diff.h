@@ -1,6 +1,6 @@
 // Finds the first job whose results differ between two runs of the same training.
 //
-// First in the causal order of the job graph, not in time: all that the job's results follow from is equal in
+// It goes by the causal order of the job graph, not time: all that the job's results follow from is equal in
 // both runs, and a result is not. The order is that of the training itself (forward, backward, sum, update),
 // so that runs under different schedules and placements, and the reference, can be compared. A value that one
 // of the runs has not recorded (proto/session/job_hashes.h) is passed over: a difference behind it then names

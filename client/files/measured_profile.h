@@ -23,8 +23,8 @@ nlohmann::ordered_json ProfileOf(const RunSpec& run, const Trace& whole, const T
 int MicrobatchesTogether(const RunSpec& layers, int ranks);
 
 // Gives the profile's layers the times that their jobs took while all ranks of a training computed at the
-// same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, and
-// updates, which that training has not or divides, become as much longer as whole backwards. Layers also get
+// same time: they share memory and caches, so that jobs take longer than alone. Halves of backwards, which
+// that training lacks, and updates, which it divides, become longer like whole backwards. Layers also get
 // `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: the
 // extra time of the first of them; and the profile gets `dispatch`. `together` is the run, in which each rank
 // has all layers and sums a slice of all gradients; `trace` is its trace. Returns the ranks' speeds; the

@@ -48,12 +48,13 @@ struct FamilySearchResult {
   absl::Status reason;                // why the closest choice is impossible, if there is no best one
   // Choices that lack only memory, the best of each schedule as predicted without a limit, fastest first.
   std::vector<PredictedChoice> lacking_memory;
-  // If there is no best choice: bytes of each rank with which this search finds one; 0 where that is not
-  // known.
+  // The bytes of each rank with which this search finds a choice, if there is no best one; 0 where that is
+  // not known.
   double enough = 0;
 };
 
-// InvalidArgument for a schedule that is none; OutOfRange for one that cannot be had on so many ranks.
+// Returns the best choices. InvalidArgument for an unknown schedule; OutOfRange for one that cannot be had on
+// so many ranks.
 absl::StatusOr<FamilySearchResult> SearchFamilies(const FamilySearchOptions& options,
                                                   const PredictPlan& predict);
 

@@ -30,7 +30,7 @@ inline constexpr absl::string_view kWorkerSays = "weft-worker: ";
 // long as it has named none.
 std::string ReportedDevice(absl::string_view words);
 
-// In lines about passes that are not captured as CUDA graphs (docs/guide/gpu.md).
+// The words of lines about passes that are not captured as CUDA graphs (docs/guide/gpu.md).
 inline constexpr absl::string_view kWithoutGraphs = " runs without graphs, ";
 // Returns the lines about such passes, without their beginning "weft: ". One that lacks its beginning or has
 // no end yet is left out.

@@ -54,7 +54,7 @@ class Checkpoints {
   // step, or that of the run's own end.
   int32_t Stop(int32_t granted_end);
   std::optional<int32_t> stop_step() const { return stop_step_; }
-  // Takes up that snapshots up to this step are over: none of them is due again.
+  // Notes that snapshots up to this step are over: none of them is due again.
   void TakeUpSealed(int32_t step) { announced_ = std::max(announced_, std::min(step, end_step_ - 1)); }
   // Takes up a snapshot that was announced under a coordinator before. `asked` are the words with which its
   // sealing was asked for, if it was.

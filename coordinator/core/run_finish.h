@@ -43,7 +43,7 @@ class RunFinish {
   std::optional<RunEnding> GoOnWithoutValidations(StepEffects& out, const std::string& cause);
   // Takes the last figures of a process.
   std::optional<RunEnding> Take(StepEffects& out, SessionId from, Finished& m);
-  // Takes up that there will be none: the process "was lost: ..", or "failed: ..". Requires HasResults,
+  // Notes that there will be none: the process "was lost: ..", or "failed: ..". Requires HasResults,
   // unless it has done its part.
   std::optional<RunEnding> Without(StepEffects& out, RunMember& member, const std::string& what);
 

@@ -12,8 +12,8 @@
 // shorter reason, which stays true while the runs before them start and end. So the cost of a queue does not
 // grow with its length.
 //
-// Invariants: a run gets workers of its pool that are free only, by process number, those whose last run
-// failed with them last, unless an order names others; a run whose ranks were ordered to processes gets
+// Invariants: a run gets only workers of its pool that are free, by process number, and those with which the
+// last run failed come last, unless an order names others; a run whose ranks were ordered to processes gets
 // these, and no other run gets them meanwhile (run_placement.h); every run that waits says for what. Refers
 // to the runs and the workers. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_QUEUE_H_

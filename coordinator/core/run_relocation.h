@@ -65,7 +65,7 @@ class RunRelocation {
   std::optional<ReplanRun> TakeReplan();
 
   // Returns true if the run goes on with fewer processes than it was submitted with, and may take in others
-  // without losing work: `interval_ns` times as many as it began again after its attempt began to run.
+  // without losing work: `interval_ns` have passed in this attempt for each time that it has begun again.
   bool MayExpand(int64_t now, int64_t interval_ns) const;
 
   // Returns how the attempt ends that was told to stop, for good or to relocate; nothing until it has

@@ -2,7 +2,7 @@
 // costs what is easiest to make again.
 //
 // The checkpoint is there before (the workers write it); then summary.json, the steps that could not be
-// written before, and the traces. Blocks on the disk: not on a thread that others wait for.
+// written before, and the traces. It blocks on the disk: call it on a thread that nobody waits for.
 #ifndef WEFT_COORDINATOR_RECORD_RUN_END_H_
 #define WEFT_COORDINATOR_RECORD_RUN_END_H_
 

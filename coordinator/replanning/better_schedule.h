@@ -13,7 +13,7 @@
 // the fullest did before, unless the run has a budget; and stages placed on ranks also exchange their ranks,
 // to avoid such a link.
 //
-// Pure, but for `stop`. A search of a few dozen simulations: not for a thread that others wait for.
+// Pure, but for `stop`. A search makes a few dozen simulations: call it on a thread that nobody waits for.
 #ifndef WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
 #define WEFT_COORDINATOR_REPLANNING_BETTER_SCHEDULE_H_
 

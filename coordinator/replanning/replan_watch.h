@@ -72,8 +72,8 @@ class ReplanWatch {
  public:
   ReplanWatch(std::shared_ptr<const RunSpec> run, int ranks);
 
-  // Goes on, before all else, with the slow links that the attempt has left that is under way: the run has
-  // begun again so often.
+  // Goes on with the slow links that the attempt under way has left. Call it before all else. `restarts`: how
+  // often the run has begun again.
   void Restore(int32_t restarts, RankLinks left);
   // Notes that an attempt has begun, or goes on: the run has begun again so often.
   void Began(int32_t restarts);

@@ -56,9 +56,9 @@ class CoordinatorServer {
   // Returns "", or for probes why it does not serve: its loop does not turn, or new connections are refused.
   virtual std::string Problem() const = 0;
 
-  // Tells the server, for an owner of worker processes, that a process has ended, and how.
   // Takes other limits for what begins from now on.
   virtual void SetLimits(const CoreLimits& limits) = 0;
+  // Tells the server, for an owner of worker processes, that a process has ended, and how.
   virtual void WorkerExited(const weft::WorkerExited& exited) = 0;
 
   // Adds a line to a run's log. Any thread.

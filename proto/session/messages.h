@@ -372,8 +372,8 @@ struct Assign {
   // True if each process keeps what its ranks save behind each step, and sends it to the process behind it in
   // `peers`.
   bool copies = false;
-  // In an attempt that begins with copies: the epoch of the attempt that made them, and the processes that
-  // keep them.
+  // The epoch of the attempt that made the copies with which this one begins, and the processes that keep
+  // them; 0 and none for an attempt that begins without copies.
   uint64_t copies_epoch = 0;
   std::vector<KeptPart> kept;
   // Step that an attempt before gave up for a number that is not finite: the gradients of its micro-batches
@@ -405,8 +405,8 @@ struct TakeSnapshot {
   int32_t step = 0;
 };
 
-// All processes have written their parts of the checkpoint of the step: complete it and give it its name. The
-// newest `keep` periodic checkpoints stay. With `drop` it is removed instead. With `validate` its weights
+// Asks the process to complete the checkpoint of the step, of which all have written their parts, and to name
+// it. The newest `keep` periodic ones stay. With `drop` it is removed instead. With `validate` its weights
 // stay aside until they have been validated; with `passing` nothing else stays.
 struct SealCheckpoint {
   uint64_t run = 0;
@@ -416,7 +416,7 @@ struct SealCheckpoint {
   bool validate = false, passing = false;
 };
 
-// Compute loss and metrics of the weights that stay aside since the snapshot of the step, or since the run
+// Asks for loss and metrics of the weights that stay aside since the snapshot of the step, or since the run
 // began where it goes on from that step.
 struct Validate {
   uint64_t run = 0;

@@ -25,8 +25,8 @@ struct ProtocolVersions {
 inline constexpr ProtocolVersions kProtocolVersions{2, 2};
 
 // Returns the highest version that both sides speak. FailedPrecondition if there is none: the message has
-// both ranges, and says which side to upgrade. InvalidArgument if a range is none, as only a faulty peer says
-// it.
+// both ranges, and says which side to upgrade. InvalidArgument if a range is empty, which only a faulty peer
+// sends.
 absl::StatusOr<uint32_t> ChooseProtocol(const ProtocolVersions& worker, const ProtocolVersions& coordinator);
 
 }  // namespace weft

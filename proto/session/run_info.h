@@ -85,7 +85,7 @@ struct RunInfo {
   // the last such step.
   int32_t non_finite_steps = 0, non_finite_step = -1;
   std::optional<RecoveryTimes> recovery_ns;  // times of the last restart that has led to a new step
-  // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
+  // The step whose complete checkpoint ends the run, if it was asked to stop; -1 otherwise.
   int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // coordinator's monotonic clock; 0: not yet
   std::vector<RankReport> reports;                         // by rank, the latest of each; empty in lists

@@ -78,7 +78,7 @@ class RunLog {
   uint64_t last_ = 0;
 };
 
-// Admits so many lines at once, and then so many a second, that a process in trouble floods nobody.
+// Admits some lines at once, and then some a second, so that a process in trouble floods nobody.
 class LogRate {
  public:
   static constexpr int kBurst = 40, kPerSecond = 4;

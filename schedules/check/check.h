@@ -1,7 +1,7 @@
 // Refuses a schedule that cannot run, before anything is started: the errors name the job, the rank and the
 // reason.
 //
-// Checked: inputs of stages, ranks of compute and weights in range, one rank for the two halves of a split
+// It requires inputs of stages, ranks of compute and weights in range, one rank for the two halves of a split
 // backward, unique priorities, limits of at least one, fixed orders that name each compute job of their rank
 // once, no cycle in the job graph together with the fixed orders (the error names the jobs on it), that what
 // one micro-batch leaves fits the budgets of bytes, and that the limits cannot deadlock, for any durations

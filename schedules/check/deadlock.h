@@ -1,7 +1,7 @@
 // Proves that a schedule's limits on live activations can never stop it, whatever the durations of jobs and
 // transfers, or names the jobs that could wait for each other.
 //
-// Sound: what is accepted cannot deadlock under the rule of dispatch.h, in any order in which inputs arrive.
+// It is sound: no accepted schedule can deadlock under the rule of dispatch.h, whatever the order of inputs.
 // docs/design/deadlock.md has the argument. Three cases:
 //   - Fixed orders: exact. The activations alive where a forward's turn comes follow from the order alone.
 //   - A chain without a budget of bytes, in which micro-batches wait for each other nowhere but at the first

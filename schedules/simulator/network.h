@@ -47,7 +47,7 @@ struct Network {
   Network FirstRanks(int ranks) const;
 };
 
-// InvalidArgument for a network that is not of so many ranks, or has figures that are none.
+// Returns InvalidArgument for a network of another number of ranks, or with figures that cannot be.
 absl::Status CheckNetwork(const Network& network, int ranks);
 
 }  // namespace weft

@@ -7,8 +7,8 @@
 // ends, or nothing is heard of it any more, until gRPC's keepalive ends it. Another one joins a little later.
 // A run goes on from its newest checkpoint.
 //
-// Checked: each run finishes, and its steps are told once, in order; no submission is refused, and no session
-// of a living worker is closed.
+// It checks that each run finishes, that its steps are told once, in order, that no submission is refused,
+// and that no session of a living worker is closed.
 #ifndef WEFT_TESTS_SIMULATION_FLEET_H_
 #define WEFT_TESTS_SIMULATION_FLEET_H_
 

@@ -39,7 +39,7 @@ struct PrepareEffect {
     // Part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
     bool sums_own = false;  // true if it reduces by collectives: StageRole::sums_own
-    // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
+    // True if the state comes with its jobs and leaves with them; the rank that saves it has it at the end.
     bool state_travels = false;
   };
   // Ranks that have collectives together, the present one among them. The process of the first member makes

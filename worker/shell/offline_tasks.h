@@ -1,5 +1,5 @@
-// Does what weft-worker does without a coordinator: check an exported model, train a specification as one plain loop, evaluate a
-// checkpoint, generate text with one.
+// Does what weft-worker does without a coordinator: checks an exported model, trains a specification as one
+// plain loop, evaluates a checkpoint, generates text with one.
 //
 // Each task reads a run's specification (JSON), prints its results to stdout, one JSON object a line, and
 // returns the process's exit code; messages go to stderr. A reader that is gone ends it early. `backend` is
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// Checks that this LibTorch takes the graphs of an exported model: prints {"problem": ".."} where it does not,
+// Checks that this LibTorch takes the graphs of an exported model: prints {"problem": ".."} if it does not,
 // else nothing.
 int CheckModel(const std::string& specification);
 

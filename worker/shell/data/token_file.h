@@ -3,12 +3,10 @@
 // bytes      each byte is a token
 // uint16,    numbers of two or four bytes, the low byte first, as nanoGPT's
 // uint32
-// llm.c      256 numbers of four bytes (20240520, version 1, count of tokens, zeros) and tokens of two bytes;
-// or
-//            20240801, version 7, and tokens of four bytes
+// llm.c      256 numbers of four bytes (20240520, version 1, count of tokens, zeros) and tokens of two
+//            bytes; or 20240801, version 7, and tokens of four bytes
 // megatron   PREFIX.bin holds the tokens; PREFIX.idx begins with "MMIDIDX", says their type, and holds the
-// lengths of
-//            the sequences. The sequences, and so the documents, are read as one text
+//            lengths of the sequences. The sequences, and so the documents, are read as one text
 //
 // Threads: Read may be called from any thread. Failure: NotFound or InvalidArgument that names the key of the
 // run file and the file; DataLoss as data_file.h.

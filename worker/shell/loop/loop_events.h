@@ -2,7 +2,7 @@
 // between processes, grants, failures. Where something stalls or crashes, the last of these say what was
 // awaited, and from whom.
 //
-// Tells who is to hear of it when a stall begins.
+// Calls the listener when a stall begins.
 //
 // A note costs about a tenth of a microsecond, and nothing where there is no ring. The times are those that
 // the caller has anyway. Borrows the ring; thread-safe.

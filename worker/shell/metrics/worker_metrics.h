@@ -22,8 +22,8 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Functions that return the figures, and the reason why the process is of no use; called from any thread.
-  // And what every daemon shows.
+  // The functions that return the figures, and the reason why the process is of no use, called from any
+  // thread; and what every daemon shows.
   struct Source {
     std::function<WorkerSnapshot()> snapshot;
     std::function<std::string()> problem;

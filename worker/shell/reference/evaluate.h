@@ -1,9 +1,9 @@
 // Computes the loss of a checkpoint, and its accuracy or the figures of an exported model, over the samples
 // of a data set, each once.
 //
-// All layers in one process, without a graph: batch norms by their running averages, nothing dropped; an
-// exported model as its module in evaluation mode, in batches of the size of a micro-batch. The cut into
-// stages of the checkpoint does not matter, nor do the run's schedule and training.
+// All layers run in one process, without a graph. Batch norms use their running averages, and nothing is
+// dropped. An exported model runs as its module in evaluation mode, in batches of the size of a micro-batch.
+// The cut of the checkpoint into stages does not matter, nor do the run's schedule and training.
 #ifndef WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 #define WEFT_WORKER_SHELL_REFERENCE_EVALUATE_H_
 

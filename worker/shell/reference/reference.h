@@ -1,8 +1,8 @@
 // Runs the same training as one plain loop: the yardstick for the runtime's numbers.
 //
-// All layers in one process, micro-batches one after the other, LibTorch's own backward, no ranks, jobs or
-// transfers. Where a rule has micro-batches read old weights, the loop keeps the parameters of the last steps
-// and computes
+// All layers run in one process, micro-batches one after the other, with LibTorch's own backward and without
+// ranks, jobs or transfers. Where a rule has micro-batches read old weights, the loop keeps the parameters of
+// the last steps and computes
 //
 // theta_{t+1} = theta_t - lr/B * sum over b of grad f_b(theta_hat_{t,b})
 //

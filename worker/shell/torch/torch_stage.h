@@ -109,8 +109,8 @@ struct PassOutput {
 };
 
 // Run layers [layout.first_layer, layout.end_layer) on `inputs`, the stage's and the data last if it reads
-// that, with `pass->weights`. `targets` is defined for the last stage only, where the model has no loss of its own. RunForward leaves the graph in
-// `pass`; RunWithoutGraph leaves nothing, and gives the same bits.
+// that, with `pass->weights`. `targets` is defined for the last stage only, where the model has no loss of
+// its own. RunForward leaves the graph in `pass`; RunWithoutGraph leaves nothing, and gives the same bits.
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                       const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
                       Pass* pass);

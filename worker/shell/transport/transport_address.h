@@ -24,10 +24,8 @@ struct DeviceIdentity {
 inline constexpr char kUcxPlane[] = "ucx", kTlsPlane[] = "tls";
 
 struct TransportAddress {
-  uint64_t sender =
-      // Random number that tells this transport from every other one, also from an earlier one of the
-      // process.
-      0;
+  // Random number that tells this transport from every other one, also from an earlier one of the process.
+  uint64_t sender = 0;
   ProcessIdentity process;
   SegmentRef probe;       // one page: a process that can map it can read this process's memory in place
   std::string messenger;  // Messenger::address()
