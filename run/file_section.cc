@@ -164,9 +164,7 @@ Choice ReadChoice(const Json& value, absl::string_view path, const ChoiceNames& 
     return path.empty() ? name : absl::StrCat(path, ".", name);
   };
   const auto take = [&](const std::string& name, const Json& parameters, const std::string& where) {
-    if (Contains(names.planned, name)) {
-      status = ErrorAt(where, absl::StrCat("the ", names.what, " ", name, " is not built yet; use ", one_of));
-    } else if (!Contains(names.names, name)) {
+    if (!Contains(names.names, name)) {
       std::vector<std::string> valid = names.names;
       if (value.is_object()) valid.insert(valid.end(), names.further_keys.begin(), names.further_keys.end());
       status = ErrorAt(where, UnknownName(names.what, name, valid));

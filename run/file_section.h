@@ -68,7 +68,6 @@ struct Choice {
 struct ChoiceNames {
   std::string what;                       // the noun for messages: "model"
   std::vector<std::string> names;         // the alternatives
-  std::vector<std::string> planned;       // alternatives that are designed but not built: refused by name
   std::vector<std::string> further_keys;  // keys that may stand beside the alternative, as `rule`
 };
 

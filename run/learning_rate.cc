@@ -75,7 +75,7 @@ LearningRateSchedule ReadLearningRateSchedule(FileSection& train, const TrainSpe
   if (!train.Has("lr_schedule")) return schedule;
   const Choice choice =
       ReadChoice(train.At("lr_schedule"), train.PathOf("lr_schedule"),
-                 {"learning-rate schedule", {"constant", "cosine", "linear", "step"}, {}, {}}, status);
+                 {"learning-rate schedule", {"constant", "cosine", "linear", "step"}, {}}, status);
   for (int i = 0; i < 4; ++i) {
     if (choice.name == kNames[i]) schedule.decay = static_cast<Decay>(i);
   }

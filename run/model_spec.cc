@@ -249,13 +249,10 @@ ImageInputs ImageInputsOf(const ModelSpec& model) {
 }
 
 ModelSpec ReadModel(const Json& value, const std::string& path, absl::Status& status) {
-  const Choice choice =
-      ReadChoice(value, path,
-                 {"model",
-                  {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16", "exported"},
-                  {"torchscript"},
-                  {}},
-                 status);
+  const Choice choice = ReadChoice(
+      value, path,
+      {"model", {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16", "exported"}, {}},
+      status);
   if (choice.name == "mlp") return ReadMlp(choice, status);
   if (choice.name == "two_tower") return ReadTwoTower(choice, status);
   for (const int depth : {18, 34, 50}) {

@@ -100,8 +100,8 @@ ArraysData ReadArrays(const Choice& choice, absl::Status& status) {
 // Reads the data. `further_keys` lists the keys that may stand beside the kind of data.
 DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& further_keys,
                   absl::Status& status) {
-  const Choice choice = ReadChoice(
-      value, path, {"kind of data", {"text", "idx", "cifar10", "arrays"}, {}, further_keys}, status);
+  const Choice choice =
+      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10", "arrays"}, further_keys}, status);
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
@@ -274,7 +274,7 @@ void CheckActivations(const RunSpec& spec, absl::Status& status) {
 OptimizerSpec ReadOptimizer(FileSection& train, const ModelSpec& model, absl::Status& status) {
   if (!train.Has("optimizer")) return SgdSpec();
   const Choice choice =
-      ReadChoice(train.At("optimizer"), "train.optimizer", {"optimizer", {"adamw", "sgd"}, {}, {}}, status);
+      ReadChoice(train.At("optimizer"), "train.optimizer", {"optimizer", {"adamw", "sgd"}, {}}, status);
   if (choice.name == "sgd") {
     SgdSpec sgd;
     FileSection section(choice.parameters, choice.path, {"lr", "momentum", "weight_decay", "no_decay"},

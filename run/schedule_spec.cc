@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 constexpr double kLongestStep = 1e9;  // seconds
 
 ChoiceNames ScheduleChoices() {
-  return {"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations", "planned_step"}};
+  return {"schedule", ScheduleNames(), {"rule", "reduction", "activations", "planned_step"}};
 }
 
 // Checks only the parameters' names; MakeSchedule checks their values, and how they fit the sizes.

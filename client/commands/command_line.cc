@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/release.h"
@@ -75,7 +76,9 @@ std::string ProgramFooter() {
 
 std::string SimulateFooter() {
   std::string text = "Schedules:\n";
+  std::vector<std::string> take_rules;
   for (const Family& family : Families()) {
+    if (family.takes_rules) take_rules.push_back(family.name);
     const std::string gap(family.name.size() < 14 ? 14 - family.name.size() : 1, ' ');
     absl::StrAppend(&text, WrapText(absl::StrCat("  ", family.name, gap, family.help), kFooterColumns, 16),
                     "\n");
@@ -88,8 +91,8 @@ std::string SimulateFooter() {
   absl::StrAppend(
       &text,
       WrapText(
-          "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b, lpp or cdp_mp (for cdp_mp the default "
-          "is cdp_v2): the cyclic order (docs/schedules/cyclic.md)",
+          absl::StrCat("  rule=cdp_v1 or rule=cdp_v2 beside one of ", absl::StrJoin(take_rules, ", "),
+                       " (for cdp_mp the default is cdp_v2): the cyclic order (docs/schedules/cyclic.md)"),
           kFooterColumns, 16),
       "\n",
       WrapText(

@@ -59,8 +59,10 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   }
   std::string text(kMaxRunFileBytes + 1, '\0');
   size_t size = 0;
-  for (ssize_t n = 1; n > 0 && size<text.size(); size += n> 0 ? static_cast<size_t>(n) : 0)
+  for (ssize_t n = 1; n > 0 && size != text.size();) {
     n = read(file, text.data() + size, text.size() - size);
+    if (n > 0) size += static_cast<size_t>(n);
+  }
   close(file);
   text.resize(size);
   if (text.size() > kMaxRunFileBytes) {

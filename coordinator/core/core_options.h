@@ -10,7 +10,7 @@ namespace weft {
 // Options that may change while runs go on: a change applies to what begins afterwards, and no promise rests
 // on one.
 struct CoreLimits {
-  // Silence after which a process of a running run has lost its leases; workers report every second.
+  // Silence after which a process of a running run has lost its leases; workers report twice a second.
   int64_t lease_ns = 15'000'000'000;
   // Time for a broken session to come back, once its worker must know.
   int64_t grace_ns = 10'000'000'000;

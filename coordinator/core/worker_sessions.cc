@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// The time within which a worker counts as reporting: workers of a running run report every second.
+// The time within which a worker counts as reporting: workers of a running run report twice a second.
 constexpr int64_t kSoonAfter = 3'000'000'000;
 
 }  // namespace

@@ -9,7 +9,7 @@
 // Invariants: the first message of a session is Hello, in time; one connected session a name and a process
 // number; a broken session ends after a grace time, and both ends count the same outage; a worker that was
 // told to end a run and does not is reported as late once, and as back once. Refers to the runs, of which it
-// asks whether they run, because workers of a running run report every second. Pure; one thread.
+// asks whether they run, because workers of a running run report twice a second. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_WORKER_SESSIONS_H_
 #define WEFT_COORDINATOR_CORE_WORKER_SESSIONS_H_
 

@@ -63,9 +63,6 @@ class Link {
     return absl::OkStatus();
   }
 
-  // Returns true if Take has a packet now: messages not yet sent or due again, or a due acknowledgement.
-  bool HasPacket(int64_t now) const { return unsent() > 0 || clock_.AckDue(now) || clock_.ResendDue(now); }
-
   // Returns the next packet: unsent messages up to `bytes_max` (at least one), or a bare acknowledgement that
   // is due, or nothing.
   std::optional<Packet<Out>> Take(int64_t now, size_t bytes_max = std::numeric_limits<size_t>::max()) {

@@ -147,7 +147,7 @@ struct JobBytesOfStage {
   friend auto operator<=>(const JobBytesOfStage&, const JobBytesOfStage&) = default;
 };
 
-// Running totals of one rank since Assign; sent every second or so and in Finished.
+// Running totals of one rank since Assign; sent twice a second and in Finished.
 struct RankReport {
   Rank rank = 0;
   std::map<std::string, double> busy_seconds;             // by job kind

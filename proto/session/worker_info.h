@@ -21,7 +21,7 @@ struct WorkerInfo {
   // session may come back
   std::string state;
   uint64_t run = 0;       // run that it serves; 0 for none
-  int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
+  int64_t silent_ns = 0;  // time since its last message; workers that are busy report twice a second
   std::string pool = {};  // "" for none
   std::string node = {};  // machine that it is on
   // The release of its program, and its libraries with their versions; "" from an older release.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "schedules/families/formula.h"
 #include "schedules/families/tie_rule.h"
+#include "schedules/nearest.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

@@ -1,11 +1,11 @@
 // Lists the named schedules: each family is one function from sizes and parameters to a Schedule value.
 //
-// No code outside schedules/families tests a family's name; each file there is one group of families and
-// names its sources. docs/schedules shows them all. Two further names make a schedule from the user's own
-// description: `custom` from formulas (families/custom.h), `file` from the rows of actions in its parameter
-// `actions` (actions.h; the parameter `path` only says where they came from). Pure. Failure: NotFound for an
-// unknown name, with the nearest one; InvalidArgument for parameters and sizes that break the family's
-// constraints, naming the constraint.
+// No code outside schedules/families tests a family's name, but for the plain loop, which knows by itself
+// what old weights are read; each file there is one group of families and names its sources. docs/schedules
+// shows them all. Two further names make a schedule from the user's own description: `custom` from formulas
+// (families/custom.h), `file` from the rows of actions in its parameter `actions` (actions.h; the parameter
+// `path` only says where they came from). Pure. Failure: NotFound for an unknown name, with the nearest one;
+// InvalidArgument for parameters and sizes that break the family's constraints, naming the constraint.
 #ifndef WEFT_SCHEDULES_FAMILIES_FAMILIES_H_
 #define WEFT_SCHEDULES_FAMILIES_FAMILIES_H_
 
@@ -64,14 +64,6 @@ std::string DefaultRule(absl::string_view name);
 // Gives `schedule`, which MakeSchedule made of `name`, the rule. InvalidArgument, with the reason, if there
 // is no such rule, the family takes none, or the sizes do not allow it.
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule);
-
-// Returns the entry of `candidates` that `word` is most likely meant to be: the fewest edits (a change, a
-// letter more or less, two that changed places), at most a third of the longer word's length or what follows
-// `word` in it; "" if none is that near.
-std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);
-
-// Returns `; did you mean "1f1b"?`, or nothing where no candidate is near.
-std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace weft
 

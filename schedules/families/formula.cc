@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "schedules/families/families.h"
+#include "schedules/nearest.h"
 
 namespace weft {
 namespace {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "schedules/families/formula.h"
+#include "schedules/nearest.h"
 
 namespace weft {
 namespace {

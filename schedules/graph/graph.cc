@@ -6,7 +6,6 @@
 
 #include "base/require.h"
 #include "schedules/sync/catalogue.h"
-#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 namespace {
@@ -25,8 +24,7 @@ Graph::Graph(RunSchedule schedule, int steps, int first_step)
   Require(s.compute && s.weights && s.priority && s.sync, "compute, weights, priority and sync are given");
   static const JointOrder* const none = new JointOrder;
   LinkStages();
-  protocols_ = ReducedBy(terms().reduction, s.sync)->Make(s, {first_step, steps});
-  if (terms().takes_norm) protocols_ = WithGlobalNorm(std::move(protocols_));
+  protocols_ = ProtocolsOf(schedule_, {first_step, steps});
   joint_order_ = none;
   for (const auto& protocol : protocols_) {
     if (protocol->joint_order() != nullptr) joint_order_ = protocol->joint_order();

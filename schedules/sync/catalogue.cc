@@ -1,12 +1,21 @@
 #include "schedules/sync/catalogue.h"
 
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "schedules/families/families.h"
+#include "schedules/nearest.h"
+#include "schedules/run_terms.h"
+#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
+
+Protocols ProtocolsOf(const RunSchedule& schedule, Sync::Steps steps) {
+  const Schedule& scheme = schedule.scheme;
+  Protocols protocols = ReducedBy(schedule.terms.reduction, scheme.sync)->Make(scheme, steps);
+  return schedule.terms.takes_norm ? WithGlobalNorm(std::move(protocols)) : protocols;
+}
 
 std::vector<std::string> SyncNames() { return {"slices", "relay", "width", "migrating"}; }
 

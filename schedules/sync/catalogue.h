@@ -14,6 +14,8 @@
 
 namespace weft {
 
+struct RunSchedule;
+
 // SlicedSums(), the protocol of a schedule that names none, is declared beside Schedule (schedule.h). A
 // single holder sums and updates. With several holders, each sums a slice of all gradients and hands the sum
 // to all, and each updates its copy. (single_holder.cc, sliced_sum.cc)
@@ -37,8 +39,11 @@ bool IsMigrating(const Sync& sync);
 // Returns the ticks of states that migrate; null for others, and where they are missing.
 std::function<int64_t(const Job&)> TicksOf(const Sync& sync);
 
-// The same protocols for a run whose updates wait for the global norm of the gradients. (clipping.cc)
+// Returns the same protocols for a run whose updates wait for the global norm of the gradients. (clipping.cc)
 Protocols WithGlobalNorm(Protocols protocols);
+
+// Returns the protocols of a schedule under the terms of its run.
+Protocols ProtocolsOf(const RunSchedule& schedule, Sync::Steps steps);
 
 // Return the names that a run file may choose by, and what they stand for. NotFound, with the nearest name.
 std::vector<std::string> SyncNames();

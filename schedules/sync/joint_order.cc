@@ -93,11 +93,4 @@ std::optional<Job> JointOrder::Computed(const Job& job, int behind) const {
 std::optional<Job> JointOrder::RoomFrom(const Job& job) const { return Computed(job, -kRoom); }
 std::optional<Job> JointOrder::RoomFor(const Job& job) const { return Computed(job, kRoom); }
 
-std::vector<Job> JointOrder::GathersBehind(const Job& reduce) const {
-  std::vector<Job> behind;
-  for (Job next = After(reduce); next.kind != JobKind::kReduce && behind.size() < kRoom; next = After(next))
-    behind.push_back(next);
-  return behind;
-}
-
 }  // namespace weft

@@ -73,9 +73,6 @@ class JointOrder {
   // and the one to which its own end gives room; nothing at the ends of a step's list.
   std::optional<Job> RoomFrom(const Job& job) const;
   std::optional<Job> RoomFor(const Job& job) const;
-  // Returns the rank's jobs whose gathers come after this reduce and before the next; of many the first two,
-  // behind whose jobs the others have room.
-  std::vector<Job> GathersBehind(const Job& reduce) const;
 
  private:
   // The jobs that a rank starts in each step, as of step 0.

@@ -3,8 +3,9 @@
 // A Protocol answers, for one stage: which ranks hold it and what each of them does; which edges its reduces
 // and updates have, and its compute jobs for the sake of weights and sums; what each holder keeps in memory;
 // and which operations a rank performs for a job, in order. A Sync is the choice of a schedule: it makes the
-// protocols of all stages. Each protocol is one file of this folder, and catalogue.h names them all; nothing
-// else tests which one a stage has. The rest of Weft asks only the questions below.
+// protocols of all stages. Each protocol is one file of this folder, and catalogue.h names them all. The rest
+// of Weft asks only the questions below; but what migrating states cannot be combined with is tested by name
+// (IsMigrating).
 //
 // Pure; immutable once made. A protocol refers to no graph, so that graphs can be copied and moved.
 #ifndef WEFT_SCHEDULES_SYNC_PROTOCOL_H_

@@ -18,7 +18,7 @@ using Kind = TransportEvent::Kind;
 struct LossCase {
   const char* name;
   bool in_place;
-  const char* tls;
+  const char* ucx_transports;
 };
 
 class TransportLoss : public ::testing::TestWithParam<LossCase> {
@@ -35,7 +35,7 @@ class TransportLoss : public ::testing::TestWithParam<LossCase> {
     for (End* end : {&producer_, &consumer_}) {
       UcxOptions options;
       options.in_place = GetParam().in_place;
-      options.tls = GetParam().tls;
+      options.ucx_transports = GetParam().ucx_transports;
       options.loses = [end](TransportMessage::Type type) {
         const bool tensor = type == TransportMessage::Type::kData || type == TransportMessage::Type::kInPlace;
         return (tensor && end->loses_tensors) || (end->until_loss >= 0 && end->until_loss-- == 0);
@@ -94,7 +94,7 @@ class TransportLoss : public ::testing::TestWithParam<LossCase> {
       EXPECT_TRUE(HasPattern(event.tensor, event.key.step));
     }
     consumer_.events.clear();
-    const bool by_tcp = GetParam().tls == std::string("tcp");
+    const bool by_tcp = GetParam().ucx_transports == std::string("tcp");
     EXPECT_FALSE(PassUntil(1, 80, by_tcp ? 2000 : 0)) << "each arrives once";
     EXPECT_EQ(released, 3);
     EXPECT_EQ(producer_.transport->bytes_held(), 0u);

@@ -335,11 +335,11 @@ TEST(TransportListener, WithinOneMachine_ThereIsNone) {
   EXPECT_EQ(ListeningSockets(), before);
   UcxOptions loopback;
   ChooseNetwork("auto", "127.0.0.1:7070", &loopback);
-  EXPECT_EQ(loopback.tls, kLocalTls);
+  EXPECT_EQ(loopback.ucx_transports, kLocalUcxTransports);
   UcxOptions network;
   ChooseNetwork("eth7", "127.0.0.1:7070", &network);
   EXPECT_EQ(network.net_devices, "eth7");
-  EXPECT_NE(network.tls, kLocalTls);
+  EXPECT_NE(network.ucx_transports, kLocalUcxTransports);
 }
 
 // UCX closes its listener like this when it is out of descriptors.

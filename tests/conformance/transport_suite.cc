@@ -40,7 +40,7 @@ std::vector<TransportCase> Cases() {
   UcxOptions copied, tcp, all, tls;
   copied.in_place = false;
   tcp.in_place = false;
-  tcp.tls = "tcp";
+  tcp.ucx_transports = "tcp";
   all.net_devices = "";
   all.inline_bytes = 0;  // even one byte is read in place
   tls.in_place = false;

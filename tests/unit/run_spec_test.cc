@@ -479,10 +479,6 @@ TEST(RunSpec_Train, SkipWithAStateThatMigrates_IsRefusedAtItsKey) {
   EXPECT_TRUE(ScheduleOf(*ParseRunSpec(run)).ok());
 }
 
-TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
-  ExpectRefused({With("/model", "torchscript"), "model", "torchscript is not built yet"});
-}
-
 TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {
   for (const auto& [value, bytes] : std::vector<std::pair<Json, int64_t>>{
            {2000, 2000}, {"2000", 2000}, {"1.5GiB", 1610612736}, {"3MB", 3000000}}) {

@@ -12,6 +12,7 @@
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
 #include "schedules/graph/step_edges.h"
+#include "schedules/nearest.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
 
@@ -227,6 +228,16 @@ TEST(Families, UnknownName_NamesTheNearest) {
   const auto s = MakeSchedule("1f1", {}, 4, 8);
   EXPECT_EQ(s.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(s.status().message()), HasSubstr("did you mean \"1f1b\"?"));
+}
+
+// The plain loop has a formula of its own for each (StalenessOfPlaced in
+// worker/shell/reference/reference.cc).
+TEST(Families, ThatReadOldWeights_AreThoseThatThePlainLoopKnows) {
+  std::vector<std::string> names;
+  for (const Family& family : Families()) {
+    if (family.reads_old_weights) names.push_back(family.name);
+  }
+  EXPECT_THAT(names, ElementsAre("pipedream", "pipedream_2bw"));
 }
 
 TEST(Families, NameThatIsNearNone_HasNoSuggestion) {

@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse u
     return warnings;
   }
   if ((*data)->count() < run.train.batch) {
-    const bool text = std::holds_alternative<GptSpec>(run.model);
+    const bool text = LearnsFromText(run.model);
     warnings.push_back(
         absl::StrFormat("train.batch: a batch has %d samples, the data have only %d%s, so a batch has some "
                         "of them several times",

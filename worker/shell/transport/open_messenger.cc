@@ -26,7 +26,7 @@ std::string PlaneOf(const UcxOptions& options) {
 }
 
 bool ReachesThisMachineOnly(const UcxOptions& options) {
-  return options.tls == kLocalTls && options.tls_network.interfaces.empty();
+  return options.ucx_transports == kLocalUcxTransports && options.tls_network.interfaces.empty();
 }
 
 absl::Status CheckPlane(const UcxOptions& options, const std::string& other) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Messenger>> OpenMessenger(const UcxOptions& optio
   };
   if (!options.shared_memory) return far(handler);
   UcxOptions local = options;
-  local.tls = kLocalTls;
+  local.ucx_transports = kLocalUcxTransports;
   local.net_devices.clear();
   const OpenLayer near = [&local](Messenger::Handler* of_layer) { return OpenUcx(local, of_layer); };
   return OpenLayeredMessenger(ThisProcess().machine, near, far, handler);

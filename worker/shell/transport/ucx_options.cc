@@ -83,12 +83,12 @@ std::string InterfaceTo(const Address& address) {
 }  // namespace
 
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options) {
-  if (options->tls.empty() || options->net_devices.empty()) return;  // the environment decides
+  if (options->ucx_transports.empty() || options->net_devices.empty()) return;  // the environment decides
   const absl::StatusOr<std::vector<Address>> addresses = ParseAddresses(coordinator);
   const bool near = addresses.ok() && std::all_of(addresses->begin(), addresses->end(),
                                                   [](const Address& address) { return address.loopback(); });
   if (network == "local" || (network == "auto" && near)) {
-    options->tls = kLocalTls;
+    options->ucx_transports = kLocalUcxTransports;
     options->net_devices.clear();
   } else if (network != "auto") {
     options->net_devices = network;
@@ -100,10 +100,10 @@ void ChooseNetwork(const std::string& network, const std::string& coordinator, U
 
 void ChooseTlsNetwork(const std::string& network, const std::string& coordinator, TlsNetwork secured,
                       UcxOptions* options) {
-  options->tls = UcxOptions().tls;
+  options->ucx_transports = UcxOptions().ucx_transports;
   options->net_devices = UcxOptions().net_devices;
   ChooseNetwork(network, coordinator, options);
-  if (options->tls == kLocalTls) return;
+  if (options->ucx_transports == kLocalUcxTransports) return;
   secured.interfaces = options->net_devices;
   secured.ports = options->ports;
   secured.timeout_ns = TcpTimeout(*options);
@@ -112,7 +112,7 @@ void ChooseTlsNetwork(const std::string& network, const std::string& coordinator
 
 UcxOptions UcxOptionsFromEnvironment() {
   UcxOptions options;
-  if (std::getenv("UCX_TLS") != nullptr) options.tls.clear();
+  if (std::getenv("UCX_TLS") != nullptr) options.ucx_transports.clear();
   if (std::getenv("UCX_NET_DEVICES") != nullptr) options.net_devices.clear();
   const char* in_place = std::getenv("WEFT_IN_PLACE");
   if (in_place != nullptr && std::strcmp(in_place, "0") == 0) options.in_place = false;
@@ -133,7 +133,7 @@ void UseDevice(absl::string_view name, absl::string_view uuid, MemorySource* mem
 
 UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
   UcxMessenger::Settings settings;
-  if (!options.tls.empty()) settings.required.emplace_back("TLS", options.tls);
+  if (!options.ucx_transports.empty()) settings.required.emplace_back("TLS", options.ucx_transports);
   if (!options.net_devices.empty()) settings.required.emplace_back("NET_DEVICES", options.net_devices);
   if (options.ports.first != 0) {
     settings.required.emplace_back("TCP_PORT_RANGE",

@@ -46,7 +46,7 @@ struct UcxOptions {
   // The value of UCX_TLS; empty leaves it to UCX and its environment. The default excludes posix, which
   // creates files in /dev/shm that a kill at the wrong moment would leave there; sysv segments are as fast
   // and go with their process.
-  std::string tls = "^posix";
+  std::string ucx_transports = "^posix";
   // The value of UCX_NET_DEVICES. "lo": processes of this machine only. Empty: every network that UCX finds.
   std::string net_devices = "lo";
   PortRange ports;       // ports of its TCP
@@ -81,7 +81,7 @@ struct UcxOptions {
 
 // The transports within one machine: no TCP, and so no socket on which anybody could connect, and no
 // InfiniBand.
-inline constexpr char kLocalTls[] = "^posix,tcp,ib";
+inline constexpr char kLocalUcxTransports[] = "^posix,tcp,ib";
 
 // Chooses the networks by which peers reach this process. `network` is `local`: within this machine only, by
 // shared memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`:
