@@ -1,7 +1,7 @@
 // Writes a file to the disk, complete or not at all: under a temporary name, synced, then renamed, and its
 // folder synced. After a crash, or a power cut, the path holds the old content or the new.
 //
-// The disk writes the begin of a large file while its end is still on the way into the page cache: a thread
+// The disk writes the start of a large file while its end is still on the way into the page cache: a thread
 // of the file asks for that, because it takes as much time as the copying. So the sync at the end has little
 // to wait for. If no thread can be started, that sync writes everything.
 //

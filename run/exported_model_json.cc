@@ -139,7 +139,7 @@ double NonFinite(Reader& reader, const Json& json) {
   if (json == "inf") return std::numeric_limits<double>::infinity();
   if (json == "-inf") return -std::numeric_limits<double>::infinity();
   if (json == "nan") return std::numeric_limits<double>::quiet_NaN();
-  reader.Fail("arguments", "have a number that is none");
+  reader.Fail("arguments", "have a malformed number");
   return 0;
 }
 

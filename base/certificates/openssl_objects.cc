@@ -34,7 +34,7 @@ std::vector<OpensslCertificate> CertificatesOf(absl::string_view pem) {
   while (X509* one = PEM_read_bio_X509(in.get(), nullptr, NoPassPhrase, nullptr)) {
     certificates.emplace_back(one);
   }
-  // At the end of the text OpenSSL misses the begin of another certificate.
+  // At the end of the text OpenSSL misses the start of another certificate.
   const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   if (!whole) certificates.clear();
   if (!certificates.empty()) ERR_clear_error();

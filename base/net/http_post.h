@@ -1,7 +1,7 @@
 // Sends one body to an HTTP or HTTPS address through cpp-httplib, and waits for the answer.
 //
 // Threads: any; a call blocks its thread. Failure: Unavailable where no answer comes in time, Unauthenticated
-// where the server's certificate is not of the authority, InvalidArgument for an address that is none, and
+// where the server's certificate is not of the authority, InvalidArgument for a malformed address, and
 // Internal with the code of an answer that is no success.
 #ifndef WEFT_BASE_NET_HTTP_POST_H_
 #define WEFT_BASE_NET_HTTP_POST_H_

@@ -43,7 +43,7 @@ absl::StatusOr<Graph> GraphOf(const FoundTrace& found) {
   return Graph(*std::move(schedule), found.run->end_step(), found.run->first_step());
 }
 
-// Returns the begin by the wall clock: as the trace has it, else from the time of the file.
+// Returns the start by the wall clock: as the trace has it, else from the time of the file.
 int64_t BeginOf(const FoundTrace& found, double seconds) {
   if (found.trace->begin_unix_ns > 0) return found.trace->begin_unix_ns;
   std::error_code error;

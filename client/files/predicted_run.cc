@@ -91,7 +91,7 @@ std::string RunCosts::UnitOf() const {
 
 namespace {
 
-// Adds what the policies for activations cost: the second forward of a stage that recomputes to the begin of
+// Adds what the policies for activations cost: the second forward of a stage that recomputes to the start of
 // its backward; and of one that offloads, the copies to the host to its forward, and those back to its
 // backward. A profile has that already, unless it says that the profiled run retained.
 void AddPolicies(const RunSpec& run, double host_bandwidth, SimulationOptions* costs) {

@@ -36,7 +36,7 @@ constexpr char kMadeFor[] = "made_for";  // key of a plan as it is read, with th
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
 
-// Returns an error with the key as its payload for sizes of a plan that are none.
+// Returns an error with the key as its payload for impossible sizes of a plan.
 absl::Status CheckPlanSizes(const Json& plan) {
   const auto is_size = [](const Json& value) {
     return value.is_number_integer() && value > 0 && value <= kMostOfASize;

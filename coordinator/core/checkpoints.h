@@ -59,7 +59,7 @@ class Checkpoints {
   // Takes up a snapshot that was announced under a coordinator before. `asked` are the words with which its
   // sealing was asked for, if it was.
   void TakeUp(int32_t step, int64_t now, const SealCheckpoint* asked);
-  // Takes up that the run ends with the checkpoint of the step.
+  // Notes that the run ends with the checkpoint of the step.
   void TakeUpStop(int32_t step);
   // Returns by how many steps a snapshot is announced before its own.
   int32_t lead() const { return lead_; }

@@ -60,7 +60,7 @@ class RunCheckpoints {
   std::optional<int32_t> stop_step() const { return checkpoints_.stop_step(); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
-  // Takes up that the run was told to stop with the checkpoint of the step.
+  // Notes that the run was told to stop with the checkpoint of the step.
   void TakeUpStop(int32_t step);
   // Return the newest steps of the attempt whose snapshot, and whose validation, is over; -1 for none.
   int32_t sealed() const { return sealed_; }

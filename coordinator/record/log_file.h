@@ -44,7 +44,7 @@ class LogFile {
   bool failing_ = false;
 };
 
-// Reads the lines of a folder, those of both files, oldest first. Lines that are none are left out. NotFound,
+// Reads the lines of a folder, those of both files, oldest first. Damaged lines are left out. NotFound,
 // with the file, if there is none.
 absl::StatusOr<std::vector<RunLogLine>> ReadLogFile(const std::string& folder);
 

@@ -71,7 +71,7 @@ absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps
                                           SimulationOptions costs);
 
 // Returns the planned jobs as if they were those of the last measured steps: with their numbers, and in their
-// time, from the begin of the first of them on.
+// time, from the start of the first of them on.
 std::vector<DrawnJob> PlannedBeside(std::vector<DrawnJob> planned, const std::vector<DrawnJob>& measured);
 
 // Returns trace.json: the jobs with the plan beside them, idle times and transfers. It needs the results that

@@ -29,7 +29,7 @@ class MeasuredJobs {
 
   explicit MeasuredJobs(int ranks = 0, int stages = 0);
 
-  // Adds a job; one of a rank or stage that is none is left out.
+  // Adds a job; leaves out one of an unknown rank or stage.
   void Add(Rank rank, const Job& job, double seconds);
   // Adds the jobs of as many ranks and stages.
   void Add(const MeasuredJobs& others);

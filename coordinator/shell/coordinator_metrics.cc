@@ -133,7 +133,7 @@ CoordinatorMetrics::JobSeries::JobSeries(Metrics* m)
                                "Completions of jobs that were done before; they changed nothing.")),
       claims(m->AddHistogram(
           "weft_claim_latency_seconds",
-          "Time from the begin of a turn of the loop, which takes messages of workers, until the jobs that "
+          "Time from the start of a turn of the loop, which takes messages of workers, until the jobs that "
           "they could claim were sent. The wait for the turn is not in it.",
           ExponentialBounds(16e-6, 4, 9))) {
   for (int k = 0; k < kJobKinds; ++k) {

@@ -29,7 +29,7 @@ class CoordinatorMetrics {
 
   // Takes jobs that are done.
   void Hear(const JobsEnded& jobs);
-  // Takes the time from the begin of a turn of the loop until the jobs were sent that its messages could
+  // Takes the time from the start of a turn of the loop until the jobs were sent that its messages could
   // claim.
   void HearClaims(int64_t ns);
   // Takes a call of the run API that is answered; how long that took, unless it is a stream.

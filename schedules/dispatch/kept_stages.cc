@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-// Counts stage after stage. A schedule that is not checked yet may name ranks that are none; they are left
+// Counts stage after stage. A schedule that is not checked yet may name ranks outside of it; they are left
 // out.
 class KeptCount {
  public:

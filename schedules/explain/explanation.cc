@@ -48,7 +48,7 @@ class Window {
   double end_ = -std::numeric_limits<double>::infinity();
 };
 
-// Walks along the critical path of the measured steps, from its end to its begin.
+// Walks along the critical path of the measured steps, from its end to its start.
 class PathWalk {
  public:
   PathWalk(const Graph& graph, const TimedSteps& planned, const TimedSteps& measured)
@@ -103,7 +103,7 @@ class PathWalk {
  private:
   using PartKey = std::tuple<std::string, Rank, int, JobKind>;
 
-  // Counts the job and the gap before it. Returns what released it; null at the begin of the window.
+  // Counts the job and the gap before it. Returns what released it; null at the start of the window.
   const DrawnJob* StepBack(const DrawnJob& job) {
     seen_.insert(&job);
     const DrawnJob* const before = ReleasedBy(job);

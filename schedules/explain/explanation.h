@@ -2,7 +2,7 @@
 // the time was spent, in seconds that add up to the difference of the two makespans.
 //
 // The walk begins with the job of the step that ended last. It goes back to what released that job, which is
-// the last of its predecessors in the job graph and of the rank's job before it, and so on to the begin of
+// the last of its predecessors in the job graph and of the rank's job before it, and so on to the start of
 // the step. The measured makespan is then the sum of what the jobs of this path took, and of the gaps between
 // them. Each job differs from its plan by a number of seconds, and each gap has the causes for which the
 // rank was idle in it. The planned time of the same jobs and transfers may be shorter than the plan's
@@ -47,7 +47,7 @@ struct Difference {
 struct Explanation {
   double planned = 0, measured = 0;     // makespans
   std::vector<Difference> differences;  // the largest first; the sum is `measured - planned`
-  std::vector<Job> path;                // the measured critical path, from its end to its begin
+  std::vector<Job> path;                // the measured critical path, from its end to its start
 };
 
 // Explains `measured`, whose steps need not have the numbers of those in `planned`: the first step of the one

@@ -126,7 +126,7 @@ class Parser : public mu::ParserBase {
   }
 };
 
-// Checks for a character or word that is none of the language's, and names its column.
+// Checks for a character or word that is not in the language, and names its column.
 absl::Status CheckWords(const std::string& text, const std::vector<std::string>& known) {
   constexpr absl::string_view kSigns = "+-*/%=!<>&|?:(), \t\r\n";
   for (size_t i = 0; i < text.size();) {

@@ -39,7 +39,7 @@ std::vector<FamilyParameter> TieRuleParameters(absl::string_view own,
 FamilyParameter InFlightParameter(const std::string& help);
 
 // Gives the schedule its order: that of the parameters, or `own`; and for 1f1b its number in
-// flight. InvalidArgument for an order that is none.
+// flight. InvalidArgument for an unknown order.
 absl::Status GiveOrder(absl::string_view own, absl::string_view family, const FamilyParameters& parameters,
                        Schedule* schedule);
 

@@ -111,7 +111,7 @@ struct SimulationResult {
   double peak_live_bytes = 0;
   std::vector<RankStats> ranks;
   std::vector<double> step_end;  // end of each step's last update
-  // The begin of the final drain: the time at which the first rank starts its last forward of the run. The
+  // The start of the final drain: the time at which the first rank starts its last forward of the run. The
   // makespan where every step drains, since none reads old weights.
   double drain_start = 0;
   std::vector<SimulatedJob> jobs;  // by start time, if recorded

@@ -1,4 +1,4 @@
-// Makes the result of a simulation at its begin, and derives its figures at its end. Private to the
+// Makes the result of a simulation at its start, and derives its figures at its end. Private to the
 // simulator.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_SUMMARY_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_SUMMARY_H_

@@ -52,7 +52,7 @@ class HeldVersions {
   // version of this member no more.
   void ReadElsewhere(int step, int stage, int microbatch, int member, Versions* dropped);
 
-  // Notes the begin of an update. Returns false if no job will read the version that it begins with, which it
+  // Notes the start of an update. Returns false if no job will read the version that it begins with, which it
   // then replaces.
   bool KeepsVersion(const Job& update);
   // Notes the end of an update. Returns how many versions its member holds now.

@@ -12,7 +12,7 @@ int Product() {
   return weft::testing::LaunchedKernel(c10::cuda::getCurrentCUDAStream().stream()) == cudaSuccess ? 0 : 14;
 }
 
-// The begin of cublasLtMatmulHeuristicResult_t is of no matter; zeros are an algorithm that serves.
+// The start of cublasLtMatmulHeuristicResult_t is of no matter; zeros are an algorithm that serves.
 constexpr size_t kHeuristicBytes = 96;
 
 }  // namespace

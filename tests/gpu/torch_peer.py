@@ -8,7 +8,7 @@ MODEL: gpt2 (124M; head not tied to the embedding, as Weft's), resnet50, vit_b16
 are random and stay on the device, so reading costs the peer nothing. bf16 is autocast over float32 weights, the optimizer
 PyTorch's fused one; --compile takes model and loss as one. Convolutions have channels last on a GPU, and cuDNN searches for
 the fastest. float32 is float32 everywhere: no TF32. The first --warmup steps are not counted, and then the GPU is waited for
-once, at the end: a loop that looks at each loss would leave the GPU idle at the begin of each step.
+once, at the end: a loop that looks at each loss would leave the GPU idle at the start of each step.
 """
 
 import argparse

@@ -140,7 +140,7 @@ Job JobOf(const Json& event) {
                       kind == "forward" ? JobKind::kForward : JobKind::kBackward);
 }
 
-// A rank has a stage's state from the begin of a job on its route to the end of the last such job before it
+// A rank has a stage's state from the start of a job on its route to the end of the last such job before it
 // leaves. No two of these spans overlap on the clock that all processes share, and they follow the state's
 // route.
 TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {

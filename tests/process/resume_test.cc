@@ -297,7 +297,7 @@ TEST_F(Resume, EveryAndKeep_LeaveTheNewestOfTheRun) {
   EXPECT_EQ(eval.code, 0) << eval.err;
 }
 
-// A key that is misspelt, a value that is none, each by its line.
+// A key that is misspelt, a value of the wrong kind, each by its line.
 TEST_F(Resume, CheckpointKey_IsCheckedLikeAnyOther) {
   for (const auto& [key, message] :
        {std::pair("{evry: 3}", "did you mean \"every\"?"), std::pair("{every: 0}", "checkpoint.every"),

@@ -213,7 +213,7 @@ TEST_F(Security, BadCertificates_AreRefusedAndOthersServed) {
 TEST_F(Security, SilentAndSenselessConnections_KeepNobodyWaiting) {
   const int port = std::stoi(address_.substr(address_.rfind(':') + 1));
   std::vector<int> sockets;
-  const std::string hello("\x16\x03\x01\x02\x00\x01", 6);  // the begin of a ClientHello
+  const std::string hello("\x16\x03\x01\x02\x00\x01", 6);  // the start of a ClientHello
   for (const std::string& text :
        {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), hello, std::string(100'000, '\xff'),
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {

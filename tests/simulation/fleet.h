@@ -22,7 +22,7 @@ namespace weft {
 struct FleetOptions {
   uint64_t seed = 1;
   int workers = 100;
-  int runs = 20;  // all submitted at the begin; those that find no free workers wait
+  int runs = 20;  // all submitted at the start; those that find no free workers wait
   int ranks = 4;  // of a run, each in a process of its own
   int steps = 6;  // of a run, of 4 micro-batches under 1f1b, with a checkpoint behind every second one
   int64_t job_ns = 2'000'000'000;  // mean time of a job

@@ -38,7 +38,7 @@ class TestLaunchedJob final : public LaunchedJob {
   Figures figures_;
 };
 
-// A job from its begin to its end on the host; the queue has it then.
+// A job from its start to its end on the host; the queue has it then.
 struct JobUnderWay {
   Job job;
   std::shared_ptr<MemoryOwner> rank;

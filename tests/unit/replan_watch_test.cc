@@ -135,7 +135,7 @@ class WatchingLinks : public ::testing::Test {
     }
     return -1;
   }
-  // In each direction all tensors leave at the begin of a step, and arrive one after the other.
+  // In each direction all tensors leave at the start of a step, and arrive one after the other.
   void Tell(double times, int step, const std::vector<double>& speeds) {
     if (step % told_every_ != 0) return;
     const auto tell = [&](Rank from, Rank to, double bandwidth) {

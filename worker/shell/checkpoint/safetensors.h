@@ -33,7 +33,7 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // in the order of their data
   std::map<std::string, std::string> metadata;
-  uint64_t data_begin = 0;  // begin of the data within the file
+  uint64_t data_begin = 0;  // start of the data within the file
   uint64_t data_bytes = 0;
   std::string checksum;  // of the bytes before the data, as ChecksumOf gives it
 

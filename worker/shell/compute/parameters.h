@@ -42,7 +42,7 @@ struct StageLayout {
   // Begins of what is trained and does not decay, and of the statistics; the end of what is before, if there
   // are none.
   int64_t no_decay_begin = 0, statistics_begin = 0;
-  // The statistics' momenta, ascending: each from its begin to the next one's.
+  // The statistics' momenta, ascending: each from its start to the next one's.
   struct Momentum {
     int64_t begin;
     float momentum;

@@ -37,7 +37,7 @@ struct StageState {
   int64_t optimizer_offset(int i) const { return sum_offset() + ((sum_next > 0 ? 1 : 0) + i) * elements; }
 };
 
-// Writes the head at the begin of a tensor of total_elements(). Requires at most kMaxVersions.
+// Writes the head at the start of a tensor of total_elements(). Requires at most kMaxVersions.
 void WriteHead(const StageState& state, float* begin);
 
 // Reads the head. DataLoss if the tensor is not the state of the stage with so many elements and optimizer

@@ -55,7 +55,7 @@ std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version);
 // DataLoss where they do not.
 absl::StatusOr<std::vector<std::string>> BuffersNamedBy(const SafetensorsHeader& state);
 
-// A buffer by slots: the begin of each parameter's elements.
+// A buffer by slots: the start of each parameter's elements.
 using SlotPointers = std::vector<const float*>;
 // Returns the slots of a flat buffer of the stage.
 SlotPointers SlotsOf(const StageLayout& layout, const float* flat);

@@ -1,4 +1,4 @@
-// Represents a job that a GPU was given: its begin and end in the order of its stream, and its reported
+// Represents a job that a GPU was given: its start and end in the order of its stream, and its reported
 // figures.
 //
 // Losses and sums of squares are copied into page-locked slots on the job's stream and read once the job's

@@ -29,7 +29,7 @@ struct ArrayFile {
   std::unique_ptr<DataFile> file;
   std::string type;             // as NumPy writes it, without the order of bytes: "f4", "u2"
   std::vector<int64_t> size;    // samples first
-  int64_t begin = 0;            // begin of the elements
+  int64_t begin = 0;            // start of the elements
   int64_t width = 0;            // bytes of an element
   Converter convert = nullptr;  // null where the bytes are the field's
 };

@@ -22,7 +22,7 @@ namespace {
 struct IdxFile {
   std::unique_ptr<DataFile> file;
   std::vector<int64_t> size;
-  int64_t begin = 0;  // begin of the elements
+  int64_t begin = 0;  // start of the elements
 };
 
 // Opens a file with `dims` dimensions, or, where the file says so, with `more`.

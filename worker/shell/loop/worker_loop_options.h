@@ -29,7 +29,7 @@ struct WorkerLoopOptions {
   // Time from a run's beginning until its communicators are complete: a little less than the coordinator
   // gives all processes to prepare, since the message from here names the ranks that are missing.
   int64_t join_timeout_ns = 290'000'000'000;
-  // Time of a joint operation from its begin here: it waits for jobs of the other members, whose deadlines
+  // Time of a joint operation from its start here: it waits for jobs of the other members, whose deadlines
   // the coordinator has.
   int64_t joint_timeout_ns = 86'400'000'000'000;
   // Time from Stop to the end of the tasks of the host's own threads.

@@ -24,7 +24,7 @@ inline void StreamLine(char* to, const char* from) {
   }
 }
 
-// Copies whole lines, as many as there are, to the begin of one. Returns their bytes.
+// Copies whole lines, as many as there are, to the start of one. Returns their bytes.
 size_t StreamLines(char* to, const char* from, size_t bytes) {
   size_t done = 0;
   for (; done + kPages * kPage <= bytes; done += kPages * kPage) {

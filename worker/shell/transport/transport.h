@@ -105,7 +105,7 @@ class Transport {
   // Lets these peers connect to this transport; others may be kept away. Connect does so too, for its peer.
   // Called with all peers before any of them connects, it keeps their first attempts from being dropped. It
   // counts until the peer has gone; for a peer that is not connected, until BeginEpoch. InvalidArgument,
-  // naming the peer, for an address that is none; then it admits none of them.
+  // naming the peer, for a malformed address; then it admits none of them.
   virtual absl::Status Admit(const std::vector<PeerAddress>& /*peers*/) { return absl::OkStatus(); }
   // Names a peer. `label` is for messages: "process 2 (pid 4711 on host a)". Unavailable if it cannot be
   // reached.
