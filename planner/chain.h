@@ -80,7 +80,7 @@ struct ChainPattern {
   std::vector<int> forward, backward;  // by batch * layers + layer: the task
 };
 
-// InvalidArgument, naming the layer, for values that cannot be.
+// Returns InvalidArgument, naming the layer, for values that cannot be.
 absl::Status CheckChain(const PlannedChain& chain);
 
 // Makes the problem of windows of `batches` micro-batches. Requires a sound chain and a rank for each layer.

@@ -61,7 +61,7 @@ struct Pattern {
   std::vector<int64_t> starts;  // by task, in ticks
 };
 
-// InvalidArgument with the broken invariant.
+// Returns InvalidArgument with the broken invariant.
 absl::Status CheckProblem(const PatternProblem& problem);
 
 // Returns a period below which there is no pattern: the largest sum of durations on a resource.

@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// InvalidArgument, naming the tasks and the ticks, or the rank and the bytes, for a pattern that does not
-// answer the problem. Requires a sound problem (CheckProblem).
+// Returns InvalidArgument, naming the tasks and the ticks, or the rank and the bytes, for a pattern that does
+// not answer the problem. Requires a sound problem (CheckProblem).
 absl::Status CheckPattern(const PatternProblem& problem, const Pattern& pattern);
 
 // Returns the most bytes that each rank ever has, resident ones included. Requires as many starts as tasks.

@@ -25,7 +25,7 @@ std::vector<std::string> SplitAtCommas(absl::string_view text);
 // Splits `schedule.activations` into its names: one for all stages, or one for each.
 std::vector<std::string> SplitActivations(const ScheduleSpec& schedule);
 
-// InvalidArgument if there are several names and not as many as stages.
+// Returns InvalidArgument if there are several names and not as many as stages.
 absl::Status CheckActivationsOfStages(const ScheduleSpec& schedule, int stages);
 
 }  // namespace weft

@@ -26,7 +26,8 @@ struct TextModel {
   int field = 0;
 };
 
-// InvalidArgument that says what the model lacks, as in "is mlp; only ..", to go behind "the model of NAME".
+// Returns InvalidArgument that says what the model lacks, as in "is mlp; only ..", to go behind "the model of
+// NAME".
 absl::StatusOr<TextModel> TextModelOf(const ModelSpec& model);
 
 // Returns true if the run's data are numbers of tokens; false for bytes of a text.

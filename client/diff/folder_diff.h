@@ -23,7 +23,7 @@ struct RunTraces {
   std::map<int, std::map<std::string, std::string>> checkpoints;
   std::string training;  // "" if there is no checkpoint
 };
-// NotFound if the folder holds neither steps nor a checkpoint.
+// Returns NotFound if the folder holds neither steps nor a checkpoint.
 absl::StatusOr<RunTraces> ReadTraces(const std::string& folder);
 
 struct FolderDiff {

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// InvalidArgument, with the escaped path, if the path from the root has bytes that are not UTF-8.
+// Returns InvalidArgument, with the escaped path, if the path from the root has bytes that are not UTF-8.
 absl::Status CheckPathText(const std::string& path);
 
 }  // namespace weft

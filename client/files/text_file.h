@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// InvalidArgument, naming the file, if it cannot be read or has more than `most` bytes. `what` is what the
-// file should be, as in "a schedule".
+// Returns InvalidArgument, naming the file, if it cannot be read or has more than `most` bytes. `what` is
+// what the file should be, as in "a schedule".
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t most, absl::string_view what);
 
 }  // namespace weft

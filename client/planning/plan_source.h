@@ -60,8 +60,8 @@ struct PlanSource {
   // Returns a cut of the chain as a run file has it, with the tied layers in the first stage.
   std::vector<int> CutOfLayers(std::vector<int> of_chain) const;
   bool slow_links() const;
-  // InvalidArgument with the network's file if it has fewer ranks; it may have more, of which the first
-  // count.
+  // Returns InvalidArgument with the network's file if it has fewer ranks; it may have more, of which the
+  // first count.
   absl::Status CheckRanksOfNetwork(int ranks) const;
   // Returns true if the run file offloads, and the time of that is not known.
   bool LacksHostBandwidth() const;

@@ -84,7 +84,7 @@ class RunTable {
   // Counts the runs by state, and what the active ones do.
   void Count(int64_t now, Probe* probe) const;
 
-  // NotFound for a run that is not known, or not any more.
+  // Returns NotFound for a run that is not known, or not any more.
   absl::StatusOr<RunInfo> Info(uint64_t id) const;
   std::vector<RunInfo> List() const;  // by number; without reports and members
 

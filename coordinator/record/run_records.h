@@ -83,7 +83,7 @@ class RunRecords {
   class Recording;
   class EndedRuns;
 
-  // ResourceExhausted if a run that has not ended writes there.
+  // Returns ResourceExhausted if a run that has not ended writes there.
   absl::Status CheckNoRunIn(const std::string& path);
   std::shared_ptr<Recording> Find(uint64_t run);
   // Forgets the run; its thread goes on until the run's end is written.

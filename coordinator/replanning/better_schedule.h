@@ -56,7 +56,7 @@ struct BetterSchedule {
   double gain() const { return present > 0 ? 1 - step / present : 0; }
 };
 
-// InvalidArgument where the present schedule cannot be simulated with what was measured.
+// Returns InvalidArgument where the present schedule cannot be simulated with what was measured.
 absl::StatusOr<BetterSchedule> FindBetterSchedule(const ReplanQuestion& question,
                                                   const std::function<bool()>& stop = nullptr);
 

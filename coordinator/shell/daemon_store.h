@@ -40,7 +40,7 @@ struct DaemonStoreOptions {
   Metrics* metrics = nullptr;  // outlives the store
 };
 
-// Cancelled if `stand_by` returned false.
+// Returns Cancelled if `stand_by` returned false.
 absl::StatusOr<DaemonStore> OpenDaemonStore(const DaemonStoreOptions& options);
 
 }  // namespace weft

@@ -40,7 +40,7 @@ struct EtcdPlace {
 
 // Returns true for a text that begins with etcd://.
 bool IsEtcdPlace(absl::string_view text);
-// InvalidArgument with the form.
+// Returns InvalidArgument with the form.
 absl::StatusOr<EtcdPlace> ParseEtcdPlace(absl::string_view text);
 
 std::unique_ptr<Store> MakeEtcdStore(std::shared_ptr<EtcdClient> client,

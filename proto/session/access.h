@@ -50,7 +50,7 @@ const std::vector<MethodAccess>& AccessTable();
 // metrics and health, or those that show runs.
 bool MayRead(const std::vector<std::string>& uris, absl::string_view page);
 
-// PermissionDenied, with the roles that may, for an identity whose role may not call the method.
+// Returns PermissionDenied, with the roles that may, for an identity whose role may not call the method.
 absl::Status CheckAccess(const Identity& identity, absl::string_view path);
 
 }  // namespace weft

@@ -14,7 +14,7 @@
 
 namespace weft::wire {
 
-// InvalidArgument for columns that differ in length, or for numbers that no run has.
+// Returns InvalidArgument for columns that differ in length, or for numbers that no run has.
 template <typename Column>
 absl::Status DecodeParts(absl::string_view field, const Column& stages, const Column& numbers,
                          std::vector<StatePart>* parts) {

@@ -18,10 +18,10 @@
 
 namespace weft {
 
-// InvalidArgument for stages' inputs that are not as run_terms.h says, naming the stage.
+// Returns InvalidArgument for stages' inputs that are not as run_terms.h says, naming the stage.
 absl::Status CheckInputs(const RunSchedule& schedule);
 
-// InvalidArgument with what is wrong and where.
+// Returns InvalidArgument with what is wrong and where.
 absl::Status CheckSchedule(const RunSchedule& schedule);
 
 // Does the same, and returns the tables that it made for that, of the schedule's job graph. They serve every

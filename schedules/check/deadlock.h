@@ -20,9 +20,9 @@
 
 namespace weft {
 
-// InvalidArgument for a schedule whose limits stop it, naming the forward that is held back and its rank.
-// Requires limits of at least one where a stage is computed, sound orders and an acyclic graph (check.h).
-// `tables` are the graph's; null to make them.
+// Returns InvalidArgument for a schedule whose limits stop it, naming the forward that is held back and its
+// rank. Requires limits of at least one where a stage is computed, sound orders and an acyclic graph
+// (check.h). `tables` are the graph's; null to make them.
 absl::Status ProveDeadlockFree(const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr);
 
 }  // namespace weft

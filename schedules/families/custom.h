@@ -19,8 +19,8 @@ namespace weft {
 // formula must use.
 const Family& CustomFamily();
 
-// InvalidArgument for a parameter that custom has not and that can be no constant, with its name in the
-// payload kParameterPayload.
+// Returns InvalidArgument for a parameter that custom has not and that can be no constant, with its name in
+// the payload kParameterPayload.
 absl::Status CheckCustomParameters(const FamilyParameters& parameters);
 
 // Makes the schedule. Failure as MakeSchedule's; the payload names the parameter, the message formula and

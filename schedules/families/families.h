@@ -46,7 +46,7 @@ const std::vector<Family>& Families();
 // Returns all names that MakeSchedule takes.
 std::vector<std::string> ScheduleNames();
 
-// InvalidArgument, with kParameterPayload, if the schedule has no parameter of one of the names.
+// Returns InvalidArgument, with kParameterPayload, if the schedule has no parameter of one of the names.
 absl::Status CheckParameterNames(absl::string_view name,
                                  const std::map<std::string, std::string>& parameters);
 

@@ -168,7 +168,7 @@ class Sync {
   virtual std::string name() const = 0;
   // Requires a schedule that Check takes.
   virtual Protocols Make(const Schedule& schedule, Steps steps) const = 0;
-  // InvalidArgument, naming job, rank or feature, for a scheme or terms that it cannot serve.
+  // Returns InvalidArgument, naming job, rank or feature, for a scheme or terms that it cannot serve.
   virtual absl::Status Check(const RunSchedule&) const { return absl::OkStatus(); }
   // Returns how many ranks hold the stage, where Schedule::weights does not say so.
   virtual std::optional<int> CountHolders(int /*stage*/) const { return std::nullopt; }

@@ -88,9 +88,9 @@ class StateRoute {
   std::vector<Stage> stages_;
 };
 
-// InvalidArgument, naming the jobs, for a state that has no sound way: no ticks or ticks that are not the
-// same in every step, two stops of a stage at once, sums out of order, a version that is read before it is
-// made, a rank that would do a step's job before one of the step before, a job that its inputs reach only
+// Returns InvalidArgument, naming the jobs, for a state that has no sound way: no ticks or ticks that are not
+// the same in every step, two stops of a stage at once, sums out of order, a version that is read before it
+// is made, a rank that would do a step's job before one of the step before, a job that its inputs reach only
 // after its stop; or for features that do not go with it.
 absl::Status CheckRoute(const RunSchedule& schedule, const Ticks& tick);
 

@@ -30,7 +30,7 @@ class GradientSum {
 
   // Returns true if the micro-batch is the next in order.
   bool InOrder(int microbatch) const { return microbatch == next_; }
-  // AlreadyExists when the micro-batch contributed before, InvalidArgument when it cannot contribute.
+  // Returns AlreadyExists when the micro-batch contributed before, InvalidArgument when it cannot contribute.
   absl::Status Check(int microbatch) const;
   // Adds, and then adds the contributions that waited for it. Requires InOrder(microbatch).
   void AddPieces(int microbatch, const std::vector<FlatPiece>& pieces);
@@ -100,7 +100,7 @@ class StageSums {
   std::set<std::pair<int, int>> came_;  // step and micro-batch of the gradients in such sums
 };
 
-// InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".
+// Returns InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".
 absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements);
 
 }  // namespace weft

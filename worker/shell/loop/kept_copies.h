@@ -44,7 +44,7 @@ class KeptCopies {
   absl::Status Put(uint64_t run, uint64_t epoch, const StageSnapshot& snapshot);
   // Keeps a copy that has come from another process.
   void Put(uint64_t run, const Key& key, Tensor copy);
-  // NotFound, naming the part, where it is not here.
+  // Returns NotFound, naming the part, where it is not here.
   absl::StatusOr<Tensor> Find(uint64_t run, const Key& key) const;
   // Drops all copies of the run but those of the epoch from the step on; of epoch 0, which there is none of,
   // all that will ever come.
