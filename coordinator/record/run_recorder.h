@@ -1,4 +1,4 @@
-// Records an embedded coordinator's reports about one run, for progress, traces and the summary.
+// Records a coordinator's reports about one run, for progress, traces and the summary.
 //
 // Memory is bounded whatever the length of the run: the jobs of the last steps, the last durations of each
 // stage and kind, one number a step; of loss and memory, a history that is thinned.
