@@ -56,7 +56,7 @@ UcxOptions OptionsOf(const std::string& system) {
   UcxOptions options;
   options.in_place = system == "in_place" || absl::EndsWith(system, "_staged");
   options.device_direct = !absl::EndsWith(system, "_staged");
-  if (system == "tcp") options.tls = "tcp";
+  if (system == "tcp") options.ucx_transports = "tcp";
   if (system == "tls") {
     options.tls_network = testing::LoopbackNetworkWith(std::getenv(kCertificates));
     options.shared_memory = false;

@@ -19,6 +19,7 @@
 namespace weft::schedules_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Parameters = std::map<std::string, std::string>;
 
