@@ -224,7 +224,8 @@ TEST_F(DurableSteps, WorkerEndsAtEach_EachCheckpointThatCanBeSeenIsWhole) {
     const auto expect_whole = [&out] {
       const CommandResult audit = Command::Run({"weft", "checkpoint", "verify", out, "-o", "json"});
       if (audit.out.empty()) return;  // there is no complete one
-      for (const Json& checkpoint : Json::parse(audit.out)["checkpoints"]) {
+      const Json audited = Json::parse(audit.out);
+      for (const Json& checkpoint : audited["checkpoints"]) {
         if (checkpoint["state"] == "partial") continue;
         EXPECT_EQ(checkpoint["damages"], Json::array()) << checkpoint;
       }
