@@ -2,6 +2,7 @@
 // plain loop.
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,15 @@ class MeasuredPlanTest : public DisturbedRun {
   // Gives the jobs in the run's trace the times of ranks of speed 1 and 0.5, so that no other work of the
   // machine decides what is planned.
   void SetTimes() const {
+    const std::map<std::string, int> times = {
+        {"forward", 1000}, {"backward", 2000}, {"reduce", 50}, {"update", 50}};
     Json trace = Json::parse(ReadWholeFile(out_ + "/trace.json"));
     for (Json& event : trace["traceEvents"]) {
       const std::string kind = event.value("cat", "");
-      if (kind != "forward" && kind != "backward") continue;
+      const auto time = times.find(kind);
+      if (time == times.end()) continue;
       event["args"].erase("delay");
-      event["dur"] = (kind == "forward" ? 1000 : 2000) * (event["args"]["rank"] == 1 ? 2 : 1);
+      event["dur"] = time->second * (event["args"]["rank"] == 1 ? 2 : 1);
     }
     std::ofstream(out_ + "/trace.json") << trace.dump();
   }

@@ -195,7 +195,7 @@ TEST_F(PlanCommand, MemoryThatWouldDo_Does) {
   };
   for (std::vector<std::string> words : plans) {
     SCOPED_TRACE(absl::StrJoin(words, " "));
-    words.insert(words.end(), {"--workers", "2", "--memory", "2"});
+    words.insert(words.end(), {"--workers", "2", "--time-limit", "60", "--memory", "2"});
     const CommandResult refused = Plan(words);
     EXPECT_EQ(refused.code, kNothingFits) << refused.err;
     const size_t at = refused.err.rfind('(');
@@ -212,11 +212,12 @@ TEST_F(PlanCommand, PeakOfAnOrder_IsEnoughForIt) {
   const CommandResult free = Plan(words);
   ASSERT_EQ(free.code, 0) << free.err;
   double most = 0;
-  for (const double bytes : Json::parse(free.out)["peak_bytes"]) most = std::max(most, bytes);
+  const Json planned = Json::parse(free.out);
+  for (const double bytes : planned["peak_bytes"]) most = std::max(most, bytes);
   words.insert(words.end(), {"--memory", std::to_string(static_cast<int64_t>(most))});
   const CommandResult limited = Plan(words);
   ASSERT_EQ(limited.code, 0) << limited.err;
-  EXPECT_LE(Json::parse(limited.out)["step"], Json::parse(free.out)["step"]);
+  EXPECT_LE(Json::parse(limited.out)["step"], planned["step"]);
 }
 
 // No family takes 5 ranks with 4 micro-batches, and 4 ranks do.
