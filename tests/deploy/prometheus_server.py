@@ -32,13 +32,15 @@ class PrometheusServer:
         self.process.wait()
 
     def ask(self, path, **parameters):
-        """Returns the data of the answer; None while it does not listen yet."""
+        """Returns the data of the answer; None while it does not listen yet, or is not ready."""
         assert self.process.poll() is None, f"Prometheus has ended: {self.log.read_text()[-2000:]}"
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
                 return json.load(answer)["data"]
-        except urllib.error.HTTPError as refused:  # a query that is no PromQL
+        except urllib.error.HTTPError as refused:
+            if refused.code == 503:  # it reads its storage
+                return None
             raise AssertionError(f"{url}: {refused.read().decode()}") from refused
         except (urllib.error.URLError, ConnectionError):
             return None
