@@ -81,7 +81,7 @@ def commands(page, text, known):
 
 
 def programs(page, text):
-    """What a reader would start by its name in the project, which must be there and be a program."""
+    """Looks for scripts that a page starts by their names in the project: each must be there and executable."""
     started = re.findall(r"^(?: {4}|\$ )?((?:tests|deploy)/[\w/]+\.(?:py|sh))\b", text, re.M)
     started += re.findall(r"`((?:tests|deploy)/[\w/]+\.(?:py|sh)) [^`]+`", text)
     for name in sorted(set(started)):

@@ -14,7 +14,7 @@ import sys
 # Its name, what names it in code, and the files that are its own.
 PROTOCOLS = [
     ("relay", r"\bRelay\w*", r"relay"),
-    ("migrating", r"[Mm]igrat\w*", r"migrat|visit|state_route"),
+    ("migrating", r"[Mm]igrat\w*", r"migrat|state_route"),
     ("collective", r"[Cc]ollective\w*", r"collective|joint_order|nccl"),
     ("sharded", r"[Ss]harded\w*|\bshards\b", r"shard"),
     ("sliced sum", r"SlicedSum\w*", r"sliced_sum"),

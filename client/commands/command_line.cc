@@ -76,9 +76,7 @@ std::string ProgramFooter() {
 
 std::string SimulateFooter() {
   std::string text = "Schedules:\n";
-  std::vector<std::string> take_rules;
   for (const Family& family : Families()) {
-    if (family.takes_rules) take_rules.push_back(family.name);
     const std::string gap(family.name.size() < 14 ? 14 - family.name.size() : 1, ' ');
     absl::StrAppend(&text, WrapText(absl::StrCat("  ", family.name, gap, family.help), kFooterColumns, 16),
                     "\n");
@@ -91,7 +89,7 @@ std::string SimulateFooter() {
   absl::StrAppend(
       &text,
       WrapText(
-          absl::StrCat("  rule=cdp_v1 or rule=cdp_v2 beside one of ", absl::StrJoin(take_rules, ", "),
+          absl::StrCat("  rule=cdp_v1 or rule=cdp_v2 beside one of ", absl::StrJoin(RuleTakers(), ", "),
                        " (for cdp_mp the default is cdp_v2): the cyclic order (docs/schedules/cyclic.md)"),
           kFooterColumns, 16),
       "\n",

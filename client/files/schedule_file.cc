@@ -151,21 +151,17 @@ absl::Status CheckPlanParts(const Json& plan) {
   return status;
 }
 
-// Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
-double PlannedStep(const Json& plan) {
-  if (!plan.contains("plan") || !plan.contains("microbatches")) return 0;
-  const Json& said = plan["plan"];
-  const bool seconds = said.is_object() && said.contains("unit") && said["unit"] == "s";
-  return seconds && said.contains("step") && said["step"].is_number() ? said["step"].get<double>() : 0;
+// Returns a number that the plan says of itself, below its key `plan`; 0 where it does not.
+double PlannedNumber(const Json& plan, const char* key) {
+  const Json::json_pointer at = Json::json_pointer("/plan") / key;
+  return plan.contains(at) && plan[at].is_number() ? plan[at].get<double>() : 0;
 }
 
-// Returns the bytes of the weights of the model that the plan was made for; 0 where it does not say so.
-double PlannedWeightBytes(const Json& plan) {
-  if (!plan.contains("plan") || !plan["plan"].is_object()) return 0;
-  const Json& said = plan["plan"];
-  return said.contains("weight_bytes") && said["weight_bytes"].is_number()
-             ? said["weight_bytes"].get<double>()
-             : 0;
+// Returns what the plan predicts for a step of a run, in seconds; 0 where it does not say so.
+double PlannedStep(const Json& plan) {
+  const Json::json_pointer unit("/plan/unit");
+  const bool of_run = plan.contains("microbatches") && plan.contains(unit) && plan[unit] == "s";
+  return of_run ? PlannedNumber(plan, "step") : 0;
 }
 
 // Puts the plan's buffers into a run that has none of its own.
@@ -236,7 +232,7 @@ absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text)
   }
   if (const double step = PlannedStep(plan); step > 0 && keys["schedule"].is_object())
     keys["schedule"]["planned_step"] = step;
-  if (const double bytes = PlannedWeightBytes(plan); bytes > 0)
+  if (const double bytes = PlannedNumber(plan, "weight_bytes"); bytes > 0)
     keys[kMadeFor] = {{"file", path}, {"weight_bytes", bytes}};
   return keys;
 }

@@ -234,7 +234,7 @@ class PlanMaker {
     options.stop = StopAfter(1);
     options.stop_fitting = StopAfter(0.75);
     auto found = SearchFamilies(options, predict_);
-    // Where no family takes all ranks, one may take fewer.
+    // A family may take fewer ranks where none takes all.
     const bool may_leave = wanted_.families && wanted_.family.empty() && options.speeds.empty();
     while (may_leave && found.ok() && HasNone(*found) && !found->stopped && --options.ranks > 0)
       found = SearchFamilies(options, predict_);

@@ -138,6 +138,14 @@ std::string DefaultRule(absl::string_view name) {
   return entry != nullptr ? entry->family.default_rule : "sync";
 }
 
+std::vector<std::string> RuleTakers() {
+  std::vector<std::string> takers;
+  for (const Family& family : Families()) {
+    if (family.takes_rules) takers.push_back(family.name);
+  }
+  return takers;
+}
+
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
   // The terms of a run are not there yet; CheckSchedule sees them with the scheme.
   if (rule == "sync") return schedule->sync->Check(RunSchedule(*schedule, RunTerms()));
@@ -153,14 +161,10 @@ absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule*
   }
   if (name == "custom" || (entry != nullptr && entry->family.takes_rules))
     return ApplyCyclicRule(rule, schedule);
-  std::vector<std::string> takers;
-  for (const Family& family : Families()) {
-    if (family.takes_rules) takers.push_back(family.name);
-  }
   return absl::InvalidArgumentError(
       absl::StrFormat("%s has an order of its own, which the cyclic one of rule=%s would contradict; the "
                       "rule is for %s",
-                      name, rule, absl::StrJoin(takers, ", ")));
+                      name, rule, absl::StrJoin(RuleTakers(), ", ")));
 }
 
 }  // namespace weft

@@ -58,6 +58,9 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name,
 // micro-batches visit the stages: "sync" is the family's own, the others are in families/cyclic.h.
 std::vector<std::string> RuleNames();
 
+// Returns the families to which ApplyRule may give another rule than "sync".
+std::vector<std::string> RuleTakers();
+
 // Returns the rule of a run that names none.
 std::string DefaultRule(absl::string_view name);
 

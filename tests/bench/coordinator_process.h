@@ -31,26 +31,6 @@ namespace weft {
   std::exit(1);
 }
 
-// A folder for one benchmark, removed with all that is in it.
-class BenchFolder {
- public:
-  BenchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "weft-bench-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) EndBench("no folder for temporary files");
-    path_ = name;
-  }
-  ~BenchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  BenchFolder(const BenchFolder&) = delete;
-  BenchFolder& operator=(const BenchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 class CoordinatorProcess {
  public:
   // Starts it; it listens on a unix socket and on a port of loopback, and keeps its runs in the folder.

@@ -29,6 +29,7 @@
 #include "base/open_files.h"
 #include "proto/wire/session_stream.h"
 #include "tests/bench/coordinator_process.h"
+#include "tests/test_folder.h"
 
 namespace weft {
 namespace {
@@ -277,7 +278,7 @@ void Submit(const CoordinatorProcess& coordinator, const Load& load, const std::
 }
 
 int Main(const std::string& bin, const Load& load) {
-  const BenchFolder folder;
+  const TestFolder folder;
   const CoordinatorProcess coordinator(bin, folder.path());
   std::printf("%d sessions, %d runs of %d ranks, %d ms a job\n", load.sessions, load.runs, load.ranks(),
               load.job_ms);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/bench/coordinator_process.h"
+#include "tests/test_folder.h"
 
 namespace weft {
 namespace {
@@ -97,7 +98,7 @@ void ShowQuestions(const std::string& bin, const CoordinatorProcess& coordinator
 }
 
 int Main(const std::string& bin, int runs, int clients) {
-  const BenchFolder folder;
+  const TestFolder folder;
   CoordinatorProcess first(bin, folder.path());
   const double before = first.ResidentMiB();
   const int tenth = std::max(1, runs / 10);

@@ -70,7 +70,7 @@ void Measure(int step, int microbatch, float* mean, float* variance) {
 
 // A stem whose convolution hands the image on as it is, so that what the norm reads is known.
 TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const RunSpec run = StemRun(folder.path());
   const StageLayout layout = LayOutStage(run, 0);
   const ParameterSlot &mean = SlotOf(layout, "norm1.running_mean"),

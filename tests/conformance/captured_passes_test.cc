@@ -122,7 +122,7 @@ class CapturedPasses : public ::testing::Test {
     EXPECT_EQ(captured.trained, plain.trained);
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   Counts counts_;
   const std::unique_ptr<Device> cpu_ = CreateCpuDevice();
   const std::unique_ptr<Device> capturing_ = CreateTorchDevice(std::make_unique<CapturingBackend>(&counts_));
@@ -147,7 +147,7 @@ TEST_F(CapturedPasses, BackwardsInAnyOrder_GiveTheSame) {
 }
 
 TEST_F(CapturedPasses, ModelsWithImages_GiveTheSame) {
-  const TemporaryFolder vit, towers;  // images of each model's size
+  const TestFolder vit, towers;  // images of each model's size
   for (const RunSpec& run : {SmallResNetRun(folder_.path(), 2, 18), SmallVitRun(vit.path(), 3),
                              SmallTwoTowerRun(towers.path(), 3, 1)}) {
     counts_ = {};

@@ -38,7 +38,6 @@ using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::Reference;
 using ::testing::StartsWith;
-using testing::TemporaryFolder;
 
 constexpr int64_t kPatience = 120'000'000'000;
 
@@ -229,7 +228,7 @@ void ExpectTheBitsOf(const Outcome& plain, Cluster& cluster, const std::string& 
 TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
   // A sum of two is the same in any order.
   for (const double clip : {0.0, 0.05}) {
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = FastRun(folder.path(), "ddp,reduction=fast", 3, 2);
     run.train.clip_norm = clip;
     const Outcome plain = Reference(run);
@@ -260,7 +259,7 @@ int OperationsOfSlices(const RunSpec& run, int stage) {
 
 TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) {
   for (const double clip : {0.0, 0.05}) {
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = FastRun(folder.path(), "fsdp,shard=width,reduction=fast", 3, 2);
     run.train.clip_norm = clip;
     const Outcome plain = Reference(run);
@@ -299,7 +298,7 @@ TEST(CollectiveTraining, ManyMicrobatchesAndGroups_ThePlainLoopUpToRounding) {
         Case{"dualpipe,reduction=fast", 2, 6, 2, 0.05}, Case{"fsdp,shard=width,reduction=fast", 2, 4, 4, 0},
         Case{"fsdp,shard=width,reduction=fast", 3, 4, 4, 0.05}}) {
     SCOPED_TRACE(c.schedule);
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = FastRun(folder.path(), c.schedule, c.stages, c.microbatches);
     run.train.clip_norm = c.clip;
     run.train.optimizer = testing::Sgd();  // adamw divides by what may be next to nothing
@@ -319,7 +318,7 @@ TEST(CollectiveTraining, ManyMicrobatchesAndGroups_ThePlainLoopUpToRounding) {
 }
 
 TEST(CollectiveTraining, RanksThatShareADevice_AreOrderedAndSayWhy) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const RunSpec run = FastRun(folder.path(), "ddp,reduction=fast", 2, 2);
   const Outcome plain = Reference(run);
   const int before = FakeOperationsDone();
@@ -337,7 +336,7 @@ TEST(CollectiveTraining, RanksThatShareADevice_AreOrderedAndSayWhy) {
 TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
   for (const char* schedule : {"ddp,reduction=fast", "fsdp,shard=width,reduction=fast"}) {
     SCOPED_TRACE(schedule);
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = FastRun(folder.path(), schedule, 2, 3);
     run.train.steps = 100'000;
     run.restarts = 0;
@@ -362,7 +361,7 @@ TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
 TEST(CollectiveTraining, ACollectiveThatHangs_TheRunBeginsAgainAndEndsWithTheBitsOfThePlainLoop) {
   for (const char* schedule : {"ddp,reduction=fast", "fsdp,shard=width,reduction=fast"}) {
     SCOPED_TRACE(schedule);
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = FastRun(folder.path(), schedule, 2, 2);
     run.restarts = 1;
     run.job_timeout.at_least = 1;
@@ -380,7 +379,7 @@ TEST(CollectiveTraining, ACollectiveThatHangs_TheRunBeginsAgainAndEndsWithTheBit
 }
 
 TEST(CollectiveTraining, ANcclErrorInTheMiddle_EndsTheRunWithItsWords) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = FastRun(folder.path(), "ddp,reduction=fast", 2, 2);
   run.train.steps = 100'000;
   Cluster cluster({});

@@ -73,7 +73,7 @@ class DeviceModel : public ::testing::TestWithParam<std::tuple<std::string, std:
   RunSpec Run(int stages) const { return SmallRun(model(), "adamw", stages, folder_.path()); }
   RunSpec RunWithDropout(int stages) const;
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   PlainMemory memory_;
 };
 

@@ -160,7 +160,7 @@ class Walk {
   const RunSchedule schedule_;
   const Graph graph_;
   PlainMemory memory_;
-  TemporaryFolder folder_;
+  TestFolder folder_;
   std::vector<std::unique_ptr<RankCompute>> ranks_;
   std::vector<std::vector<double>> losses_;
   std::vector<Tensor> states_;                                   // by stage, on their way
@@ -174,7 +174,7 @@ class MigratingState
     const auto& [device, model, optimizer, rule, n] = GetParam();
     return MigratingRun(model, optimizer, rule, n, folder_.path());
   }
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_P(MigratingState, PoisonedWhereItHasLeft_EqualsReference) {
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, MigratingState,
                          NameOf);
 
 TEST(MigratingOnAnotherDevice, IsRefusedInASentence) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   PlainMemory memory;
   const RunSpec run = MigratingRun("gpt", "adamw", "cdp_v1", 2, folder.path());
   for (const std::string& device : OwnMemoryDevices()) {
@@ -224,7 +224,7 @@ class MigratingRank : public ::testing::Test {
     }
   }
   const Job job_ = Job::Compute(0, 0, 0, JobKind::kForward);
-  TemporaryFolder folder_;
+  TestFolder folder_;
   PlainMemory memory_;
   RunSpec run_;
   std::unique_ptr<RankCompute> one_, other_;

@@ -280,7 +280,7 @@ class EveryDevice : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(EveryDevice, SmallText_ThirtySteps_LossFalls) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 2);
   run.train.steps = 30;
   const Outcome outcome = Train(device(), run, {});
@@ -290,7 +290,7 @@ TEST_P(EveryDevice, SmallText_ThirtySteps_LossFalls) {
 
 // The libraries choose other kernels at these sizes than for the small ones.
 TEST_P(EveryDevice, SizesOfUse_CutAndReplicated_EqualReference) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec gpt = SmallGptRun(folder.path(), 3);
   auto& g = std::get<GptSpec>(gpt.model);
   g.width = 256;
@@ -313,7 +313,7 @@ TEST_P(EveryDevice, SizesOfUse_CutAndReplicated_EqualReference) {
 TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
   if (!TakesBytesAsAsked(GetParam())) GTEST_SKIP() << "it counts to the byte";
   for (const int stem : {0, 2}) {
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec run = SmallTwoTowerRun(folder.path(), 1, stem);
     const std::vector<LayerCount> counts = CountLayers(run.model);
     run.layers_of_stage.assign(counts.size(), 1);
@@ -345,7 +345,7 @@ TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
 }
 
 TEST_P(EveryDevice, TwoTower_WrongNumberOfTensors_IsRefused) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const RunSpec run = SmallTwoTowerRun(folder.path(), 6, /*stem=*/1);
   PlainMemory memory;
   auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory);
@@ -360,7 +360,7 @@ TEST_P(EveryDevice, TwoTower_WrongNumberOfTensors_IsRefused) {
 }
 
 TEST_P(EveryDevice, WithoutData_CreateRank_NamesTheFile) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 1);
   run.data.source = TextData{folder.path() + "/missing.txt"};
   PlainMemory memory;
@@ -370,7 +370,7 @@ TEST_P(EveryDevice, WithoutData_CreateRank_NamesTheFile) {
 }
 
 TEST_P(EveryDevice, TwoRanksOnTwoThreads_AtOnce_EqualReference) {
-  TemporaryFolder folder;
+  TestFolder folder;
   const RunSpec run = SmallGptRun(folder.path(), 2);
   const Outcome reference = ReferenceHere(run);
   Outcome outcomes[2];

@@ -40,7 +40,7 @@ class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string,
     run.precision = Precision::kBFloat16;
     return run;
   }
-  TemporaryFolder folder_;
+  TestFolder folder_;
   PlainMemory memory_;
 };
 
@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(OwnMemory, BFloat16Training,
                          NameOf);
 
 TEST(Tf32Training, OnTheCpu_HasTheBitsOfFloat32) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 2);
   const Outcome wide = Train(DeviceNamed("cpu"), run, {});
   run.precision = Precision::kTf32;
@@ -215,7 +215,7 @@ TEST(Tf32Training, OnTheCpu_HasTheBitsOfFloat32) {
 }
 
 TEST(ActivationsOfStages, DifferentInFloat32_EqualReferenceAndLeaveWhatTheySay) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 3);
   const Outcome reference = Reference(run);
   run.schedule.activations = "offload/recompute/retain";

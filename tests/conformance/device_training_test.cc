@@ -43,7 +43,7 @@ class DeviceTraining : public ::testing::TestWithParam<Parameters> {
     return known->at(key);
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_P(DeviceTraining, Pipeline_AnyCut_EqualsReference) {

@@ -43,7 +43,7 @@ RunSpec OnImages(RunSpec run, const std::string& folder, int side, int first, in
 }
 
 TEST(EvaluateTest, SmallMlp_AfterTraining_BeatsChanceFromAnyCut) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallMlpRun(folder.path(), 3);
   run.train.steps = 150;
   const std::string checkpoint = Trained(run, folder.path());
@@ -63,7 +63,7 @@ TEST(EvaluateTest, SmallMlp_AfterTraining_BeatsChanceFromAnyCut) {
 }
 
 TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 2);
   run.train.steps = 60;
   std::get<GptSpec>(run.model).dropout = 0.3;
@@ -80,7 +80,7 @@ TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
 
 // A sample's scores do not depend on its neighbours with running averages, as they do in training.
 TEST(EvaluateTest, ResNet_SamplesAloneAndTogether_ScoreTheSame) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallResNetRun(folder.path(), 2, 18);
   run.train.steps = 20;
   const std::string checkpoint = Trained(run, folder.path());
@@ -102,7 +102,7 @@ TEST(EvaluateTest, ResNet_SamplesAloneAndTogether_ScoreTheSame) {
 }
 
 TEST(EvaluateTest, ResNet_OfAnImageThatWasLearned_IsRight) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallResNetRun(folder.path(), 1, 18);
   run.train.steps = 60;
   run.train.optimizer = AdamW();
@@ -112,7 +112,7 @@ TEST(EvaluateTest, ResNet_OfAnImageThatWasLearned_IsRight) {
 }
 
 TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallMlpRun(folder.path(), 2);
   run.train.steps = 1;
   const std::string checkpoint = Trained(run, folder.path());
@@ -182,7 +182,7 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
 }
 
 TEST(EvaluateTest, StoppedByItsCaller_SaysWhere) {
-  TemporaryFolder folder;
+  TestFolder folder;
   RunSpec run = SmallMlpRun(folder.path(), 1);
   run.train.steps = 1;
   const auto result =

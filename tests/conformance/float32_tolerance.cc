@@ -51,7 +51,7 @@ const Truth& TruthOf(const std::string& model, const std::string& optimizer) {
   static auto* const made = new std::map<std::pair<std::string, std::string>, Truth>;
   const auto [entry, is_new] = made->try_emplace({model, optimizer});
   if (!is_new) return entry->second;
-  TemporaryFolder folder;
+  TestFolder folder;
   const RunSpec run = ToleranceRun(model, optimizer, folder.path());
   Truth& truth = entry->second;
   truth.trajectory = TrainExactly(run);
@@ -65,7 +65,7 @@ const Truth& TruthOf(const std::string& model, const std::string& optimizer) {
 Trajectory TrainPlainly(const RunSpec& run, DeviceBackend* backend) {
   Trajectory trajectory;
   for (const int steps : {1, run.train.steps}) {
-    TemporaryFolder folder;
+    TestFolder folder;
     RunSpec part = run;
     part.until = steps;
     trajectory.losses.clear();

@@ -43,7 +43,7 @@ class Float32Tolerance : public ::testing::TestWithParam<std::tuple<std::string,
   }
 
  private:
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 // The sum over all parameters of what `of` makes of a parameter's name.
@@ -119,7 +119,7 @@ class Float32Jobs : public ::testing::TestWithParam<std::tuple<std::string, std:
 
 TEST_P(Float32Jobs, Training_IsWithinOfTheTruth) {
   const auto& [device, model, optimizer] = GetParam();
-  TemporaryFolder folder;
+  TestFolder folder;
   const Trajectory trajectory =
       TrainByJobs(ToleranceRun(model, optimizer, folder.path()), DeviceNamed(device));
   const Truth& truth = TruthOf(model, optimizer);

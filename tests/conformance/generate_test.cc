@@ -39,7 +39,7 @@ class GenerateTest : public ::testing::Test {
     return tokens;
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   RunSpec run_;
 };
 
@@ -138,7 +138,7 @@ class ExportedGenerateTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 // The context is 8.

@@ -87,7 +87,7 @@ class NonFiniteValues : public ::testing::Test {
   }
 
   Device& cpu_ = DeviceNamed("cpu");
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 constexpr int kBad = 47;  // in step 2, the second micro-batch

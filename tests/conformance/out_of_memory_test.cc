@@ -48,7 +48,7 @@ class OutOfMemory : public ::testing::Test {
     return rank_->Forward(Job::Compute(0, 0, microbatch, JobKind::kForward), {}, {}, 0).status();
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   RunSpec run_;
   ScarceMemory memory_;
   std::unique_ptr<RankCompute> rank_;

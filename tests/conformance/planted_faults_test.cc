@@ -35,7 +35,6 @@ using testing::MakeFaulty;
 using testing::Plant;
 using testing::PlantedFault;
 using testing::Require;
-using testing::TemporaryFolder;
 using testing::Wrong;
 
 constexpr int64_t kPatience = 120'000'000'000;
@@ -196,7 +195,7 @@ class PlantedFaults : public ::testing::Test {
     return training;
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   std::map<std::string, RecordedHashes> sound_;
 };
 
@@ -281,7 +280,7 @@ TEST_F(PlantedFaults, WithoutAFault_EveryScheduleRecordsTheHashesOfTheReference)
 }
 
 TEST_F(PlantedFaults, WithoutAFault_OtherModelsAndPrecisions_RecordTheHashesOfTheReference) {
-  const TemporaryFolder other;
+  const TestFolder other;
   std::vector<RunSpec> runs = {SpecOf(k1F1B), SpecOf(kDdp), SpecOf(kWidth),
                                testing::SmallTwoTowerRun(folder_.path(), 4, /*stem=*/1),
                                testing::SmallResNetRun(other.path(), 3, 18)};

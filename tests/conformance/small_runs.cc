@@ -1,10 +1,7 @@
 #include "tests/conformance/small_runs.h"
 
-#include <stdlib.h>
-
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -63,13 +60,6 @@ RunSpec SmallImageRun(const std::string& name, const std::string& folder, int si
 }
 
 }  // namespace
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = absl::StrCat(::testing::TempDir(), "/weft_XXXXXX");
-  if (mkdtemp(pattern.data()) == nullptr) std::abort();
-  path_ = pattern;
-}
-TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
 
 void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;

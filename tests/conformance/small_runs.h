@@ -6,19 +6,9 @@
 #include <string>
 
 #include "run/run_spec.h"
+#include "tests/test_folder.h"
 
 namespace weft::testing {
-
-// A folder of its own for each test, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 void WriteFile(const std::string& path, const std::string& content);
 std::string ReadFile(const std::string& path);

@@ -34,14 +34,14 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class TemporaryFolder {
+class TestFolder {
  public:
-  explicit TemporaryFolder(const std::string& name)
+  explicit TestFolder(const std::string& name)
       : path_(absl::StrCat(testing::TempDir(), "/weft-store-", name, "-", getpid())) {
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
-  ~TemporaryFolder() { fs::remove_all(path_); }
+  ~TestFolder() { fs::remove_all(path_); }
   const std::string& path() const { return path_; }
 
  private:
@@ -87,7 +87,7 @@ class SqliteKind final : public Kind {
   }
 
  private:
-  const TemporaryFolder folder_{"suite"};
+  const TestFolder folder_{"suite"};
 };
 
 class Stores : public testing::TestWithParam<const char*> {
@@ -272,7 +272,7 @@ void Fill(Store* store, int runs, int steps) {
 }
 
 TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
-  const TemporaryFolder folder("lock");
+  const TestFolder folder("lock");
   auto first = OpenSqliteStore(In(folder.path()));
   ASSERT_TRUE(first.ok()) << first.status();
   const auto second = OpenSqliteStore(In(folder.path()));
@@ -284,7 +284,7 @@ TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
 }
 
 TEST(SqliteStore, AFileOfAnotherProgramOrVersion_IsRefused) {
-  const TemporaryFolder folder("foreign");
+  const TestFolder folder("foreign");
   ASSERT_TRUE(OpenSqliteStore(In(folder.path())).ok());
   const auto run = [&](const std::string& sql) {
     auto database = SqliteDatabase::Open(folder.path() + "/store.db", SqliteDatabase::Access::kWrite);
@@ -320,7 +320,7 @@ void ExpectNoWrongAnswer(const std::string& file, const std::string& bytes, size
 }
 
 TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
-  const TemporaryFolder whole("whole"), folder("flipped");
+  const TestFolder whole("whole"), folder("flipped");
   {
     auto store = OpenSqliteStore(In(whole.path()));
     ASSERT_TRUE(store.ok());
@@ -342,7 +342,7 @@ TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
 // The files are as after a kill: the newest records are in the log alone. SQLite takes a damaged frame for
 // the log's end.
 TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
-  const TemporaryFolder live("live"), whole("killed"), folder("log");
+  const TestFolder live("live"), whole("killed"), folder("log");
   auto store = OpenSqliteStore(In(live.path()));
   ASSERT_TRUE(store.ok());
   Fill(store->get(), 3, 20);
@@ -370,7 +370,7 @@ TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
 }
 
 TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
-  const TemporaryFolder folder("remedy"), restored("restored");
+  const TestFolder folder("remedy"), restored("restored");
   const std::string backup = restored.path() + "/backup.db";
   std::string expected;
   {
@@ -403,7 +403,7 @@ TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
 }
 
 TEST(SqliteStore, AFileThatMayNotGrow_RefusesTheBatchAndKeepsTheRest) {
-  const TemporaryFolder folder("pages");
+  const TestFolder folder("pages");
   SqliteStoreOptions options = In(folder.path());
   options.max_pages = 12;
   auto store = OpenSqliteStore(options);
@@ -443,7 +443,7 @@ class SmallDisk {
   const std::string& path() const { return folder_.path(); }
 
  private:
-  const TemporaryFolder folder_{"disk"};
+  const TestFolder folder_{"disk"};
   bool mounted_ = false;
 };
 

@@ -332,7 +332,7 @@ class Driver {
   const Schedule scheme_;
   const std::vector<std::vector<int>> inputs_of_;  // stages that each stage reads
   PlainMemory memory_;
-  TemporaryFolder folder_;
+  TestFolder folder_;
   std::vector<std::unique_ptr<RankCompute>> ranks_;
   std::map<int, std::map<int, Tensor>> gradients_;
   std::map<std::pair<int, int>, std::vector<Tensor>>
@@ -382,7 +382,7 @@ std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& fo
 }
 
 Outcome Reference(const RunSpec& run, DeviceBackend* backend) {
-  TemporaryFolder folder;
+  TestFolder folder;
   Outcome outcome;
   const auto add = [&](const ReferenceStep& step) {
     outcome.losses.push_back(Comparable(step.loss));

@@ -2,11 +2,8 @@
 #ifndef WEFT_TESTS_CONFORMANCE_WORKER_CERTIFICATES_H_
 #define WEFT_TESTS_CONFORMANCE_WORKER_CERTIFICATES_H_
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/certificates/certificate_authority.h"
+#include "tests/test_folder.h"
 #include "worker/shell/transport/tls_messenger.h"
 
 namespace weft::testing {
@@ -22,22 +20,11 @@ namespace weft::testing {
 // Keeps an authority and folders of certificates in a folder that goes with it.
 class TestCertificates {
  public:
-  TestCertificates() : authority_(*MakeAuthority("test authority", Now())) {
-    std::string name =
-        absl::StrCat(std::filesystem::temp_directory_path().string(), "/weft-certificates-XXXXXX");
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = name;
-  }
-  ~TestCertificates() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  TestCertificates(const TestCertificates&) = delete;
-  TestCertificates& operator=(const TestCertificates&) = delete;
+  TestCertificates() : authority_(*MakeAuthority("test authority", Now())) {}
 
   // Makes a folder for --tls with a certificate of that identity. Returns its path.
   std::string Add(const std::string& name, const std::string& uri) const {
-    const std::string folder = absl::StrCat(folder_, "/", name);
+    const std::string folder = folder_ / name;
     std::filesystem::create_directory(folder);
     const KeyedCertificate own = *IssueCertificate(authority_, {name, uri, {}, Now()});
     std::ofstream(folder + "/ca.crt") << authority_.certificate;
@@ -53,7 +40,7 @@ class TestCertificates {
   }
 
   const KeyedCertificate authority_;
-  std::string folder_;
+  const TestFolder folder_;
 };
 
 // Returns a network on loopback of a worker with these certificates, which trusts other workers.

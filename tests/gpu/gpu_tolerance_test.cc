@@ -32,7 +32,7 @@ class GpuTolerance : public ::testing::TestWithParam<std::tuple<std::string, std
   }
 
  private:
-  TemporaryFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_P(GpuTolerance, PlainLoop_AgreesWithTheCpus) {

@@ -95,7 +95,7 @@ class CudaModelTest : public ::testing::TestWithParam<Case> {
     Do(update, [&] { return rank_->Update(update, {}, {}, /*keep=*/false); });
   }
 
-  TemporaryFolder folder_;
+  TestFolder folder_;
   PlainMemory memory_;
   RunSpec run_;
   std::unique_ptr<RankCompute> rank_;
@@ -174,7 +174,7 @@ class StageJobs {
   std::vector<std::shared_ptr<LaunchedJob>> launched_ ABSL_GUARDED_BY(mutex_);
 };
 
-RunSpec GptOn(const TemporaryFolder& folder, int stages) {
+RunSpec GptOn(const TestFolder& folder, int stages) {
   RunSpec run = SmallGptRun(folder.path(), stages);
   Widen(&run.model);
   std::get<GptSpec>(run.model).dropout = 0.1;
@@ -184,7 +184,7 @@ RunSpec GptOn(const TemporaryFolder& folder, int stages) {
 }
 
 TEST(CudaRanksTest, RanksThatCaptureAtTheSameTime_LeaveEachOtherAlone) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const RunSpec run = GptOn(folder, 1);
   PlainMemory memory;
   FakeGpu::SetMemory(size_t{16} << 30);  // a capture for which there is none is not made
@@ -227,7 +227,7 @@ TEST(CudaRanksTest, NumbersThatAModelDrawsWhileAnotherRankCaptures_WaitForTheCap
 // The order is that of dualpipe: a forward of one stage while the backward of another is enqueued on the
 // other lane.
 TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const RunSpec run = GptOn(folder, 2);
   PlainMemory memory;
   StageJobs rank(run, 0, memory);
@@ -258,7 +258,7 @@ TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
 
 // The plain loop waits for each job; a thread lets the device work meanwhile.
 TEST(CudaReferenceTest, PlainLoop_NeedsNoOperationThatIsRefused) {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   RunSpec run = GptOn(folder, 2);
   run.train.steps = 2;
   run.precision = Precision::kBFloat16;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace weft {
 

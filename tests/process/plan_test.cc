@@ -307,9 +307,8 @@ TEST_F(PlanCommand, ProfileOfAnotherModel_IsRefusedByItsWeights) {
 }
 
 TEST_F(PlanCommand, PlanForAnotherModel_IsRefused) {
-  const std::string plan = folder_ / "plan.yaml";
-  std::ofstream(plan)
-      << Plan({WriteSmallRun(folder_), "--workers", "2", "--schedule", "1f1b", "-o", "yaml"}).out;
+  const std::string plan = folder_.Write(
+      "plan.yaml", Plan({WriteSmallRun(folder_), "--workers", "2", "--schedule", "1f1b", "-o", "yaml"}).out);
   const std::string model = "{gpt: {layers: 4, width: 64, heads: 2, context: 32}}";  // as many layers
   const std::string by_flag = WriteSmallRun(folder_, {{"model", model}});
   const CommandResult refused = Command::Run({"weft", "train", by_flag, "--plan", plan});

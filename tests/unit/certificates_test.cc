@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 
 namespace weft::certificates_test {
 namespace {
@@ -43,12 +44,6 @@ KeyedCertificate Issue(const KeyedCertificate& authority, const Validity& validi
 
 class CertificateFiles : public ::testing::Test {
  protected:
-  CertificateFiles() {
-    std::string name = absl::StrCat(testing::TempDir(), "/weft-certificates-XXXXXX");
-    folder_ = mkdtemp(name.data());
-  }
-  ~CertificateFiles() override { std::filesystem::remove_all(folder_); }
-
   void Write(const std::string& name, const std::string& text) const {
     const std::string path = absl::StrCat(folder_, "/", name);
     std::ofstream(path + ".new") << text;
@@ -66,7 +61,8 @@ class CertificateFiles : public ::testing::Test {
     return std::string(read.status().message());
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(CertificateFiles, ThatFitTogether_AreReadWithTheirIdentity) {

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
+#include "tests/test_folder.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/training_state.h"
@@ -43,9 +43,6 @@ void PutBytes(const std::string& path, const std::string& bytes) {
 class Audit : public ::testing::Test {
  protected:
   Audit() {
-    std::string pattern = ::testing::TempDir() + "/weft_audit_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    out_ = pattern;
     MlpSpec model;
     model.layers = 3;
     model.inputs = 5;
@@ -58,7 +55,6 @@ class Audit : public ::testing::Test {
     run_.train.optimizer = AdamWSpec();
     run_.schedule = *ParseScheduleText("pipedream");  // with an older version on stage 0
   }
-  ~Audit() override { fs::remove_all(out_); }
 
   StateRule RuleOf(int stage) const { return StateRulesOf(*ScheduledRun::Make(run_)).at(stage); }
 
@@ -127,7 +123,8 @@ class Audit : public ::testing::Test {
     PutBytes(path, bytes);
   }
 
-  std::string out_;
+  const TestFolder temporary_;
+  const std::string out_ = temporary_.path();
   RunSpec run_;
 };
 

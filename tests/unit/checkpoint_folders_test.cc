@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "run/run_schedule.h"
+#include "tests/test_folder.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/compute.h"
@@ -26,8 +27,6 @@ using ::testing::HasSubstr;
 class CheckpointFolder : public ::testing::Test {
  protected:
   CheckpointFolder() {
-    char name[] = "/tmp/weft-folders-XXXXXX";
-    out_ = mkdtemp(name);
     MlpSpec model;
     model.layers = 2;
     model.inputs = 3;
@@ -39,7 +38,6 @@ class CheckpointFolder : public ::testing::Test {
     run_.layers_of_stage = {1, 1};
     run_.train.steps = 100;
   }
-  ~CheckpointFolder() override { fs::remove_all(out_); }
 
   // All parameters of the stage have this value.
   void WriteStage(const std::string& folder, int stage, int version, float value) {
@@ -70,7 +68,8 @@ class CheckpointFolder : public ::testing::Test {
     return checkpoint->parameters.begin()->second.front();
   }
 
-  std::string out_;
+  const TestFolder temporary_;
+  const std::string out_ = temporary_.path();
   RunSpec run_;
 };
 

@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/test_folder.h"
 #include "worker/shell/data/data.h"
 
 namespace weft::compute_data_test {
@@ -23,13 +23,9 @@ using ::testing::HasSubstr;
 class DataTest : public ::testing::Test {
  protected:
   DataTest() {
-    std::string pattern = ::testing::TempDir() + "/weft_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
     run_.train.batch = 4;
     run_.train.microbatches = 2;
   }
-  ~DataTest() override { std::filesystem::remove_all(folder_); }
 
   std::string Write(const std::string& name, const std::string& content) {
     const std::string path = folder_ + "/" + name;
@@ -49,7 +45,8 @@ class DataTest : public ::testing::Test {
     for (const std::string& part : parts) EXPECT_THAT(std::string(status.message()), HasSubstr(part));
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
   RunSpec run_;
 };
 

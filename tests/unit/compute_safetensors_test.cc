@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "tests/test_folder.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/compute.h"
@@ -22,14 +22,6 @@ namespace {
 
 class Safetensors : public ::testing::Test {
  protected:
-  Safetensors() {
-    std::string pattern = ::testing::TempDir() + "/weft_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
-    path_ = folder_ + "/a.safetensors";
-  }
-  ~Safetensors() override { std::filesystem::remove_all(folder_); }
-
   void Write(const std::string& header, const std::string& data, int64_t length_error = 0) {
     const uint64_t length = header.size() + length_error;
     std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -46,7 +38,8 @@ class Safetensors : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(why));
   }
 
-  std::string folder_, path_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path(), path_ = folder_ + "/a.safetensors";
 };
 
 TEST_F(Safetensors, WrittenTensors_AreReadBack) {

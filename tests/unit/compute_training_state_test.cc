@@ -1,7 +1,6 @@
 // Tests the files that a run needs to go on: written, read back, and refused where they do not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "run/graphs_text.h"
 #include "run/run_schedule.h"
 #include "run/run_spec.h"
+#include "tests/test_folder.h"
 #include "tests/unit/exported_run.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
@@ -37,10 +37,6 @@ std::string Content(const std::string& path) {
 class TrainingState : public ::testing::Test {
  protected:
   TrainingState() {
-    std::string pattern = ::testing::TempDir() + "/weft_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    root_ = pattern;
-    folder_ = root_ + "/checkpoint";
     MlpSpec model;
     model.layers = 3;
     model.inputs = 5;
@@ -54,7 +50,6 @@ class TrainingState : public ::testing::Test {
     run_.schedule = *ParseScheduleText("pipedream");
     run_.resume = {folder_, kStep};
   }
-  ~TrainingState() override { fs::remove_all(root_); }
 
   static StateRule RuleOf(const RunSpec& run, int stage) {
     return StateRulesOf(*ScheduledRun::Make(run)).at(stage);
@@ -92,7 +87,8 @@ class TrainingState : public ::testing::Test {
   }
   std::string Refusal() { return Refusal(run_); }
 
-  std::string root_, folder_;
+  const TestFolder temporary_;
+  const std::string root_ = temporary_.path(), folder_ = root_ + "/checkpoint";
   RunSpec run_;
 };
 

@@ -1,6 +1,4 @@
 // Tests what weft doctor finds about a machine and a coordinator, and how it judges.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/test_folder.h"
 
 namespace weft::doctor_test {
 namespace {
@@ -87,8 +86,8 @@ TEST(JudgeMachine, EachThingThatIsMissing_IsNamed) {
 }
 
 TEST(ReadMachineFacts, FilesOfTheKernel_AreRead) {
-  std::string root = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
-  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const TestFolder folder;
+  const std::string& root = folder.path();
   const auto write = [&](const std::string& path, const std::string& text) {
     fs::create_directories((root + path).substr(0, (root + path).rfind('/')));
     std::ofstream(root + path) << text;
@@ -101,7 +100,6 @@ TEST(ReadMachineFacts, FilesOfTheKernel_AreRead) {
   fs::create_directories(root + "/sys/class/infiniband/mlx5_0");
   fs::create_directories(root + "/dev/shm");
   const MachineFacts facts = ReadMachineFacts(root);
-  fs::remove_all(root);
   EXPECT_EQ(facts.processor_quota, 1.5);
   EXPECT_EQ(facts.ptrace_scope, 2);
   EXPECT_EQ(facts.gpu_driver, "580.65.06");

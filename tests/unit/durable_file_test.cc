@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <iterator>
 #include <string>
 
+#include "tests/test_folder.h"
 #include "worker/shell/checkpoint/safetensors.h"
 
 namespace weft::durable_file_test {
@@ -19,12 +19,6 @@ namespace fs = std::filesystem;
 
 class DurableFiles : public ::testing::Test {
  protected:
-  DurableFiles() {
-    std::string pattern = ::testing::TempDir() + "/weft_durable_XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    folder_ = pattern;
-  }
-  ~DurableFiles() override { fs::remove_all(folder_); }
   std::string ContentOf(const std::string& path) const {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -33,7 +27,8 @@ class DurableFiles : public ::testing::Test {
     return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 // So large that the disk begins while it is filled.

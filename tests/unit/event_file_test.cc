@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensorboard/event.pb.h"
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace weft::event_file_test {
 namespace {

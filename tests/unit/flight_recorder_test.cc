@@ -18,6 +18,7 @@
 #include "base/host_name.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 
 namespace weft::flight_recorder_test {
 namespace {
@@ -29,14 +30,8 @@ using ::testing::HasSubstr;
 class FlightRecorderTest : public ::testing::Test {
  protected:
   FlightRecorderTest() {
-    std::string pattern = fs::path(testing::TempDir()) / "weft_flight_XXXXXX";
-    folder_ = mkdtemp(pattern.data());
     recorder_.emplace(FlightRecorder::Options{"w", "1.2.3", folder_}, ring_, log_);
     ring_.Note(1, EventText("job_begins").Add("rank", 5));
-  }
-  ~FlightRecorderTest() override {
-    recorder_.reset();
-    fs::remove_all(folder_);
   }
 
   std::string PathOf(const std::string& cause) const {
@@ -53,7 +48,8 @@ class FlightRecorderTest : public ::testing::Test {
     EXPECT_EQ(recorder_->dumps(), count);
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
   FlightRing ring_;
   DaemonLog log_{"w", LogSeverity::kInfo, LogFormat::kText, &ring_};
   std::optional<FlightRecorder> recorder_;

@@ -1,9 +1,6 @@
 #include "client/diff/hash_file.h"
 
-#include <stdlib.h>
-
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -14,6 +11,7 @@
 #include "coordinator/record/hash_log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 #include "tests/unit/small_run_spec.h"
 
 namespace weft::hash_file_test {
@@ -63,14 +61,8 @@ TEST(HashLine, ParseHashLine_OfOtherText_IsRefused) {
 // A folder of its own for each test, removed at the end.
 class HashLogTest : public ::testing::Test {
  protected:
-  HashLogTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "weft_hashes_XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~HashLogTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 RunSpec Recorded(int first_step) {

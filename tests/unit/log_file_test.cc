@@ -1,13 +1,12 @@
 #include "coordinator/record/log_file.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 
 namespace weft::log_file_test {
 namespace {
@@ -21,13 +20,8 @@ RunLogLine Line(uint64_t number, const std::string& text) {
 
 class LogFileTest : public ::testing::Test {
  protected:
-  LogFileTest() {
-    std::string name = ::testing::TempDir() + "log_file_XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~LogFileTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(LogFileTest, WrittenLines_AreReadAsTheyWere) {

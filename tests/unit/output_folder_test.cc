@@ -13,7 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace weft::output_folder_test {
 namespace {

@@ -8,7 +8,7 @@
 #include "coordinator/record/output_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace weft::restored_runs_test {
 namespace {

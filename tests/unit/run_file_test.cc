@@ -3,8 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "base/yaml_file.h"
@@ -12,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "run/measured_buffers.h"
+#include "tests/test_folder.h"
 
 namespace weft::run_file_test {
 namespace {
@@ -22,12 +21,7 @@ using ::testing::StartsWith;
 
 class RunFile : public ::testing::Test {
  protected:
-  RunFile() {
-    std::string name = ::testing::TempDir() + "run_file_XXXXXX";
-    folder_ = mkdtemp(name.data());
-    std::ofstream(folder_ + "/words.txt") << "to be or not to be";
-  }
-  ~RunFile() override { std::filesystem::remove_all(folder_); }
+  RunFile() { temporary_.Write("words.txt", "to be or not to be"); }
 
   std::string Path() const { return folder_ + "/small.yaml"; }
 
@@ -40,7 +34,8 @@ class RunFile : public ::testing::Test {
     return message.substr(Path().size());
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
   const std::string good_ =
       "model: {gpt: {layers: 4, width: 32, heads: 2, context: 8}}\n"
       "data:\n"

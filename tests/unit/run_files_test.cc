@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/durable_file.h"
+#include "tests/test_folder.h"
 
 namespace weft::run_files_test {
 namespace {
@@ -26,19 +27,12 @@ using ::testing::HasSubstr;
 class RunFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string made = ::testing::TempDir() + "run_files_XXXXXX";
-    ASSERT_NE(mkdtemp(made.data()), nullptr);
-    folder_ = fs::canonical(made);
-    root_ = folder_ / "root";
     fs::create_directories(root_ / "sub");
     Write(root_ / "inside.txt", "inside");
     Write(folder_ / "outside.txt", "outside");
     ASSERT_TRUE(ConfineRunFiles({root_.string()}).ok());
   }
-  void TearDown() override {
-    ASSERT_TRUE(ConfineRunFiles({}).ok());
-    fs::remove_all(folder_);
-  }
+  void TearDown() override { ASSERT_TRUE(ConfineRunFiles({}).ok()); }
 
   static void Write(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
   // Returns the content of a file as the process may open it; "" with errno where it may not.
@@ -60,7 +54,8 @@ class RunFiles : public ::testing::Test {
     EXPECT_FALSE(SyncToDisk(path).ok());
   }
 
-  fs::path folder_, root_;
+  const TestFolder temporary_;
+  const fs::path folder_ = fs::canonical(temporary_.path()), root_ = folder_ / "root";
 };
 
 TEST_F(RunFiles, PathBeneathTheRoot_IsOpenedHoweverItIsWritten) {

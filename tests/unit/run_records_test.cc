@@ -8,7 +8,7 @@
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 
 namespace weft::run_records_test {
 namespace {

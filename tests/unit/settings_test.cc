@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "run/unknown_name.h"
+#include "tests/test_folder.h"
 
 namespace weft::settings_test {
 namespace {
@@ -67,19 +67,14 @@ struct Daemon : Parsed {
 
 class SettingsTest : public ::testing::Test {
  protected:
-  SettingsTest() {
-    std::string name = ::testing::TempDir() + "settings_XXXXXX";
-    folder_ = mkdtemp(name.data());
-    file_ = folder_ + "/coordinator.yaml";
-  }
   ~SettingsTest() override {
     for (const char* name : {"WEFT_LEASE", "WEFT_LOG_LEVEL", "WEFT_LISTEN", "WEFT_BACKUP", "WEFT_TOKEN"})
       unsetenv(name);
-    std::filesystem::remove_all(folder_);
   }
   void Write(const std::string& text) const { std::ofstream(file_) << text; }
 
-  std::string folder_, file_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path(), file_ = folder_ + "/coordinator.yaml";
 };
 
 TEST_F(SettingsTest, EachSource_WinsOverTheOnesBefore) {

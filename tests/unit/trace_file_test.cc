@@ -1,8 +1,5 @@
 #include "client/files/trace_file.h"
 
-#include <stdlib.h>
-
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -10,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 
 namespace weft::trace_file_test {
 namespace {
@@ -19,12 +17,6 @@ using ::testing::IsEmpty;
 
 class TraceFile : public ::testing::Test {
  protected:
-  TraceFile() {
-    std::string name = ::testing::TempDir() + "trace_file_XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~TraceFile() override { std::filesystem::remove_all(folder_); }
-
   // Reads a trace of one forward with these fields behind its events.
   Trace Read(const std::string& fields) const {
     const std::string path = folder_ + "/trace.json";
@@ -36,7 +28,8 @@ class TraceFile : public ::testing::Test {
     return trace.ok() ? *trace : Trace();
   }
 
-  std::string folder_;
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(TraceFile, ActivationBytes_AreReadByTheirFormerNameToo) {

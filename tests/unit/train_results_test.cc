@@ -15,7 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "run/run_memory.h"
 #include "schedules/families/families.h"
-#include "tests/unit/test_folder.h"
+#include "tests/test_folder.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft::train_results_test {

@@ -1,8 +1,6 @@
 // Tests what a unit of systemd gives its daemon, by the units of Weft and by small ones.
 #include "client/files/unit_file.h"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 
@@ -11,6 +9,7 @@
 #include "base/host_name.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/test_folder.h"
 
 namespace weft::unit_file_test {
 namespace {
@@ -20,9 +19,6 @@ using ::testing::HasSubstr;
 
 class UnitFile : public ::testing::Test {
  protected:
-  UnitFile() { EXPECT_NE(mkdtemp(folder_.data()), nullptr); }
-  ~UnitFile() override { fs::remove_all(folder_); }
-
   std::string Write(const std::string& name, const std::string& text) const {
     const std::string path = absl::StrCat(folder_, "/", name);
     fs::create_directories(fs::path(path).parent_path());
@@ -35,7 +31,8 @@ class UnitFile : public ::testing::Test {
                          [](std::string* out, const PlacedText& word) { out->append(word.text); });
   }
 
-  std::string folder_ = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
+  const TestFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(UnitFile, EnvironmentFile_OverridesTheUnitAndHasLines) {

@@ -24,6 +24,7 @@
 #include "gtest/gtest.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/test_folder.h"
 #include "tests/unit/scripted_link.h"
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
@@ -616,14 +617,10 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   EXPECT_EQ(ended_, device_.health);
 }
 
-// Weights that a snapshot left aside, and held-out data that cannot be read.
 // A pipeline that validates, with a folder for its data and its results.
 class ValidatingWorkerLoopTest : public WorkerLoopTest {
  protected:
-  ~ValidatingWorkerLoopTest() override {
-    Join();
-    std::filesystem::remove_all(folder);
-  }
+  ~ValidatingWorkerLoopTest() override { Join(); }
 
   Assign Validating(const std::string& peer = "") const {
     Assign a = Pipeline(kRun, peer);
@@ -635,10 +632,11 @@ class ValidatingWorkerLoopTest : public WorkerLoopTest {
   }
   void WriteHeldOut() const { std::ofstream(folder + "/held.txt") << std::string(100, 'a'); }
 
-  std::string name = ::testing::TempDir() + "worker_loop_XXXXXX";
-  const std::string folder = mkdtemp(name.data());
+  const TestFolder temporary;
+  const std::string folder = temporary.path();
 };
 
+// Weights that a snapshot left aside, and held-out data that cannot be read.
 TEST_F(ValidatingWorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
   Assign a = Validating();
   link_.Say(a);

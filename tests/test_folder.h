@@ -1,6 +1,6 @@
 // Makes a folder of its own for a test, and removes it with all that the test has left there.
-#ifndef WEFT_TESTS_UNIT_TEST_FOLDER_H_
-#define WEFT_TESTS_UNIT_TEST_FOLDER_H_
+#ifndef WEFT_TESTS_TEST_FOLDER_H_
+#define WEFT_TESTS_TEST_FOLDER_H_
 
 #include <stdlib.h>
 
@@ -43,4 +43,4 @@ class TestFolder {
 
 }  // namespace weft
 
-#endif  // WEFT_TESTS_UNIT_TEST_FOLDER_H_
+#endif  // WEFT_TESTS_TEST_FOLDER_H_
