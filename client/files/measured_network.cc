@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,19 @@ std::vector<RankBurst> BurstsOf(const std::vector<DrawnTransfer>& of_training) {
       bursts.push_back({ranks.first, ranks.second, burst});
   }
   return bursts;
+}
+
+std::vector<double> JoinNearSpeeds(const std::vector<double>& speeds) {
+  std::vector<size_t> ranks(speeds.size());  // the slowest first
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::stable_sort(ranks.begin(), ranks.end(), [&](size_t a, size_t b) { return speeds[a] < speeds[b]; });
+  std::vector<double> joined(speeds.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const double speed = speeds[ranks[i]];
+    const bool near = i > 0 && (1 - kSameSpeed) * speed < speeds[ranks[i - 1]];
+    joined[ranks[i]] = near ? joined[ranks[i - 1]] : speed;
+  }
+  return joined;
 }
 
 MeasuredLink LinkOf(const std::vector<RankBurst>& bursts) {

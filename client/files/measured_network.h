@@ -23,6 +23,13 @@ struct RankRing {
 // the pairs whose distance is a power of two, or the largest there is.
 std::vector<RankRing> RingsOf(int ranks, int layers);
 
+// Two speeds count as equal if they differ by less than this part. On machines that are shared, such
+// differences come and go within minutes, and a plan would deal the work unequally for them.
+inline constexpr double kSameSpeed = 0.05;
+// Puts ranks into groups, such that the next faster and the next slower rank of a group count as equal, and
+// gives each the speed of its group's slowest, for which a step waits.
+std::vector<double> JoinNearSpeeds(const std::vector<double>& speeds);
+
 struct MeasuredNetwork {
   // The link of two ranks, in both directions.
   struct Pair {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/typical_value.h"
+#include "client/files/measured_network.h"
 #include "client/files/profile.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/replanning/measured_jobs.h"
@@ -191,7 +192,7 @@ class JobFigures {
   std::map<std::pair<std::string, int>, JobBytes> figures_;
 };
 
-// Returns the speeds of ranks that have done the same jobs, without the first step.
+// Returns the speeds of ranks that have done the same jobs, by all but the first step.
 std::vector<double> SpeedsOf(const RunSpec& run, const Trace& trace) {
   MeasuredJobs jobs(trace.ranks, run.stages());
   for (const DrawnJob& j : trace.jobs) {
@@ -246,7 +247,12 @@ int MicrobatchesTogether(const RunSpec& layers, int ranks) {
 
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, OrderedJson* profile) {
   OrderedJson& layers = (*profile)["layers"];
-  const std::vector<double> speeds = SpeedsOf(together, trace);
+  // Those of the trace's ranks, and those that the network has: the fastest of these is 1.
+  std::vector<double> speeds = SpeedsOf(together, trace), joined = JoinNearSpeeds(speeds);
+  const double fastest = *std::max_element(joined.begin(), joined.end());
+  for (std::vector<double>* of_ranks : {&speeds, &joined}) {
+    for (double& speed : *of_ranks) speed /= fastest;
+  }
   const auto times_of = [&](Microbatches of) {
     return TimesOf(trace, layers.size(), TrimmedMeanOf<double>, speeds, of);
   };
@@ -270,7 +276,7 @@ std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace, 
     if (accumulate[i] > 0) layers[i]["accumulate"] = accumulate[i];
   }
   if (const double dispatch = DispatchTime(trace, speeds); dispatch > 0) (*profile)["dispatch"] = dispatch;
-  return speeds;
+  return joined;
 }
 
 void AddBuffers(const RunSpec& run, const nlohmann::json& whole, const nlohmann::json& split,

@@ -27,8 +27,8 @@ int MicrobatchesTogether(const RunSpec& layers, int ranks);
 // that training lacks, and updates, which it divides, become longer like whole backwards. Layers also get
 // `accumulate`, from the reduces, and, if each rank computes several micro-batches of a step, `cold`: the
 // extra time of the first of them; and the profile gets `dispatch`. `together` is the run, in which each rank
-// has all layers and sums a slice of all gradients; `trace` is its trace. Returns the ranks' speeds; the
-// fastest has 1.
+// has all layers and sums a slice of all gradients; `trace` is its trace. Returns the ranks' speeds,
+// near ones joined (JoinNearSpeeds); the fastest has 1.
 std::vector<double> SlowToTogether(const RunSpec& together, const Trace& trace,
                                    nlohmann::ordered_json* profile);
 

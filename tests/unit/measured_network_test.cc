@@ -29,6 +29,16 @@ void Send(Rank from, Rank to, double latency, double bandwidth, std::vector<Draw
   }
 }
 
+TEST(JoinNearSpeeds, SpeedsWithinAFewPercent_AreTheSlowest) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(JoinNearSpeeds({0.956, 1}), ElementsAre(0.956, 0.956));
+  EXPECT_THAT(JoinNearSpeeds({1, 0.94}), ElementsAre(1, 0.94));
+  EXPECT_THAT(JoinNearSpeeds({0.5, 1, 0.52, 0.98}), ElementsAre(0.5, 0.98, 0.5, 0.98));
+  // No two ranks differ by more than was measured, unless by so much as counts.
+  EXPECT_THAT(JoinNearSpeeds({1, 0.97, 0.94, 0.6}), ElementsAre(0.94, 0.94, 0.94, 0.6));
+  EXPECT_TRUE(JoinNearSpeeds({}).empty());
+}
+
 TEST(NetworkOf_TwoNodes, LinksInsideAndBetweenAreToldApart) {
   std::vector<DrawnTransfer> transfers;
   Send(0, 1, 1e-5, 1e10, &transfers);

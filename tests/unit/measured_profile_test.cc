@@ -64,10 +64,10 @@ TEST(MicrobatchesTogether, AreFourUnlessBatchOrTraceWouldBeTooLarge) {
 constexpr double kGap = 0.125;  // behind each job of TogetherTrace on the first rank, but in the first step
 
 // Two ranks with two micro-batches each, whose idle times are known from a step on, which compute at once:
-// the second rank takes twice as long, and both take `longer` than alone. A rank's first micro-batch takes
-// longer than its other one, and so does the first step. Each rank sums its slices of all four gradients;
-// most of that it has done before the last one comes.
-Trace TogetherTrace(const RunSpec& run, double longer, int idle_from = 0) {
+// the second rank takes `second` times as long, and both take `longer` than alone. A rank's first micro-batch
+// takes longer than its other one, and so does the first step. Each rank sums its slices of all four
+// gradients; most of that it has done before the last one comes.
+Trace TogetherTrace(const RunSpec& run, double longer, int idle_from = 0, double second = 2) {
   Trace trace;
   trace.ranks = 2;
   std::vector<double> now(2, 0);  // by rank
@@ -77,13 +77,14 @@ Trace TogetherTrace(const RunSpec& run, double longer, int idle_from = 0) {
         DrawnJob drawn;
         drawn.rank = rank;
         drawn.job = job;
-        const double slower = longer * (1 + rank) * (step == 0 ? 3 : 1);
+        const double of_rank = rank == 0 ? 1 : second;
+        const double slower = longer * of_rank * (step == 0 ? 3 : 1);
         drawn.start = now[rank];
         drawn.end = drawn.start + seconds * slower;
         // Gaps of the first step are longer, and not all idle time is dispatch. A gap counts for the job
         // behind it.
         const bool first = step == 0 && !(job.kind == JobKind::kUpdate && job.stage == run.stages() - 1);
-        const double gap = first ? 1 : kGap * (1 + rank);
+        const double gap = first ? 1 : kGap * of_rank;
         now[rank] = drawn.end + gap + 1;
         if (step < idle_from) return trace.jobs.push_back(drawn);
         trace.idle.push_back({rank, drawn.end, drawn.end + gap, "dispatch"});
@@ -133,6 +134,20 @@ TEST(SlowToTogether, RanksThatComputeAtOnce_GiveTheProfileTheirTimesAtSpeedOne) 
         << "two for each rank";
     EXPECT_EQ(layer["weight_bytes"], 100);
   }
+}
+
+TEST(SlowToTogether, SpeedsThatDifferLittle_AreOneAndTimesThoseOfTheSlowest) {
+  const RunSpec run = LayersOfSmallRun();
+  nlohmann::ordered_json profile = {{"layers", Json::array()}};
+  for (int s = 0; s < run.stages(); ++s)
+    profile["layers"].push_back({{"forward", 1.0}, {"backward", 2.0}, {"update", 0.5}});
+  RunSpec together = run;
+  together.train.microbatches = 4;
+  const std::vector<double> speeds =
+      SlowToTogether(together, TogetherTrace(run, 1.5, /*idle_from=*/0, /*second=*/1.03), &profile);
+  EXPECT_EQ(speeds, (std::vector<double>{1, 1}));
+  EXPECT_NEAR(profile["layers"][0]["forward"].get<double>(), 1.5 * 1.03, 1e-6);
+  EXPECT_NEAR(profile["layers"][0]["backward"].get<double>(), 3 * 1.03, 1e-6);
 }
 
 // The idle times of the first steps may be lost, and those of the first step do not count.
