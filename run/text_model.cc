@@ -106,6 +106,16 @@ absl::StatusOr<TextModel> TextModelOf(const ModelSpec& model) {
       absl::StrCat("is ", ModelName(model), "; only a gpt, or an exported language model, writes text"));
 }
 
+int64_t TokensOfSample(const RunSpec& run) {
+  if (!std::holds_alternative<TextData>(run.data.source)) return 0;
+  if (const auto* exported = std::get_if<ExportedSpec>(&run.model)) {
+    const std::vector<ExportedField>& fields = exported->model->fields;
+    return fields.empty() || fields[0].sizes.empty() ? 0 : fields[0].sizes[0];
+  }
+  const auto* gpt = std::get_if<GptSpec>(&run.model);
+  return gpt == nullptr ? 0 : gpt->context;
+}
+
 bool ReadsTokenIds(const RunSpec& run) {
   const auto* text = std::get_if<TextData>(&run.data.source);
   return text == nullptr ? std::holds_alternative<ExportedSpec>(run.model)

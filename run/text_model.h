@@ -1,4 +1,5 @@
-// Finds out whether a model writes text: whether it has scores of what follows each token.
+// Says what a model has to do with text: how much of it a sample has, and whether the model writes text,
+// which is whether it has scores of what follows each token.
 //
 // A built-in gpt does. An exported model does if its loss in evaluation mode is one cross entropy: what that
 // compares are the scores, a row for each token, and the part of the graph that makes them depends on one
@@ -29,6 +30,9 @@ struct TextModel {
 // Returns InvalidArgument that says what the model lacks, as in "is mlp; only ..", to go behind "the model of
 // NAME".
 absl::StatusOr<TextModel> TextModelOf(const ModelSpec& model);
+
+// Returns how many tokens a sample of the run has; 0 if it does not learn from a text.
+int64_t TokensOfSample(const RunSpec& run);
 
 // Returns true if the run's data are numbers of tokens; false for bytes of a text.
 bool ReadsTokenIds(const RunSpec& run);

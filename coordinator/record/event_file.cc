@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +17,7 @@
 #include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "run/learning_rate.h"
+#include "run/text_model.h"
 #include "tensorboard/event.pb.h"
 
 namespace weft {
@@ -81,7 +81,7 @@ EventTerms EventTermsOf(const RunSpec& spec) {
   EventTerms terms;
   terms.learning_rate = [train = spec.train](int step) { return LearningRateAt(train, step); };
   terms.samples = spec.train.batch;
-  if (const auto* gpt = std::get_if<GptSpec>(&spec.model)) terms.tokens = terms.samples * gpt->context;
+  terms.tokens = terms.samples * static_cast<double>(TokensOfSample(spec));
   return terms;
 }
 

@@ -424,6 +424,17 @@ TEST(TextModel, ModelsThatWriteNoText_SayWhatTheyLack) {
             "is mlp; only a gpt, or an exported language model, writes text");
 }
 
+TEST(TextModel, TokensOfSample_AreTheContextOrTheExamplesLength) {
+  RunSpec run = *ParseRunSpec(RunOf(TwoLayers()));
+  EXPECT_EQ(TokensOfSample(run), 0) << "its data are arrays";
+  run.data.source = TextData();
+  EXPECT_EQ(TokensOfSample(run), std::get<ExportedSpec>(run.model).model->fields[0].sizes[0]);
+  run.model = GptSpec{.context = 20};
+  EXPECT_EQ(TokensOfSample(run), 20);
+  run.data.source = IdxData();
+  EXPECT_EQ(TokensOfSample(run), 0);
+}
+
 TEST(ExportedOperations, Foreign_AreThoseOfAnotherNamespace) {
   EXPECT_TRUE(IsForeignOperation("mynet::rope_2"));
   for (const char* refused :
