@@ -22,6 +22,7 @@
 #include "base/durable_file.h"
 #include "base/host_name.h"
 #include "base/run_files.h"
+#include "coordinator/record/enclosing_run.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -309,6 +310,7 @@ absl::Status CheckNotOwned(const std::string& path, const std::string& shown) {
 // Refuses a folder that holds the work of a former run if `former` is kRefuse. The folder's lock is ours or
 // free.
 absl::Status CheckWork(const std::string& path, const std::string& shown, FormerWork former) {
+  if (absl::Status outside = CheckOutsideOfRuns(path, shown); !outside.ok()) return outside;
   const std::string work = former == FormerWork::kRefuse ? DescribeWork(path) : "";
   if (work.empty()) return absl::OkStatus();
   const std::string replacement = path + "/" + kReplacement;

@@ -113,6 +113,27 @@ TEST_F(OutputFolderTest, SwapInterruptedAnywhere_CompletedByWhoOpensTheFolder) {
   }
 }
 
+TEST_F(OutputFolderTest, WithinWhatAnotherRunRemoves_IsRefused) {
+  {
+    const auto folder = Open(FormerWork::kRefuse);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
+    WriteRun(out_, "second", 9, {"checkpoint"});
+    EXPECT_TRUE((*folder)->End(Record("finished")).ok());
+  }
+  for (const std::string inner :
+       {"/checkpoint-4", "/checkpoint/inner", "/replacement/", "/../out/former/a/b"}) {
+    for (const FormerWork former : {FormerWork::kRefuse, FormerWork::kReplace}) {
+      const auto within = OutputFolder::Open(out_ + inner, "INNER", former);
+      EXPECT_THAT(std::string(within.status().message()), HasSubstr("INNER is within")) << inner;
+    }
+  }
+  EXPECT_FALSE(fs::exists(out_ + "/checkpoint-4") || fs::exists(out_ + "/checkpoint/inner"));
+  EXPECT_TRUE(OutputFolder::Open(out_ + "/second", "SECOND", FormerWork::kRefuse).ok())
+      << "the run leaves it";
+  EXPECT_TRUE(OutputFolder::Open(parent_ / "checkpoint-4", "BESIDE", FormerWork::kRefuse).ok()) << "no run's";
+}
+
 TEST_F(OutputFolderTest, ReplacementWithoutACheckpoint_FormerRunStays) {
   WriteRun(out_, "first", 5, {"checkpoint"});
   const Files before = Read(out_);
