@@ -41,10 +41,23 @@ ExitCode PrintFolder(const LogsOptions& options) {
 // may come a moment after its end.
 ExitCode PrintRunLog(const LogsOptions& options, RunsClient& client, uint64_t run) {
   RunsClient::LogPlace place;
+  RunInfo followed;
   int64_t lost = 0;  // time since when no answer came
   bool answered = false, ended = false;
   while (true) {
-    const auto part = client.Logs(run, options.rank, &place);
+    const RunsClient::LogPlace before = place;
+    auto part = client.Logs(run, options.rank, &place);
+    if (part.ok() && place.log != before.log) {
+      // The log of another coordinator, whose run of this number may be another.
+      const auto now = client.Get(run);
+      if (now.ok() && !IsSameRun(followed, *now)) return Fail(RunIsGone(run));
+      if (now.ok()) {
+        followed = *now;
+      } else {
+        part = now.status();
+        place = before;
+      }
+    }
     if (!part.ok()) {
       const int64_t now = MonotonicNow();
       if (lost == 0) lost = now;

@@ -1,6 +1,7 @@
 #include "client/runs/runs_client.h"
 
 #include <chrono>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -282,18 +283,19 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost,
                        int64_t until_ns) {
   int64_t broken = 0;  // time since when nothing was heard
-  bool seen = false;
+  std::optional<RunInfo> seen;
   while (true) {
-    bool heard = false;
+    bool heard = false, other = false;
     const auto note = [&](const RunEvent& event) {
-      heard = seen = known = true;
-      return hear(event);
+      heard = known = true;
+      if (const auto* now = std::get_if<RunInfo>(&event)) {
+        other = seen.has_value() && !IsSameRun(*seen, *now);
+        if (!other) seen = *now;
+      }
+      return !other && hear(event);
     };
     absl::Status status = client.Watch(run, note, until_ns);
-    if (status.code() == absl::StatusCode::kNotFound && seen) {
-      return absl::NotFoundError(
-          absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
-    }
+    if (other || (absl::IsNotFound(status) && seen.has_value())) return RunIsGone(run);
     if (status.code() != absl::StatusCode::kUnavailable) return status;
     known |= WasConnected(status);
     if (!known) return status;
@@ -303,6 +305,15 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
     lost();
     Pause(client);
   }
+}
+
+bool IsSameRun(const RunInfo& a, const RunInfo& b) {
+  return a.run_id.empty() || b.run_id.empty() || a.run_id == b.run_id;
+}
+
+absl::Status RunIsGone(uint64_t run) {
+  return absl::NotFoundError(
+      absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
 }
 
 std::string RequestName() {

@@ -89,7 +89,8 @@ class RunsClient {
 // Watches a run as Watch does, but lets a coordinator to which there was a connection be out of reach for
 // `patience_ns` at a time, as workers do. Watching then begins again, and `hear` is called with the run as it
 // is. `lost` is called before each attempt. `known` says that it has answered before. NotFound
-// if it does not know the run any more.
+// if it does not know the run any more, or, once something was heard of that, has given its number to
+// another.
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost,
                        int64_t until_ns = INT64_MAX);
@@ -103,6 +104,13 @@ std::string RequestName();
 // `request.request` must be set.
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
                                          int64_t patience_ns);
+
+// Returns true if both are one run, as far as is known. A coordinator without a store that is started again
+// gives the same numbers anew.
+bool IsSameRun(const RunInfo& a, const RunInfo& b);
+
+// Returns NotFound with the reason why nobody hears of the run any more.
+absl::Status RunIsGone(uint64_t run);
 
 }  // namespace weft
 

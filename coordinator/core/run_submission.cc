@@ -59,6 +59,7 @@ void RunSubmission::End() {
 RunInfo NewRunInfo(uint64_t id, int32_t processes, int64_t now, const SubmitRun& submission) {
   RunInfo info;
   info.id = id;
+  info.run_id = submission.run_id;
   info.name = submission.plan->name;
   info.schedule = submission.plan->schedule;
   info.ranks = submission.plan->ranks();

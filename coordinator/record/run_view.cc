@@ -219,6 +219,7 @@ Json RunJson(const RunInfo& run) {
                {"priority", run.terms.priority},
                {"pool", run.terms.pool},
                {"owner", run.terms.owner},
+               {"run_id", run.run_id},
                {"steps", run.steps},
                {"steps_done", run.steps_done},
                {"loss", run.has_loss ? Json(run.loss) : Json()},

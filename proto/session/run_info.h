@@ -50,6 +50,8 @@ using RecoveryTimes = std::array<int64_t, kRecoveryPhases>;
 
 struct RunInfo {
   uint64_t id = 0;
+  // Identity of the run on any coordinator, as run.json has it (messages.h, Assign); "" unknown.
+  std::string run_id;
   std::string name;      // name in the run file
   std::string schedule;  // as the user wrote it
   RunState state = RunState::kSubmitted;

@@ -168,6 +168,7 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_priority(run.terms.priority);
   out->set_pool(run.terms.pool);
   out->set_owner(CleanText(run.terms.owner, kMaxTextBytes));
+  out->set_run_id(CleanText(run.run_id, kMaxTextBytes));
   out->set_restart_step(run.restart_step);
   out->set_restart_reason(PlainText(run.restart_reason, kMaxTextBytes));
   out->set_non_finite_steps(run.non_finite_steps);
@@ -184,6 +185,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.output = in.output();
   run.file = in.file();
   run.id = in.id();
+  run.run_id = CleanText(in.run_id(), kMaxTextBytes);
   run.name = in.name();
   run.schedule = in.schedule();
   run.state = static_cast<RunState>(static_cast<int>(in.state()) - 1);

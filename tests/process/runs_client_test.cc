@@ -164,6 +164,34 @@ TEST(FollowRun, ConnectionBreaks_WatchingGoesOn) {
   EXPECT_GE(heard, 4);
 }
 
+// A coordinator without a store counts its runs from 1 again.
+TEST(FollowRun, AnotherRunHasItsNumber_EndsAndHearsNothingOfThat) {
+  auto server = ServeSchedules("127.0.0.1:0");
+  const std::string address = server->addresses()[0];
+  BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));
+  const auto client = *RunsClient::Create(proxy.address());
+  const uint64_t run = *server->Submit({"", "1f1b", 1, ""});
+  const std::string run_id = client->Get(run)->run_id;
+  EXPECT_EQ(run_id.size(), 32u);
+  int heard = 0;
+  const auto hear = [&](const RunEvent& event) {
+    EXPECT_EQ(std::get<RunInfo>(event).run_id, run_id);
+    ++heard;
+    proxy.SetDown(true);
+    return true;
+  };
+  const auto again = [&] {
+    server.reset();
+    server = ServeSchedules(address);
+    EXPECT_EQ(*server->Submit({"", "1f1b", 1, ""}), run);
+    proxy.SetDown(false);
+  };
+  const absl::Status followed = FollowRun(*client, run, /*known=*/false, 600'000'000'000, hear, again);
+  EXPECT_TRUE(absl::IsNotFound(followed)) << followed;
+  EXPECT_THAT(std::string(followed.message()), HasSubstr("the coordinator was restarted"));
+  EXPECT_EQ(heard, 1);
+}
+
 TEST(FollowRun, NobodyThere_FailsAtOnce) {
   const auto client = *RunsClient::Create(absl::StrCat("unix:", testing::TempDir(), "/weft-none.sock"));
   const auto hear = [](const RunEvent&) { return true; };
