@@ -22,7 +22,6 @@
 #include "client/training/stop_signals.h"
 #include "client/training/training_end.h"
 #include "client/training/worker_processes.h"
-#include "coordinator/core/loss_count.h"
 #include "coordinator/record/hash_log.h"
 #include "coordinator/record/log_file.h"
 #include "coordinator/record/replan_log.h"
@@ -33,6 +32,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
 #include "nlohmann/json.hpp"
+#include "proto/session/loss_count.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {

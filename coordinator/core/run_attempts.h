@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/loss_count.h"
 #include "coordinator/core/records.h"
+#include "proto/session/loss_count.h"
 #include "proto/session/messages.h"
 
 namespace weft {
@@ -37,8 +37,9 @@ class RunAttempts {
   // Notes the complete checkpoint of the step.
   void Checkpointed(int32_t step);
 
-  // Takes up the figures of a run whose coordinator was started again. The restart does not count as a loss.
-  void Restore(const RunFigures& figures);
+  // Takes up a run whose coordinator was started again, with its other figures. The restart does not count as
+  // a loss.
+  void Restore(const RunInfo& info, const RunFigures& figures);
 
   // Takes up the attempt under way among them, with the reports that have come of it.
   void TakeUp(const AttemptRecord& attempt);
@@ -64,6 +65,8 @@ class RunAttempts {
   int32_t allowed() const { return losses_.allowed(); }
   // Returns the step of the newest checkpoint that is complete and not known as damaged; -1 for none.
   int32_t checkpoint_step() const { return checkpoints_.empty() ? -1 : *checkpoints_.rbegin(); }
+  // Returns the steps of the newest such checkpoints, ascending; so few that a record of them stays small.
+  std::vector<int32_t> Checkpoints() const;
 
   // Returns the figures of the attempts before the present one, by rank.
   std::vector<RankReport> Former() const;

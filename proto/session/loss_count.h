@@ -5,8 +5,8 @@
 // coordinator counts so before it begins a run again, and the client before it starts a process again.
 //
 // A value; pure.
-#ifndef WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
-#define WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
+#ifndef WEFT_PROTO_SESSION_LOSS_COUNT_H_
+#define WEFT_PROTO_SESSION_LOSS_COUNT_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -44,4 +44,4 @@ class LossCount {
 
 }  // namespace weft
 
-#endif  // WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
+#endif  // WEFT_PROTO_SESSION_LOSS_COUNT_H_
