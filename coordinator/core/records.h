@@ -70,6 +70,8 @@ struct RunFigures {
   uint64_t epoch = 0;
   // Newest steps of that attempt whose snapshot and whose validation are over; -1 for none.
   int32_t sealed = -1, validated = -1;
+  // Steps of the complete checkpoints that an attempt may begin with, ascending (run_attempts.h).
+  std::vector<int32_t> checkpoints;
 };
 
 // The records of one Step, or of several.

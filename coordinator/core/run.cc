@@ -40,6 +40,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       finish_(present_, progress_, failures_, deadlines_, &info_),
       job_watch_(submission_.has_plan() ? plan().job_timeout : JobTimeout()) {
   info_.output = std::move(restored.stored.submission.folder.path);
+  info_.run_id = submission_.run_id();
   if (IsFinal(info_.state)) {
     submission_.End();
     Announce(out);
@@ -50,7 +51,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
 
 void Run::GoOn(StepEffects& out, RestoreRun& restored) {
   const RunFigures& figures = restored.stored.figures;
-  attempts_.Restore({info_, figures.losses, figures.furthest, figures.first_start_ns});
+  attempts_.Restore(info_, figures);
   std::vector<int> placed = info_.member_of_rank;
   const RestoredState state = TakeUp(restored, submission_, &info_);
   if (state.has_begun) present_.NoteBegun();

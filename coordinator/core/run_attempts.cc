@@ -1,6 +1,8 @@
 #include "coordinator/core/run_attempts.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -48,11 +50,12 @@ void RunAttempts::Assigned(int64_t now, int ranks) {
   }
 }
 
-void RunAttempts::Restore(const RunFigures& figures) {
-  const RunInfo& info = figures.info;
+void RunAttempts::Restore(const RunInfo& info, const RunFigures& figures) {
   restarts_ = info.restarts;
   losses_.Restore(figures.losses, figures.furthest);
+  // A store of an earlier release has the newest alone.
   if (info.checkpoint_step >= 0) checkpoints_.insert(info.checkpoint_step);
+  checkpoints_.insert(figures.checkpoints.begin(), figures.checkpoints.end());
   assigned_ = info.started_ns != 0;
   first_assigned_ns_ = info.started_ns;
   for (const RankReport& report : info.reports) former_[report.rank] = report;
@@ -73,6 +76,12 @@ std::vector<RankReport> RunAttempts::Former() const {
 void RunAttempts::Checkpointed(int32_t step) {
   checkpoints_.insert(step);
   while (static_cast<int32_t>(checkpoints_.size()) > keep_) checkpoints_.erase(checkpoints_.begin());
+}
+
+std::vector<int32_t> RunAttempts::Checkpoints() const {
+  constexpr size_t kRecorded = 16;
+  const auto left_out = checkpoints_.size() - std::min(checkpoints_.size(), kRecorded);
+  return {std::next(checkpoints_.begin(), static_cast<std::ptrdiff_t>(left_out)), checkpoints_.end()};
 }
 
 bool RunAttempts::FallBack(int32_t damaged_step) {

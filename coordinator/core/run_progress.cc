@@ -10,6 +10,7 @@ RunFigures RunProgress::Figures() const {
   RunFigures figures{InfoWithReports(), attempts_.losses().losses(), attempts_.losses().furthest(),
                      first_start_ns_};
   present_.WriteTo(&figures);
+  figures.checkpoints = attempts_.Checkpoints();
   return figures;
 }
 

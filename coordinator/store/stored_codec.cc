@@ -54,6 +54,7 @@ std::string EncodeStored(const RunFigures& figures, int64_t unix_minus_monotonic
   out.set_epoch(figures.epoch);
   out.set_sealed_steps(figures.sealed + 1);
   out.set_validated_steps(figures.validated + 1);
+  out.mutable_checkpoints()->Add(figures.checkpoints.begin(), figures.checkpoints.end());
   return out.SerializeAsString();
 }
 
@@ -113,6 +114,7 @@ absl::StatusOr<RunFigures> DecodeFigures(absl::string_view bytes, int64_t unix_m
   figures.epoch = in.epoch();
   figures.sealed = static_cast<int32_t>(in.sealed_steps()) - 1;
   figures.validated = static_cast<int32_t>(in.validated_steps()) - 1;
+  figures.checkpoints.assign(in.checkpoints().begin(), in.checkpoints().end());
   return figures;
 }
 

@@ -37,6 +37,7 @@ inline RunFigures FiguresOf(uint64_t run, RunState state, int32_t checkpoint = -
   figures.info.steps = 100;
   figures.info.ranks = figures.info.processes = 2;
   figures.info.checkpoint_step = checkpoint;
+  if (checkpoint >= 0) figures.checkpoints = {0, checkpoint};
   figures.info.reason = reason;
   figures.info.submitted_ns = 5;
   return figures;

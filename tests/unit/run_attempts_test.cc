@@ -1,5 +1,6 @@
 #include "coordinator/core/run_attempts.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "coordinator/core/recovery_clock.h"
@@ -64,6 +65,24 @@ TEST(RunAttempts, DamagedCheckpoint_IsForgottenForTheOneBefore) {
   EXPECT_EQ(attempts.losses().losses(), 0) << "no process was lost";
   attempts.Checkpointed(40);
   EXPECT_EQ(attempts.checkpoint_step(), 40) << "made again";
+}
+
+TEST(RunAttempts, Restored_KnowsEachCheckpointOrTheNewestOfAnEarlierRelease) {
+  RunInfo info;
+  info.checkpoint_step = 40;
+  RunFigures figures;
+  RunAttempts of_earlier(3, 2);
+  of_earlier.Restore(info, figures);
+  EXPECT_THAT(of_earlier.Checkpoints(), ::testing::ElementsAre(40));
+  figures.checkpoints = {20, 40};
+  RunAttempts attempts(3, 2);
+  attempts.Restore(info, figures);
+  EXPECT_TRUE(attempts.FallBack(40));
+  EXPECT_EQ(attempts.checkpoint_step(), 20);
+  RunAttempts keeps_all(3, 1'000'000);
+  for (int32_t step = 1; step <= 100; ++step) keeps_all.Checkpointed(step);
+  EXPECT_EQ(keeps_all.Checkpoints().size(), 16u);
+  EXPECT_EQ(keeps_all.Checkpoints().back(), 100);
 }
 
 TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
