@@ -80,14 +80,14 @@ void RunCheckpoints::Announce(StepEffects& out, int32_t step) {
 void RunCheckpoints::Seal(StepEffects& out, int32_t step, const std::string& failure) {
   sealing_ = step;
   const bool drop = !failure.empty(), validates = !drop && checkpoints_.Validates(step);
-  out.Send(members_.at(0).session,
+  out.Send(members_.first().session,
            SealCheckpoint{info_.id, step, plan_.checkpoint.keep, drop, validates, checkpoints_.Passes(step)});
 }
 
 // The process that seals has the weights, and validates them one after the other.
 void RunCheckpoints::BeginValidation(StepEffects& out) {
   if (const std::optional<int32_t> step = checkpoints_.BeginValidation())
-    out.Send(members_.at(0).session, Validate{info_.id, *step});
+    out.Send(members_.first().session, Validate{info_.id, *step});
 }
 
 void RunCheckpoints::RecordNotValidated(int32_t step, const std::string& cause) {
@@ -150,7 +150,7 @@ void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, b
     return;
   }
   std::string cause = save_failure;
-  if (cause.empty()) cause = absl::StrCat(members_.at(0).label, " could not complete it: ", m.failure);
+  if (cause.empty()) cause = absl::StrCat(members_.first().label, " could not complete it: ", m.failure);
   if (validates) RecordNotValidated(m.step, cause);
   if (passes) return;
   info_.checkpoint_failure = absl::StrCat("the checkpoint of step ", m.step, " was not saved: ", cause);
@@ -161,7 +161,7 @@ void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, b
 RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
   const bool passes = checkpoints_.Passes(m.step), validates = checkpoints_.Validates(m.step);
   const int64_t announced_ns = checkpoints_.IsUnderWay(m.step) ? checkpoints_.AnnouncedAt(m.step) : 0;
-  if (members_.NumberOf(from) != 0 || !checkpoints_.Sealed(m.step)) {
+  if (members_.first().session != from || !checkpoints_.Sealed(m.step)) {
     ++out.counts.fenced;
     return Sealing::kFenced;
   }
@@ -181,7 +181,7 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
 
 // A report before the end only shows progress.
 RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from, Validation& m) {
-  if (members_.NumberOf(from) != 0 || !checkpoints_.IsValidating(m.step)) {
+  if (members_.first().session != from || !checkpoints_.IsValidating(m.step)) {
     ++out.counts.fenced;
     return Validating::kFenced;
   }
@@ -195,7 +195,7 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
       out.effects.validations.push_back(std::move(m));
     }
   } else {
-    RecordNotValidated(m.step, absl::StrCat(members_.at(0).label, ": ", m.failure));
+    RecordNotValidated(m.step, absl::StrCat(members_.first().label, ": ", m.failure));
   }
   BeginValidation(out);
   return Validating::kDone;
@@ -204,14 +204,14 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
 std::string RunCheckpoints::DescribeSaving() const {
   std::vector<std::string> labels;
   for (const int m : checkpoints_.Awaited()) labels.push_back(members_.at(m).label);
-  if (labels.empty()) labels.push_back(members_.at(0).label);  // that process completes it
+  if (labels.empty()) labels.push_back(members_.first().label);  // that process completes it
   return absl::StrCat("the checkpoint of step ", checkpoints_.oldest(), " from ",
                       absl::StrJoin(labels, " and "));
 }
 
 std::string RunCheckpoints::DescribeValidation() const {
   return absl::StrCat("the validation of step ", checkpoints_.oldest_validation(), " from ",
-                      members_.at(0).label);
+                      members_.first().label);
 }
 
 std::string RunCheckpoints::DescribeLate(const std::string& time) const {

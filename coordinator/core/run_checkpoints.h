@@ -1,5 +1,6 @@
 // Carries the checkpoints and validations of one run through: each is announced to all processes with the
-// grants, sealed by the first one when all have saved their parts, and then perhaps validated by it.
+// grants, sealed by the process of the first rank when all have saved their parts, and then perhaps validated
+// there.
 //
 // announced --all SnapshotSaved--> sealing --CheckpointSealed--> complete | dropped
 //                                                  \--to be validated--> pending --Validate--> validating -->
@@ -9,12 +10,12 @@
 // the answers, and writes their outcome into the run's RunInfo. Run (run.h) owns it, decides when the run
 // begins, stops and ends, and does what an outcome calls for.
 //
-// Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it;
-// snapshots are sealed one after the other, in the order of their steps; an
-// answer about a snapshot or validation that is not under way is counted as fenced and changes nothing; a
-// checkpoint is sealed when every step before it has been reported, so that a run that goes on from it leaves
-// no step out; a failed checkpoint is reported in RunInfo once. Refers to the plan, the members and the info
-// of the run that owns it. Pure; one thread.
+// Invariants: SealCheckpoint and Validate go to the process of the first rank only, wherever ranks were
+// moved, and their answers count only from it; snapshots are sealed one after the other, in the order of
+// their steps; an answer about a snapshot or validation that is not under way is counted as fenced and
+// changes nothing; a checkpoint is sealed when every step before it has been reported, so that a run that
+// goes on from it leaves no step out; a failed checkpoint is reported in RunInfo once. Refers to the plan,
+// the members and the info of the run that owns it. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 
@@ -35,8 +36,8 @@ namespace weft {
 struct AskedBefore {
   int32_t sealed = -1, validated = -1;         // the newest steps whose snapshot, whose validation is over
   std::map<int32_t, std::set<int>> snapshots;  // by step: members to whom one was announced
-  std::map<int32_t, SealCheckpoint> seals;     // by step: to member 0
-  std::set<int32_t> validations;               // steps whose weights member 0 has kept aside
+  std::map<int32_t, SealCheckpoint> seals;     // by step: to the first rank's process
+  std::set<int32_t> validations;               // steps whose weights that process keeps
 };
 
 class RunCheckpoints {

@@ -56,7 +56,7 @@ std::optional<RunEnding> RunFinish::Without(StepEffects& out, RunMember& member,
   member.finished = true;
   RunCheckpoints* const checkpoints = present_.attempt()->checkpoints();
   if (checkpoints != nullptr && checkpoints->validating()) {
-    if (&member == &present_.members().at(0))
+    if (&member == &present_.members().first())
       checkpoints->GiveUpValidations(absl::StrCat(member.label, " ", what));
     TellToFinish(out);
   }

@@ -59,6 +59,8 @@ class RunMembers {
   int ranks() const { return static_cast<int>(ranks_.size()); }
   uint64_t epoch() const { return epoch_; }
   const RunMember& MemberOf(Rank rank) const { return members_[ranks_[rank].member]; }
+  // Returns the process of the first rank, which completes checkpoints and validates their weights.
+  const RunMember& first() const { return MemberOf(0); }
   std::vector<Rank> RanksOf(const RunMember& member) const;
   uint64_t first_token() const { return ranks_.front().token.sequence; }
   const Token& TokenOf(Rank rank) const { return ranks_[rank].token; }

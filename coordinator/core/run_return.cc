@@ -61,21 +61,21 @@ std::string RunReturn::Take(const Worker& worker, const Reattach& reattach, RunM
     return "its ranks have other tokens than the attempt gave them";
   back_[member] = true;
   members->Join(member, worker.session);
-  Note(member, reattach);
+  Note(member, &members->at(member) == &members->first(), reattach);
   return "";
 }
 
-void RunReturn::Note(int member, const Reattach& reattach) {
+void RunReturn::Note(int member, bool first, const Reattach& reattach) {
   ended_ = std::max(ended_, reattach.ended);
   asked_.sealed = std::max(asked_.sealed, reattach.sealed);
   asked_.validated = std::max(asked_.validated, reattach.validated);
   ranks_.insert(ranks_.end(), reattach.ranks.begin(), reattach.ranks.end());
   for (const Reattach::AskedSnapshot& s : reattach.snapshots) {
     asked_.snapshots[s.step].insert(member);
-    if (s.seal && member == 0)
+    if (s.seal && first)
       asked_.seals[s.step] = SealCheckpoint{record_.run, s.step, 0, s.drop, s.validate, s.passing};
   }
-  if (member == 0) asked_.validations.insert(reattach.validations.begin(), reattach.validations.end());
+  if (first) asked_.validations.insert(reattach.validations.begin(), reattach.validations.end());
 }
 
 bool RunReturn::complete() const {

@@ -57,7 +57,8 @@ class RunReturn {
 
  private:
   int MemberOf(const Worker& worker) const;
-  void Note(int member, const Reattach& reattach);
+  // `first`: it has the first rank.
+  void Note(int member, bool first, const Reattach& reattach);
 
   const AttemptRecord record_;
   const std::string run_id_;

@@ -1245,6 +1245,31 @@ TEST_F(MoveTest, RankMoves_BehindCopiesWithoutACheckpoint) {
   EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"relocated", 1}})) << "nothing was lost";
 }
 
+// The worker that has the first rank prepares to validate, and cancels that at the end of an attempt.
+TEST_F(MoveTest, FirstRankMoves_ItsProcessCompletesTheCheckpoints) {
+  const uint64_t run = RunningOfFour("out", 0);
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndSteps(run, 1);
+  ASSERT_TRUE(Move(run, {0}, "worker-3").ok()) << replies.back().status;
+  EndSteps(run, 6);
+  const int made = core->GetRun(run)->steps_done;
+  ASSERT_LT(made, 6);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, made, ""});
+  Say(1, CheckpointSealed{run, made, ""});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  Prepare(run, {1, 2, 3});
+  EXPECT_EQ(assigned[3].process_of_rank, (std::vector<int32_t>{2, 0, 1, 1}));
+  EndSteps(run, 6);
+  for (const SessionId s : {1, 2, 3}) Say(s, SnapshotSaved{run, 6, ""});
+  EXPECT_FALSE(Heard<SealCheckpoint>(1).has_value());
+  EXPECT_TRUE(Heard<SealCheckpoint>(3).has_value());
+  const uint64_t fenced = core->probe().fenced;
+  Say(1, CheckpointSealed{run, 6, ""});
+  EXPECT_EQ(core->probe().fenced, fenced + 1);
+  Say(3, CheckpointSealed{run, 6, ""});
+  EXPECT_EQ(core->GetRun(run)->checkpoint_step, 6);
+}
+
 // A process that keeps no rank leaves the run and does not come back by itself, though the run was submitted
 // with more.
 TEST_F(MoveTest, AllRanksOfAProcessMove_ItIsFreeAndStaysSo) {

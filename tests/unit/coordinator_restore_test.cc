@@ -248,6 +248,51 @@ TEST_F(RestoredCore, RestartedAgainBeforeItsWorkersAreBack_StillBeginsAtTheCheck
   EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+TEST_F(RestoredCore, NewestCheckpointIsDamaged_TheRunGoesOnFromTheOneBefore) {
+  const uint64_t run = RunUntil(5);
+  ASSERT_EQ(info.checkpoint_step, 4);
+  Restart();
+  Join(1);
+  Join(2);
+  EXPECT_EQ(Heard<Assign>(1)->spec, "out/checkpoint-4 from step 4");
+  Heard<Assign>(2);
+  Say(1, Failed{run, "out/checkpoint-4/stage01.safetensors is damaged", -1, 4});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_EQ(Prepare({1, 2}, run), "out/checkpoint-2 from step 2");
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+// The last weights are being validated by a process that is not the first of the attempt.
+TEST_F(RestoredCore, FirstRankHadMoved_ItsProcessIsAskedAgainForTheValidation) {
+  validate_every = kSteps;
+  const uint64_t run = RunUntil(1);
+  Join(3);
+  Do(MoveRanks{7, run, {0}, "worker-3", ""});
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  Train(run, kSteps, {1, 2});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_THAT(Prepare({2, 3}, run), HasSubstr("out/checkpoint-"));
+  Train(run, kSteps, {2, 3});
+  for (const SessionId s : {2, 3}) {
+    while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
+  }
+  EXPECT_FALSE(Heard<SealCheckpoint>(2).has_value());
+  while (auto seal = Heard<SealCheckpoint>(3)) Say(3, CheckpointSealed{run, seal->step, ""});
+  ASSERT_TRUE(Heard<Validate>(3).has_value());
+  Restart();
+  ended = kSteps;
+  for (const SessionId s : {2, 3}) {
+    Return(s, run, [&](Reattach* reattach) {
+      reattach->sealed = kSteps;
+      if (s == 3) reattach->validations = {kSteps};
+    });
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing);
+  EXPECT_TRUE(Heard<Validate>(3).has_value());
+  EXPECT_FALSE(Heard<Validate>(2).has_value());
+}
+
 TEST_F(RestoredCore, OneWorkerComesBack_TheRunTakesItWhenTheOtherHadItsTime) {
   const uint64_t run = RunUntil(3);
   Restart();
