@@ -4,8 +4,7 @@
 // records.h). A store takes them in batches and reads them once, at the start. StoreWriter (store_writer.h)
 // gathers the batches on a thread of its own.
 //
-// Three implementations: MemoryStore, which lives as long as the object, for tests; SqliteStore, one file;
-// EtcdStore, for coordinators that stand by.
+// Two implementations: SqliteStore, one file; EtcdStore, for coordinators that stand by.
 //
 // Invariants: whatever a crash leaves of a batch keeps the invariants of records.h; batches are found again
 // in their order; Load returns exactly what was committed, or fails. Threads: one at a time. Failure:

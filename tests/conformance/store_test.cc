@@ -22,31 +22,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/store/etcd_store.h"
-#include "coordinator/store/memory_store.h"
 #include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/sqlite_store.h"
+#include "tests/conformance/memory_store.h"
 #include "tests/conformance/stored_records.h"
 #include "tests/process/etcd_server.h"
+#include "tests/test_folder.h"
 
 namespace weft::store_test {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-class TestFolder {
- public:
-  explicit TestFolder(const std::string& name)
-      : path_(absl::StrCat(testing::TempDir(), "/weft-store-", name, "-", getpid())) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~TestFolder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
 
 // One implementation, whose store can be closed and opened again.
 class Kind {
@@ -87,7 +74,7 @@ class SqliteKind final : public Kind {
   }
 
  private:
-  const TestFolder folder_{"suite"};
+  const TestFolder folder_;
 };
 
 class Stores : public testing::TestWithParam<const char*> {
@@ -272,7 +259,7 @@ void Fill(Store* store, int runs, int steps) {
 }
 
 TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
-  const TestFolder folder("lock");
+  const TestFolder folder;
   auto first = OpenSqliteStore(In(folder.path()));
   ASSERT_TRUE(first.ok()) << first.status();
   const auto second = OpenSqliteStore(In(folder.path()));
@@ -284,7 +271,7 @@ TEST(SqliteStore, ASecondCoordinator_IsRefusedUntilTheFirstEnds) {
 }
 
 TEST(SqliteStore, AFileOfAnotherProgramOrVersion_IsRefused) {
-  const TestFolder folder("foreign");
+  const TestFolder folder;
   ASSERT_TRUE(OpenSqliteStore(In(folder.path())).ok());
   const auto run = [&](const std::string& sql) {
     auto database = SqliteDatabase::Open(folder.path() + "/store.db", SqliteDatabase::Access::kWrite);
@@ -320,7 +307,7 @@ void ExpectNoWrongAnswer(const std::string& file, const std::string& bytes, size
 }
 
 TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
-  const TestFolder whole("whole"), folder("flipped");
+  const TestFolder whole, folder;
   {
     auto store = OpenSqliteStore(In(whole.path()));
     ASSERT_TRUE(store.ok());
@@ -342,7 +329,7 @@ TEST(SqliteStore, EachByteInSixtyFourTurnedOver_IsHarmlessOrRefused) {
 // The files are as after a kill: the newest records are in the log alone. SQLite takes a damaged frame for
 // the log's end.
 TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
-  const TestFolder live("live"), whole("killed"), folder("log");
+  const TestFolder live, whole, folder;
   auto store = OpenSqliteStore(In(live.path()));
   ASSERT_TRUE(store.ok());
   Fill(store->get(), 3, 20);
@@ -370,7 +357,7 @@ TEST(SqliteStore, EachByteInSixtyFourOfItsLogTurnedOver_IsHarmlessOrRefused) {
 }
 
 TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
-  const TestFolder folder("remedy"), restored("restored");
+  const TestFolder folder, restored;
   const std::string backup = restored.path() + "/backup.db";
   std::string expected;
   {
@@ -403,7 +390,7 @@ TEST(SqliteStore, ADamagedStore_IsRefusedWithHowToRestoreIt) {
 }
 
 TEST(SqliteStore, AFileThatMayNotGrow_RefusesTheBatchAndKeepsTheRest) {
-  const TestFolder folder("pages");
+  const TestFolder folder;
   SqliteStoreOptions options = In(folder.path());
   options.max_pages = 12;
   auto store = OpenSqliteStore(options);
@@ -443,7 +430,7 @@ class SmallDisk {
   const std::string& path() const { return folder_.path(); }
 
  private:
-  const TestFolder folder_{"disk"};
+  const TestFolder folder_;
   bool mounted_ = false;
 };
 
