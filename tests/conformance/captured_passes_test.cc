@@ -23,8 +23,10 @@ using Kind = Arrangement::Kind;
 struct Counts {
   int captured = 0, replayed = 0, released = 0;
   bool captures = true;
-  absl::Status failure;      // of each capture, after its work has run
-  int other_lane_from = -1;  // how often something was replayed; then jobs are on another lane
+  absl::Status failure;        // of each capture, after its work has run
+  int other_lane_from = -1;    // how often something was replayed; then jobs are on another lane
+  bool changes_lanes = false;  // again and again
+  bool is_busy = false;        // cannot capture beside something else
 };
 
 class WorkDoneAgain final : public CapturedWork {
@@ -77,6 +79,7 @@ class CapturingDevice final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
   void ReportSquares(const Tensor& limbs) override { cpu_.ReportSquares(limbs); }
   int lane() const override {
+    if (counts_->changes_lanes) return counts_->replayed / 3 % 2;
     return counts_->other_lane_from >= 0 && counts_->replayed >= counts_->other_lane_from ? 1 : 0;
   }
   void ReleaseUnused() override { ++counts_->released; }
@@ -84,6 +87,7 @@ class CapturingDevice final : public RankDevice {
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork*) override {
     ++counts_->captured;
+    if (counts_->is_busy) return nullptr;
     if (absl::Status s = work(); !s.ok()) return s;
     if (!counts_->failure.ok()) return counts_->failure;
     return std::make_unique<WorkDoneAgain>(work, counts_);
@@ -173,6 +177,32 @@ TEST_F(CapturedPasses, StagesThatComeToAnotherLane_AreCapturedAnew) {
   counts_.other_lane_from = of_a_step;
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 2 * of_a_step);
+}
+
+TEST_F(CapturedPasses, LaneThatChangesAgainAndAgain_RunsWithoutAndSaysWhy) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  run.train.steps = 6;
+  counts_.changes_lanes = true;
+  ::testing::internal::CaptureStderr();
+  ExpectSame(run, {Kind::kPipeline, {}});
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(err,
+              HasSubstr("stage 0 runs without graphs, with the same bits: its weights or its lane change"));
+}
+
+TEST_F(CapturedPasses, DeviceThatIsBusyWheneverItIsAsked_RunsWithoutAndSaysWhy) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  run.train.steps = 4;
+  counts_.is_busy = true;
+  ::testing::internal::CaptureStderr();
+  ExpectSame(run, {Kind::kPipeline, {}});
+  const std::string err = ::testing::internal::GetCapturedStderr();
+  for (const int stage : {0, 1})
+    EXPECT_THAT(err, HasSubstr(absl::StrCat("stage ", stage,
+                                            " runs without graphs, with the same bits: the device "
+                                            "cannot capture")));
+  EXPECT_EQ(counts_.captured, 2 * 8);
+  EXPECT_EQ(counts_.replayed, 0);
 }
 
 TEST_F(CapturedPasses, CaptureThatFails_IsNotTriedAgainAndTheRunGoesOn) {

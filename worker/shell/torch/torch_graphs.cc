@@ -181,6 +181,7 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
                                                 const std::vector<at::Tensor>& inputs,
                                                 const at::Tensor& targets) {
   if (eager_.load(std::memory_order_relaxed) < kWarmUp) return nullptr;
+  bool moves = false;
   {
     std::vector<std::shared_ptr<CapturedPass>>
         outdated;  // freed after the lock, and before others take memory
@@ -190,8 +191,7 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
     if (place != place_) {
       place_ = std::move(place);
       outdated = std::exchange(idle_, {});
-      refused_ = ++changes_ > kMaxChanges;
-      if (refused_) return nullptr;
+      moves = ++changes_ > kMaxChanges;
     }
     if (!idle_.empty()) {
       std::shared_ptr<CapturedPass> pass = std::move(idle_.back());
@@ -199,8 +199,10 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
       return pass;
     }
   }
-  if (absl::Status s = CheckCapturable(shape); !s.ok()) {
-    Refuse(shape.layout.stage, s);
+  const absl::Status capturable =
+      moves ? absl::AbortedError("its weights or its lane change again and again") : CheckCapturable(shape);
+  if (!capturable.ok()) {
+    Refuse(shape.layout.stage, capturable);
     return nullptr;
   }
   absl::StatusOr<std::shared_ptr<CapturedPass>> pass = Capture(shape, weights, inputs, targets);
@@ -214,10 +216,8 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
     Refuse(shape.layout.stage, pass.status());
     return nullptr;
   }
-  if (*pass == nullptr) {
-    MutexLock lock(mutex_);
-    refused_ = ++refusals_ >= kMaxRefusals;
-  }
+  if (*pass == nullptr && !BearsRefusal())
+    Refuse(shape.layout.stage, absl::UnavailableError("the device cannot capture beside its other work"));
   return *std::move(pass);
 }
 
@@ -239,6 +239,12 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Capture(
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(OutOfMemoryText(e));
   }
+}
+
+// Counts that the device could not capture now. Returns false if it has happened too often.
+bool StageGraphs::BearsRefusal() {
+  MutexLock lock(mutex_);
+  return ++refusals_ < kMaxRefusals;
 }
 
 // Gives up capturing. If the device has failed, the pass that runs without fails, too, and names the job.

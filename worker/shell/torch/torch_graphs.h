@@ -116,6 +116,7 @@ class StageGraphs {
                                                         const std::shared_ptr<StageWeights>& weights,
                                                         const std::vector<at::Tensor>& inputs,
                                                         const at::Tensor& targets);
+  bool BearsRefusal();
   void Refuse(int stage, const absl::Status& why);
 
   RankDevice& device_;
