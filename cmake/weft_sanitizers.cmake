@@ -1,5 +1,6 @@
 # Surroundings of the tests of a sanitized build (WEFT_SANITIZE): options and suppressions, time for slower programs, and a
-# launcher that finds the reports of every process that a test started. weft_test uses both; in other builds they do nothing.
+# launcher that finds the reports of every process that a test started. weft_test and weft_command_test use both; in other
+# builds they do nothing.
 #
 #   weft_sanitizer_launcher(NAME OUT)   what goes before the program in add_test's COMMAND
 #   weft_sanitize_test(NAME)            after the test's other properties
@@ -20,8 +21,10 @@ function(weft_sanitize_test name)
     return()
   endif()
   get_test_property(${name} TIMEOUT timeout)
-  math(EXPR timeout "${timeout} * ${WEFT_SANITIZED_TIME_FACTOR}")
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout})
+  if(timeout)
+    math(EXPR timeout "${timeout} * ${WEFT_SANITIZED_TIME_FACTOR}")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout})
+  endif()
   set(log log_path=${CMAKE_BINARY_DIR}/tests/reports/${name}/report)
   set(folder ${CMAKE_SOURCE_DIR}/tests/sanitizers)
   # A program goes on after a race, so that one run shows all of them. The longer history keeps the stack of

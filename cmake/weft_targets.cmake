@@ -5,6 +5,9 @@
 #   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SHARDS n] [SERIAL] [OPTIMIZED])
 #                                                   a GoogleTest program, registered with CTest, in n entries of different cases.
 #                                                   OPTIMIZED: as libraries are, which unit and process tests are not otherwise
+#   weft_command_test(NAME [MAY_SKIP] [TIMEOUT s] [LABELS ..] [ENVIRONMENT ..] [CONFIGURATIONS ..] COMMAND ..)
+#                                                   a command, as a script of Python, registered with CTest. LABELS: if not given, the
+#                                                   folder's name. MAY_SKIP: exit code 77 says that what it needs is not there
 #
 # PURE: no I/O, threads, clock or global randomness. weft_check_purity() makes configure fail when a pure library depends on
 # one that is not pure, or when a pure source names a banned header.
@@ -36,7 +39,14 @@ endif()
 set(WEFT_PURE_THIRD_PARTY absl::status absl::statusor absl::strings absl::str_format absl::span absl::flat_hash_map
   absl::flat_hash_set absl::inlined_vector absl::hash absl::btree absl::cord weft_flags nlohmann_json::nlohmann_json
   muparser::muparser PkgConfig::libdeflate)
-set(WEFT_PURE_BANNED "<thread>|<mutex>|<chrono>|<fstream>|<random>|<condition_variable>|<future>|<atomic>|<unistd.h>|absl/time/clock|absl/synchronization|proto/wire/|base/(mutex|monotonic_clock|host_memory|open_files|net|log|metrics)|absl/random|grpc|torch/|ucp/|prometheus/")
+# Not <ctime> and <cstdio>: base formats times, and prints its last words before a crash.
+string(JOIN "|" WEFT_PURE_BANNED
+  "<(thread|mutex|shared_mutex|condition_variable|future|atomic|pthread.h)>" "absl/synchronization"
+  "<chrono>" "absl/time/clock"
+  "<(fstream|filesystem|fcntl.h|unistd.h|dirent.h|netdb.h)>" "<(sys|netinet|arpa)/"
+  "<random>" "absl/random"
+  "base/(mutex|monotonic_clock|host_memory|open_files|net|log|metrics)"
+  "proto/wire/" "grpc" "torch/" "ATen/" "c10/" "uc[pst]/" "prometheus/")
 
 function(weft_library name)
   cmake_parse_arguments(A "PURE" "" "SRCS;HDRS;DEPS" ${ARGN})
@@ -137,6 +147,25 @@ function(weft_test name)
     weft_cost_test(${entry})
     weft_sanitize_test(${entry})
   endforeach()
+endfunction()
+
+function(weft_command_test name)
+  cmake_parse_arguments(A "MAY_SKIP" "TIMEOUT" "LABELS;ENVIRONMENT;CONFIGURATIONS;COMMAND" ${ARGN})
+  if(NOT A_LABELS)
+    get_filename_component(A_LABELS ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  endif()
+  weft_sanitizer_launcher(${name} launcher)
+  add_test(NAME ${name} CONFIGURATIONS ${A_CONFIGURATIONS} COMMAND ${launcher} ${A_COMMAND})
+  foreach(property LABELS TIMEOUT ENVIRONMENT)
+    if(A_${property})
+      set_property(TEST ${name} PROPERTY ${property} ${A_${property}})
+    endif()
+  endforeach()
+  if(A_MAY_SKIP)
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+  endif()
+  weft_cost_test(${name})
+  weft_sanitize_test(${name})
 endfunction()
 
 function(weft_bench name)
