@@ -47,7 +47,7 @@ struct TlsOptions {
   bool newest_only = false;
   // The bytes that are asked of a socket at once. 0: what the next record needs.
   size_t read_ahead = 0;
-  // The bytes after which a connection changes its key. AES-GCM may encrypt 2^24.5 full records (388 GiB)
+  // The bytes after which a connection changes its key. AES-GCM may encrypt 2^24.5 full records (362 GiB)
   // with one key (RFC 8446, section 5.5), and OpenSSL does not count them.
   uint64_t key_bytes = uint64_t{64} << 30;
 };

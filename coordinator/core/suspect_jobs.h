@@ -8,9 +8,9 @@
 // it.
 //
 // A worker holds jobs ahead of the one that it computes, so the suspects may be several, and the cause is one
-// of them. Workers send completions together; up to the last step of a suspect they send each by itself, so
-// that from the second loss on a job that a process has done before is none of them. Losses without a job in
-// hand, as of processes that still prepare, say nothing.
+// of them. Workers send completions together; from the first loss on, up to the last step of a suspect, they
+// send each by itself. So a job that a process has done before a later loss is none of them. Losses without a
+// job in hand, as of processes that still prepare, say nothing.
 //
 // Run (run.h) owns it. A value; pure; one thread. Memory: the jobs in hand of one process, and a few losses.
 #ifndef WEFT_COORDINATOR_CORE_SUSPECT_JOBS_H_

@@ -11,8 +11,9 @@
 // some microseconds and no thread switch; else it only queues, and the message goes with the next write.
 // Ownership: destruction closes the session without waiting.
 // Failure: `status()` turns non-OK once, for good: Unavailable ("coordinator at X unreachable for 30 s: ..")
-// or the coordinator's reason for ending the session (NotFound: it was restarted; AlreadyExists,
-// FailedPrecondition, InvalidArgument: refused). event_fd() becomes readable then too.
+// or the coordinator's reason for ending the session (Aborted: it does not know the session, as it was
+// restarted or gave the worker up; AlreadyExists, FailedPrecondition, InvalidArgument: refused). event_fd()
+// becomes readable then too.
 #ifndef WEFT_PROTO_WIRE_SESSION_STREAM_H_
 #define WEFT_PROTO_WIRE_SESSION_STREAM_H_
 
