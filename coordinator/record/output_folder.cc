@@ -11,18 +11,16 @@
 #include <fstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/durable_file.h"
 #include "base/host_name.h"
 #include "base/run_files.h"
-#include "coordinator/record/enclosing_run.h"
+#include "coordinator/record/run_entries.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -32,42 +30,16 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr char kLock[] = ".weft.lock";
-constexpr char kReplacement[] = "replacement";      // a run that is to replace the former one
-constexpr char kWhole[] = "replacement.whole";      // it is to take the former one's place
-constexpr char kPlacing[] = "replacement.placing";  // the former one has left its place
-constexpr char kFormer[] = "former";                // what has left its place
-constexpr char kPartial[] = ".partial";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr off_t kReserve = 256 << 10;
 constexpr size_t kMaxReasonLength = 300;
 constexpr std::streamoff kTail = 64 << 10;
-
-const char* const kResultFiles[] = {"summary.json", "run.json",    "steps.jsonl",
-                                    "hashes.jsonl", "trace.json",  "timeline.svg",
-                                    "loss.svg",     "actions.csv", "events.out.tfevents.weft",
-                                    "log.jsonl",    "log.1.jsonl", "replans.jsonl"};
 
 std::string Text(const fs::path& path) { return path.string(); }
 
 bool Exists(const fs::path& path) {
   std::error_code error;
   return fs::symlink_status(path, error).type() > fs::file_type::not_found;
-}
-
-// Returns the step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for a name that is no
-// checkpoint of a run. A checkpoint that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
-int64_t StepOfName(const std::string& name, bool partial) {
-  absl::string_view text = name;
-  if (absl::ConsumeSuffix(&text, kPartial)) {
-    if (!partial) return -2;
-    text = text.substr(0, text.find('.'));
-  }
-  if (!absl::ConsumePrefix(&text, "checkpoint")) return -2;
-  if (text.empty()) return -1;
-  int64_t step = -2;
-  const bool digits = absl::ConsumePrefix(&text, "-") && !text.empty() &&
-                      std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
-  return digits && absl::SimpleAtoi(text, &step) ? step : -2;
 }
 
 std::vector<std::string> Entries(const fs::path& folder) {
@@ -77,18 +49,6 @@ std::vector<std::string> Entries(const fs::path& folder) {
     names.push_back(Text(entry.path().filename()));
   std::sort(names.begin(), names.end());
   return names;
-}
-
-// Returns true for the file's name, and for one under which it is or was being written.
-bool IsFileOrPartial(absl::string_view name, absl::string_view file) {
-  return absl::ConsumePrefix(&name, file) &&
-         (name.empty() || (absl::StartsWith(name, ".") && absl::EndsWith(name, kPartial)));
-}
-
-bool IsResult(const std::string& name) {
-  if (StepOfName(name, /*partial=*/true) != -2) return true;
-  return std::any_of(std::begin(kResultFiles), std::end(kResultFiles),
-                     [&](const char* result) { return IsFileOrPartial(name, result); });
 }
 
 std::vector<std::string> Results(const fs::path& folder) {
@@ -305,6 +265,22 @@ absl::Status CheckNotOwned(const std::string& path, const std::string& shown) {
   absl::Status status = owned ? OwnedByAnother(file, shown) : absl::OkStatus();
   close(file);
   return status;
+}
+
+// Refuses a folder within one that a run makes and removes, such as a checkpoint of that run.
+absl::Status CheckOutsideOfRuns(const std::string& path, const std::string& shown) {
+  std::error_code error;
+  fs::path at = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (!at.has_filename()) at = at.parent_path();
+  for (; at.has_relative_path(); at = at.parent_path()) {
+    if (!IsFolderOfRun(Text(at.filename()))) continue;
+    const std::string name = ReadRecord(Text(at.parent_path())).name;
+    if (name.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(shown, " is within ", Text(at), ", which the run ", name,
+                     " makes and removes; give a folder outside of it with --out"));
+  }
+  return absl::OkStatus();
 }
 
 // Refuses a folder that holds the work of a former run if `former` is kRefuse. The folder's lock is ours or
