@@ -125,6 +125,12 @@ class CapturedPasses : public ::testing::Test {
     EXPECT_EQ(captured.norms, plain.norms);
     EXPECT_EQ(captured.trained, plain.trained);
   }
+  // Does the same, and returns what was said on standard error.
+  std::string SaidInSame(const RunSpec& run) {
+    ::testing::internal::CaptureStderr();
+    ExpectSame(run, {Kind::kPipeline, {}});
+    return ::testing::internal::GetCapturedStderr();
+  }
 
   TestFolder folder_;
   Counts counts_;
@@ -183,9 +189,7 @@ TEST_F(CapturedPasses, LaneThatChangesAgainAndAgain_RunsWithoutAndSaysWhy) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
   run.train.steps = 6;
   counts_.changes_lanes = true;
-  ::testing::internal::CaptureStderr();
-  ExpectSame(run, {Kind::kPipeline, {}});
-  const std::string err = ::testing::internal::GetCapturedStderr();
+  const std::string err = SaidInSame(run);
   EXPECT_THAT(err,
               HasSubstr("stage 0 runs without graphs, with the same bits: its weights or its lane change"));
 }
@@ -194,9 +198,7 @@ TEST_F(CapturedPasses, DeviceThatIsBusyWheneverItIsAsked_RunsWithoutAndSaysWhy) 
   RunSpec run = SmallGptRun(folder_.path(), 2);
   run.train.steps = 4;
   counts_.is_busy = true;
-  ::testing::internal::CaptureStderr();
-  ExpectSame(run, {Kind::kPipeline, {}});
-  const std::string err = ::testing::internal::GetCapturedStderr();
+  const std::string err = SaidInSame(run);
   for (const int stage : {0, 1})
     EXPECT_THAT(err, HasSubstr(absl::StrCat("stage ", stage,
                                             " runs without graphs, with the same bits: the device "
@@ -276,9 +278,7 @@ TEST_F(CapturedPasses, ExportedModels_GiveTheSame) {
 
 TEST_F(CapturedPasses, StagesOfExportedModelsThatDrawNumbers_RunWithout) {
   RunSpec run = SmallExportedRun("drawing", 4);
-  ::testing::internal::CaptureStderr();
-  ExpectSame(run, {Kind::kPipeline, {}});
-  const std::string err = ::testing::internal::GetCapturedStderr();
+  const std::string err = SaidInSame(run);
   EXPECT_EQ(counts_.captured, 2 * run.train.microbatches);  // one of the four stages draws nothing
   for (const int stage : {0, 1, 3})
     EXPECT_THAT(err, HasSubstr(absl::StrCat("from here on stage ", stage, " runs without graphs")));
@@ -291,9 +291,7 @@ TEST_F(CapturedPasses, RanksWithABudgetAndMeasuredBuffers_RunWithout) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
   run.memory = int64_t{1} << 40;
   run.buffers = MeasuredBuffers();
-  ::testing::internal::CaptureStderr();
-  ExpectSame(run, {Kind::kPipeline, {}});
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("weft: rank 0 runs without graphs"));
+  EXPECT_THAT(SaidInSame(run), HasSubstr("weft: rank 0 runs without graphs"));
   EXPECT_EQ(counts_.captured, 0);
   run.buffers.reset();
   ExpectSame(run, {Kind::kPipeline, {}});
