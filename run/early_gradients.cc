@@ -15,11 +15,12 @@ namespace {
 // Jobs of one kind on one stage.
 using StageJobs = std::pair<JobKind, int>;
 
-// Tells whether the jobs of one kind on one stage go in the order of micro-batches, whatever jobs and
-// transfers last: on one rank, which prefers the older, and made ready by jobs that go in it.
+// Tells whether the jobs of one kind on one stage go in the order of micro-batches, whatever jobs last: on
+// one rank, which prefers the older, and made ready by jobs that go in it. `of_steps`: and in the order of
+// steps. Tensors that go between two ranks are taken to arrive in the order in which they are made.
 class JobOrders {
  public:
-  explicit JobOrders(const Graph& graph) : graph_(graph) {
+  JobOrders(const Graph& graph, bool of_steps) : graph_(graph), of_steps_(of_steps) {
     std::vector<StageJobs> out_of_order;
     for (const JobKind kind : kComputeKinds) {
       if (!graph.IsComputeKindUsed(kind)) continue;
@@ -46,13 +47,22 @@ class JobOrders {
     const Schedule& schedule = graph_.schedule();
     for (int step = 0; step < schedule.period; ++step) {
       for (int b = 1; b < schedule.microbatches; ++b) {
-        const Job older = Job::Compute(step, stage, b - 1, kind), job = Job::Compute(step, stage, b, kind);
-        if (graph_.RankOf(older) != graph_.RankOf(job) || graph_.PriorityOf(older) > graph_.PriorityOf(job) ||
-            schedule.StalenessOf(stage, b - 1) < schedule.StalenessOf(stage, b))
+        if (!Prefers(Job::Compute(step, stage, b - 1, kind), Job::Compute(step, stage, b, kind)))
           return false;
       }
+      const Job last = Job::Compute(step, stage, schedule.microbatches - 1, kind);
+      if (of_steps_ && !Prefers(last, Job::Compute(step + 1, stage, 0, kind))) return false;
     }
     return true;
+  }
+
+  // Returns true if both are of one rank, which takes the older first, and that waits for no newer version.
+  bool Prefers(const Job& older, const Job& job) const {
+    const auto version = [this](const Job& of) {
+      return of.step - graph_.schedule().StalenessOf(of.stage, of.microbatch);
+    };
+    return graph_.RankOf(older) == graph_.RankOf(job) && graph_.PriorityOf(older) <= graph_.PriorityOf(job) &&
+           version(older) <= version(job);
   }
 
   // Notes the jobs that the schedule has end before. Returns whether those of one kind and stage come in the
@@ -60,8 +70,10 @@ class JobOrders {
   bool AddPreceding(StageJobs jobs) {
     const Schedule& schedule = graph_.schedule();
     if (!schedule.precedes) return true;
-    for (int step = schedule.period; step < 2 * schedule.period; ++step) {
-      std::map<StageJobs, std::pair<int, int>> last;  // step, micro-batch
+    const int end = 2 * schedule.period + (of_steps_ ? 1 : 0);
+    std::map<StageJobs, std::pair<int, int>> last;  // step, micro-batch
+    for (int step = schedule.period; step < end; ++step) {
+      if (!of_steps_) last.clear();
       for (int b = 0; b < schedule.microbatches; ++b) {
         for (const Job& job : schedule.precedes(Job::Compute(step, jobs.second, b, jobs.first))) {
           const std::pair at{job.step, job.microbatch};
@@ -89,6 +101,7 @@ class JobOrders {
   }
 
   const Graph& graph_;
+  const bool of_steps_;
   std::map<StageJobs, std::set<StageJobs>> waiting_for_;  // by what they wait for
   std::set<StageJobs> out_of_order_;
 };
@@ -112,7 +125,8 @@ int EarlyInOrder(const Graph& graph, int stage, const std::vector<Job>& order) {
 std::vector<int> CountEarlyGradients(const Graph& graph) {
   const Schedule& schedule = graph.schedule();
   const bool greedy = !graph.replays() && graph.route() == nullptr;
-  const std::optional<JobOrders> orders = greedy ? std::make_optional<JobOrders>(graph) : std::nullopt;
+  const std::optional<JobOrders> orders =
+      greedy ? std::make_optional<JobOrders>(graph, /*of_steps=*/false) : std::nullopt;
   std::vector<int> early(schedule.stages, 0);
   for (int stage = 0; stage < schedule.stages; ++stage) {
     const Protocol& protocol = graph.protocol(stage);
@@ -125,6 +139,22 @@ std::vector<int> CountEarlyGradients(const Graph& graph) {
     }
   }
   return early;
+}
+
+std::vector<bool> FindSingleSums(const Graph& graph) {
+  const Schedule& schedule = graph.schedule();
+  std::vector<bool> single(schedule.stages, false);
+  // The second of a pair may go before the update.
+  if (graph.route() != nullptr || graph.has_pairs()) return single;
+  const std::optional<JobOrders> orders =
+      graph.replays() ? std::nullopt : std::make_optional<JobOrders>(graph, /*of_steps=*/true);
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    const Protocol& protocol = graph.protocol(stage);
+    // An update behind a reduce waits for other ranks, too.
+    if (protocol.gradients_leave() || protocol.passes_sums() || protocol.has_reduce()) continue;
+    single[stage] = graph.replays() || orders->IsInOrder({graph.final_backward(), stage});
+  }
+  return single;
 }
 
 }  // namespace weft

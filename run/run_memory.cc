@@ -191,7 +191,12 @@ void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std:
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
                                    const std::vector<StageMemory>& stages) {
   std::vector<RankMemory> ranks(graph.schedule().ranks);
-  const std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
+  std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
+  const std::vector<bool> single_sums = FindSingleSums(graph);
+  for (std::vector<KeptOfStage>& of_rank : kept) {
+    for (KeptOfStage& stage : of_rank)
+      if (stage.kept.has_value() && single_sums[stage.stage]) stage.kept->sums = 1;
+  }
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
     ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);

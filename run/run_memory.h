@@ -4,8 +4,8 @@
 // The counts are bytes of a rank's own arena, by the layers' shapes:
 //
 //   - for each held stage, every version of the weights that its readers may need (and one more where others
-//     read them while an update writes), the gradient's sum for each step under way (and one more where other
-//     holders take it), and the optimizer's state;
+//     read them while an update writes), the gradient's sum for each step under way (one alone where steps go
+//     one after the other; one more where other holders take it), and the optimizer's state;
 //   - gradients that come before those of earlier micro-batches, which are summed first (early_gradients.h);
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
 //     together;

@@ -117,6 +117,31 @@ TEST(CountEarlyGradients, ByOrderAndStaleness_AreAsManyAsMayWait) {
   }
 }
 
+// Backwards on old weights may be of several steps at a time; in the order of steps each sum is taken before
+// the next begins.
+TEST(FindSingleSums, StepsInOrderOnTheRankThatSums_HaveOneSumAtATime) {
+  const auto single_of = [](const Json& schedule, const char* more, const Json& value) {
+    Json text = With("/schedule", schedule);
+    text["train"][more] = value;
+    const auto run = ParseRunSpec(text);
+    EXPECT_TRUE(run.ok()) << run.status();
+    const std::vector<bool> single = FindSingleSums(Graph(*ScheduleOf(*run)));
+    const auto count = std::count(single.begin(), single.end(), true);
+    EXPECT_TRUE(count == 0 || count == 4);
+    return count == 4;
+  };
+  const Json stale = {{"ranks", "4"}, {"compute", "s"}, {"staleness", "1"}};
+  Json younger = stale, newer = stale;
+  younger["priority"] = "(k != forward)*B + B - 1 - b";
+  newer["staleness"] = "b == 0 ? 2 : 0";  // the first of a step is ready before the last of the step before
+  EXPECT_TRUE(single_of({{"pipedream", nullptr}}, "microbatches", 1));
+  EXPECT_TRUE(single_of({{"custom", stale}}, "microbatches", 4));
+  EXPECT_FALSE(single_of({{"custom", younger}}, "microbatches", 4));
+  EXPECT_FALSE(single_of({{"custom", newer}}, "microbatches", 4));
+  EXPECT_FALSE(single_of({{"custom", stale}}, "clip_norm", 1.0)) << "updates wait for the norm";
+  EXPECT_FALSE(single_of({{"ddp", nullptr}}, "microbatches", 4)) << "several ranks sum";
+}
+
 Schedule CustomOf(int stages, const std::map<std::string, std::string>& parameters) {
   auto schedule = MakeSchedule("custom", parameters, stages, 4);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
