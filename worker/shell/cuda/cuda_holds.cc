@@ -24,4 +24,12 @@ void CudaHolds::Trim() {
   }
 }
 
+absl::StatusOr<bool> CopiedFence::Reached() {
+  absl::StatusOr<bool> reached = copied_->Reached();
+  if (reached.ok() && *reached) {
+    if (const std::shared_ptr<CudaHolds> holds = holds_.lock()) holds->Trim();
+  }
+  return reached;
+}
+
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,6 +38,22 @@ class CudaHolds {
   Mutex mutex_;
   // Held owners by stream, in its order, so that the first that has not been reached ends the search.
   std::map<cudaStream_t, std::deque<Held>> held_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The fence of a copy for another process. A caller that finds it reached has the held memory released. The
+// worker's core may wait for the end of the tensor that was copied, and no further job of the rank would
+// release it then.
+class CopiedFence final : public Fence, public CudaPoint {
+ public:
+  CopiedFence(std::shared_ptr<CudaFence> copied, std::weak_ptr<CudaHolds> holds)
+      : copied_(std::move(copied)), holds_(std::move(holds)) {}
+
+  absl::StatusOr<bool> Reached() override;
+  std::shared_ptr<CudaFence> point() override { return copied_; }
+
+ private:
+  const std::shared_ptr<CudaFence> copied_;
+  const std::weak_ptr<CudaHolds> holds_;
 };
 
 }  // namespace weft

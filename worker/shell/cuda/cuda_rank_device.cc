@@ -396,6 +396,7 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse 
   }
   holds_->Add(copied, std::move(until_copied));
   host->ready = copied;
+  if (use == HostUse::kTransfer) host->ready = std::make_shared<CopiedFence>(copied, holds_);
   host->made_ns = tensor.made_ns;
   return host;
 }
