@@ -55,7 +55,8 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
     const StageMemory& bytes = stages[stage.stage];
     rank.constants += bytes.constants;
     if (stage.fetches) narrowed = std::max(narrowed, bytes.narrowed);
-    rank.gradients += stage.handed_out * bytes.parameters;
+    rank.gradients += (stage.handed_out + stage.handed_on) * bytes.parameters;
+    rank.handed_out += stage.handed_out * bytes.parameters;
     if (!stage.kept.has_value()) continue;
     RankMemory state;
     Add(stage, run, bytes, &state);
@@ -73,8 +74,18 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
   return rank;
 }
 
-// Adds what jobs take while they run.
-void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::vector<RankMemory>* ranks) {
+// Returns what a backward takes at its end beyond the room of its forward. Then the gradient of its weights
+// is put together, to leave the rank, and the activations have gone; `stays` of the room have not. The room
+// is for the larger of both, and shrinks to what the first forward was measured to keep.
+int64_t WorkOfHandingOut(const StageMemory& stage, bool split, int64_t stays) {
+  const int64_t activations = stage.sure_activations + (split ? stage.between : 0);
+  return stage.end_work + std::min(stays, stage.parameters - activations);
+}
+
+// Adds what jobs take while they run. `stays`: bytes by stage of a forward's room that are there until its
+// backward has ended.
+void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, const std::vector<int64_t>& stays,
+               std::vector<RankMemory>* ranks) {
   const Schedule& schedule = graph.schedule();
   std::vector<int64_t> overlapped(schedule.ranks, 0);
   int64_t largest = 0;
@@ -104,6 +115,8 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
           take(rank, schedule.split_backward ? stage.split_work : stage.work,
                schedule.split_backward ? stage.split_buffers : stage.buffers);
           take(rank, stage.forward_work, stage.forward_work);
+          if (graph.protocol(s).gradients_leave())
+            take(rank, WorkOfHandingOut(stage, schedule.split_backward, stays[s]), 0);
         }
         if (graph.has_pairs() && IsRank(schedule, rank))
           overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
@@ -189,7 +202,8 @@ void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std:
 }
 
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
-                                   const std::vector<StageMemory>& stages) {
+                                   const std::vector<StageMemory>& stages,
+                                   const std::vector<int64_t>& stays) {
   std::vector<RankMemory> ranks(graph.schedule().ranks);
   std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
   const std::vector<bool> single_sums = FindSingleSums(graph);
@@ -201,7 +215,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
   for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
     ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);
   }
-  CountWork(graph, stages, &ranks);
+  CountWork(graph, stages, stays, &ranks);
   CountWaiting(graph, stages, run.buffers.has_value(), &ranks);
   CountEarly(graph, stages, &ranks);
   for (RankMemory& rank : ranks) {
@@ -263,6 +277,7 @@ void SetMeasuredWork(const StageBuffers& measured, ActivationPolicy activations,
                                    measured.backward_input, between});
   memory->split_buffers =
       work(true, {has_input ? measured.backward_weight : whole, measured.backward_input, between_buffers});
+  memory->end_work = measured.gradients;
   memory->remade_work = all + std::max({measured.forward, measured.backward_input, measured.backward_weight,
                                         measured.backward_beyond});
 }
@@ -291,6 +306,7 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.output = AlignedBytes(output);
   memory.activation_bytes = retained ? all : memory.output;
+  memory.sure_activations = std::holds_alternative<ExportedSpec>(run.model) ? 0 : memory.activation_bytes;
   // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
   // than there are activations, at the end of the chain once more for the scores. Activations and an input
   // that are not there already come for the time of the job.
@@ -300,15 +316,17 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   memory.offloaded = all - memory.output + input;
   // These are the gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
+  // Gradients of several consumers are summed into one more.
+  const int64_t summed = links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0;
   memory.work = memory.parameters + memory.narrowed + passes * all + operation + (retained ? 1 : 2) * input +
-                // Gradients of several consumers are summed into one more.
-                (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
+                summed + kSmallTensors;
   // The forward's saved tensors are in `activation_bytes`; the tensors that it makes on the way, or makes
   // again and drops, are no more than that.
   memory.forward_work = memory.narrowed + all + input + operation + kSmallTensors;
   memory.between_buffers = memory.between;
   memory.buffers = memory.split_work = memory.split_buffers = memory.remade_work = memory.work;
   memory.once_work = memory.forward_work;
+  memory.end_work = memory.parameters + input + summed + kSmallTensors;
   if (run.buffers.has_value())
     SetMeasuredWork(CountStageBuffers(run, layers, links), activations, !links.inputs.empty(), all, input,
                     &memory);
@@ -353,18 +371,24 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
     memory.activation_bytes.push_back(stage.activation_bytes +
                                       (schedule.scheme.split_backward ? stage.between : 0));
   const Graph graph(schedule);
-  memory.ranks = CountRanks(run, graph, stages);
+  for (int s = 0; s < schedule.scheme.stages; ++s)
+    memory.gradient_bytes.push_back(graph.protocol(s).gradients_leave() ? stages[s].parameters : 0);
   ReceivedCopies copies = CountReceived(graph, run, stages);
   if (run.buffers.has_value()) memory.returned_bytes = CountReturned(graph, stages);
   memory.received_bytes = std::move(copies.of_forward);
+  std::vector<int64_t> stays = memory.received_bytes;
+  for (size_t s = 0; s < memory.returned_bytes.size(); ++s) stays[s] += memory.returned_bytes[s];
+  memory.ranks = CountRanks(run, graph, stages, stays);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
     RunSchedule joint = schedule;
     joint.terms.reduction = ReductionMode::kFast;
-    const std::vector<RankMemory> others = CountRanks(run, Graph(joint), stages);
+    const std::vector<RankMemory> others = CountRanks(run, Graph(joint), stages, stays);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];
+      const int64_t beside_forwards = std::max(rank.beside_forwards(), others[r].beside_forwards());
       if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];
+      rank.handed_out = rank.beside_activations() - beside_forwards;
     }
   }
   for (size_t r = 0; r < memory.ranks.size(); ++r) memory.ranks[r].received = copies.of_rank[r];
@@ -385,9 +409,10 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   memory.activation_bytes = std::move(counted.activation_bytes);
   memory.received_bytes = std::move(counted.received_bytes);
   memory.returned_bytes = std::move(counted.returned_bytes);
+  memory.gradient_bytes = std::move(counted.gradient_bytes);
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
-    memory.budget.push_back(run.memory - rank.beside_activations());
+    memory.budget.push_back(run.memory - rank.beside_forwards());
     if (memory.budget.back() >= 0) continue;
     return ErrorAt(
         "memory",
@@ -395,9 +420,9 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
             "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), %s of "
             "buffers while it works on a micro-batch of stage %d and others wait for its gradients, and %s "
             "received from other ranks; the budget is %s",
-            memory.budget.size() - 1, text(rank.held()), text(rank.weights), text(rank.gradients),
-            text(rank.optimizer), text(rank.work + rank.waiting), rank.work_stage, text(rank.received),
-            text(run.memory)));
+            memory.budget.size() - 1, text(rank.held() - rank.handed_out), text(rank.weights),
+            text(rank.gradients - rank.handed_out), text(rank.optimizer), text(rank.work + rank.waiting),
+            rank.work_stage, text(rank.received), text(run.memory)));
   }
   schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

@@ -8,7 +8,7 @@
 //     one after the other; one more where other holders take it), and the optimizer's state;
 //   - gradients that come before those of earlier micro-batches, which are summed first (early_gradients.h);
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
-//     together;
+//     together; within a budget, a forward has room for it, and waits for room until it has been taken;
 //   - the temporary memory of the job that needs most, and the gradients of inputs that other ranks have not
 //     taken yet;
 //   - where states migrate, the state of every stage whose route has a stop on the rank, as the next ranks
@@ -23,6 +23,7 @@
 #ifndef WEFT_RUN_RUN_MEMORY_H_
 #define WEFT_RUN_RUN_MEMORY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct StageMemory {
   int64_t narrowed = 0;   // bytes of the copy that layers compute with, beside each version of the weights
   int64_t constants = 0;  // bytes of tensors that every rank that computes the stage has once
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
+  int64_t sure_activations = 0;  // those that it keeps at least: of an exported model no number is known
   // Additional bytes that the first half of a split backward keeps until the second; and of them those of
   // buffers, without regard to activations that it frees.
   int64_t between = 0, between_buffers = 0;
@@ -50,6 +52,9 @@ struct StageMemory {
   int64_t work = 0, buffers = 0;
   int64_t split_work = 0, split_buffers = 0;  // likewise where backwards are split
   int64_t forward_work = 0;                   // bytes that a forward takes, likewise
+  // Bytes that are there at the end of a backward, when its activations have gone and the gradient of its
+  // weights is put together to leave the rank: of buffers, without that.
+  int64_t end_work = 0;
   // Likewise where the backward is on another rank than the forward, and makes the activations again.
   int64_t remade_work = 0, once_work = 0;
   int64_t output = 0;     // bytes of the tensor that it gives to the next stage
@@ -69,6 +74,9 @@ struct RankMemory {
   // The part of the weights that is there whatever jobs last: no version beside another.
   int64_t certain_weights = 0;
   int64_t constants = 0;  // the part of both that belongs to no version
+  // The part of the gradients that leaves the rank and may wait to be taken, however late the takers are. A
+  // budget admits forwards with room for it instead.
+  int64_t handed_out = 0;
   int64_t held() const { return weights + gradients + optimizer; }
   // Bytes of the job that needs most, and, in overlapped pairs, of a forward beside it; and likewise of
   // buffers alone, without regard to activations that it frees.
@@ -78,6 +86,14 @@ struct RankMemory {
   int64_t waiting = 0;
   int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::received_bytes`
   int64_t beside_activations() const { return held() + work + waiting + received; }
+  // Returns the bytes that are in no forward's room.
+  int64_t beside_forwards() const { return beside_activations() - handed_out; }
+  // Returns the bytes besides activations in a run within this budget (0: without one) where activations take
+  // so many at a time: gradients that leave may have what room is left.
+  double BesideActivations(int64_t budget, double activations) const {
+    const auto most = static_cast<double>(beside_activations());
+    return budget == 0 ? most : std::min(most, static_cast<double>(budget) - activations);
+  }
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
@@ -86,6 +102,8 @@ struct RunMemory {
   // Likewise, of the gradient of its output that its own rank makes. Empty without measured buffers, where
   // the work of jobs has room for it.
   std::vector<int64_t> returned_bytes;
+  // Likewise, of the gradient of its weights, if that leaves the rank that makes it.
+  std::vector<int64_t> gradient_bytes;
 
   // Returns the bytes, by stage, for which a forward needs room in the budget (ActivationMemory::BytesOf).
   std::vector<double> BytesOfForwards() const;

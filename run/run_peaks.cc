@@ -110,6 +110,7 @@ class PeakCount {
 
   std::vector<int64_t> CountVersions(std::vector<SimulatedJob> jobs) const;
   bool VersionsStay() const;
+  int64_t MostGradients(Rank rank) const;
 
   const RunSpec& run_;
   const Graph& graph_;
@@ -396,6 +397,15 @@ bool PeakCount::VersionsStay() const {
   return true;
 }
 
+// Returns the most bytes of a rank's gradients for which its budget has room: those that leave it have that
+// of forwards.
+int64_t PeakCount::MostGradients(Rank rank) const {
+  const std::optional<ActivationMemory>& memory = graph_.terms().memory;
+  if (!memory.has_value()) return std::numeric_limits<int64_t>::max();
+  const RankMemory& counted = counted_.ranks[rank];
+  return counted.gradients - counted.handed_out + memory->budget[rank];
+}
+
 std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
   const Schedule& schedule = graph_.schedule();
   const bool sums_are_counted = graph_.route() == nullptr && !graph_.joint_order().any();
@@ -432,8 +442,9 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
                            rank.activations.least.Peak(First::kTakes),
                            0,
                            rank.received.least.Peak(First::kTakes)};
+    const int64_t gradients = sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients;
     const ClassBytes most{counted.weights,
-                          sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients,
+                          std::min(gradients, MostGradients(static_cast<Rank>(r))),
                           counted.optimizer,
                           rank.activations.most.Peak(First::kFrees),
                           counted.buffers + counted.waiting + states + rank.between.Peak(First::kFrees),

@@ -17,6 +17,7 @@ class StageBufferCount {
       buffers_.push_back(Measured(l));
     }
     for (const int input : links.inputs) input_gradients_ += Output(input);
+    if (links.consumers > 1) summed_ = Output(links.end_layer - 1);
     waiting_ = WaitingGradients();
   }
 
@@ -24,24 +25,25 @@ class StageBufferCount {
     StageBuffers stage;
     stage.forward = Forward();
     stage.forward_once = ForwardOnce();
-    stage.backward = Backward(&LayerBuffers::backward, /*frees=*/false);
+    stage.backward = summed_ + Backward(&LayerBuffers::backward, /*frees=*/false);
     stage.backward_beyond =
-        std::min(stage.backward, Backward(&LayerBuffers::backward_beyond, /*frees=*/true));
+        std::min(stage.backward, summed_ + Backward(&LayerBuffers::backward_beyond, /*frees=*/true));
+    stage.gradients = summed_ + AtEnd(/*frees=*/false, /*inputs=*/true);
     for (const LayerBuffers& layer : buffers_) stage.update += layer.update;
     // Nobody waits for a gradient of the data: the second half is the whole backward.
     if (links_.inputs.empty()) {
       stage.backward_weight = stage.backward;
       return stage;
     }
-    stage.backward_input = BackwardInput();
+    stage.backward_input = summed_ + BackwardInput();
     stage.backward_weight = Backward(&LayerBuffers::backward_weight, /*frees=*/false);
     // A layer that reads no input of the stage runs whole, in the second half.
     if (!AllReachInputs()) {
       stage.backward_weight = std::max(stage.backward_weight, stage.backward);
       stage.backward_input = std::max(stage.backward_input, stage.backward);
     }
-    stage.between = Between(&LayerBuffers::between);
-    stage.between_beyond = Between(&LayerBuffers::between_beyond);
+    stage.between = summed_ + Between(&LayerBuffers::between);
+    stage.between_beyond = summed_ + Between(&LayerBuffers::between_beyond);
     return stage;
   }
 
@@ -148,15 +150,24 @@ class StageBufferCount {
   int64_t Backward(int64_t LayerBuffers::*figure, bool frees) const {
     // A second half makes gradients of parameters alone.
     const bool second = figure == &LayerBuffers::backward_weight;
-    int64_t most = 0, behind = 0, copy = 0;
+    int64_t most = 0, behind = 0;
     for (int l = links_.end_layer - 1; l >= links_.first_layer; --l) {
       const int64_t own = Of(l).*figure;
       most = std::max(most, behind + (second ? 0 : Waiting(l)) + own);
       behind += layers_[l].gradient_bytes - (frees ? Freed(l) : 0);
+    }
+    return std::max(most, AtEnd(frees, /*inputs=*/!second));
+  }
+
+  // Returns the bytes at the end of a backward: all gradients are there, and those that are not contiguous
+  // are copied one by one. `inputs`: also those of inputs.
+  int64_t AtEnd(bool frees, bool inputs) const {
+    int64_t bytes = inputs ? input_gradients_ : 0, copy = 0;
+    for (int l = links_.first_layer; l < links_.end_layer; ++l) {
+      bytes += layers_[l].gradient_bytes - (frees ? Freed(l) : 0);
       copy = std::max(copy, CopyOf(l, Of(l).backward - layers_[l].gradient_bytes - Inputs(l)));
     }
-    // At the end all gradients are there, and those that are not contiguous are copied one by one.
-    return std::max(most, behind + (second ? 0 : input_gradients_) + copy);
+    return bytes + copy;
   }
 
   // Returns the bytes of a copy of one gradient that the layer makes: a part of what it took beyond them all.
@@ -208,6 +219,7 @@ class StageBufferCount {
   std::vector<LayerBuffers> buffers_;  // by layer of the stage
   std::vector<int64_t> waiting_;       // likewise
   int64_t input_gradients_ = 0;
+  int64_t summed_ = 0;  // gradients of several consumers, which are there until the backward ends
 };
 
 }  // namespace

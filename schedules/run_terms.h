@@ -11,6 +11,7 @@
 #ifndef WEFT_SCHEDULES_RUN_TERMS_H_
 #define WEFT_SCHEDULES_RUN_TERMS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -39,12 +40,19 @@ struct ActivationMemory {
   // Bytes by stage of a micro-batch's gradient of the stage's output, where the stage's own rank makes it and
   // has it until the backward. Empty for none.
   std::vector<int64_t> returned_bytes = {};
+  // Bytes by stage of a micro-batch's gradient of the stage's weights, where it leaves the rank that makes
+  // it, which has it from the end of the backward until all ranks that sum it have taken it. 0 where it
+  // stays; empty if all do. Under a reduction by collectives none leaves, and no room is kept.
+  std::vector<int64_t> gradient_bytes = {};
 
   int64_t ReceivedOf(int stage) const { return received_bytes.empty() ? 0 : received_bytes[stage]; }
-  // Returns the bytes for which a forward of the stage needs room.
+  int64_t GradientOf(int stage) const { return gradient_bytes.empty() ? 0 : gradient_bytes[stage]; }
+  // Returns the bytes that a micro-batch has of the stage from its forward to the end of its backward.
   int64_t BytesOf(int stage) const {
     return activation_bytes[stage] + ReceivedOf(stage) + (returned_bytes.empty() ? 0 : returned_bytes[stage]);
   }
+  // Returns the bytes for which a forward of the stage needs room. The gradient stays when the rest goes.
+  int64_t RoomOf(int stage) const { return std::max(BytesOf(stage), GradientOf(stage)); }
 };
 
 struct RunTerms {

@@ -148,9 +148,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   const RunMemory counted = CountRun(under, prepared.schedule);
   prepared.costs.memory = 0;  // the run's terms have the budget
   prepared.costs.activation = counted.BytesOfForwards();
-  for (const RankMemory& rank : counted.ranks) {
-    prepared.held.push_back(static_cast<double>(rank.beside_activations()));
-  }
+  prepared.counted = counted.ranks;
   prepared.spec = under;
   return prepared;
 }
@@ -158,7 +156,10 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
 absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run) {
   auto result = Simulate(Graph(run.schedule), run.costs);
   if (!result.ok()) return result;
-  for (size_t r = 0; r < run.held.size(); ++r) result->ranks[r].held_bytes = run.held[r];
+  for (size_t r = 0; r < run.counted.size(); ++r) {
+    RankStats& rank = result->ranks[r];
+    rank.held_bytes = run.counted[r].BesideActivations(run.spec->memory, rank.peak_activation_bytes);
+  }
   return result;
 }
 

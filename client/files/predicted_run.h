@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/files/network_file.h"
 #include "client/files/profile.h"
+#include "run/run_memory.h"
 #include "run/run_peaks.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
@@ -73,10 +74,10 @@ class RunCosts {
 
 // A run under its own schedule, ready to be simulated.
 struct PreparedRun {
-  RunSchedule schedule;         // checked
-  SimulationOptions costs;      // costs for one step, recording nothing
-  std::vector<double> held;     // bytes besides the activations by rank, as counted; empty: as simulated
-  std::optional<RunSpec> spec;  // the run whose bytes are counted; absent where they are a profile's
+  RunSchedule schedule;             // checked
+  SimulationOptions costs;          // costs for one step, recording nothing
+  std::vector<RankMemory> counted;  // by rank; empty where bytes are as simulated
+  std::optional<RunSpec> spec;      // the run whose bytes are counted; absent where they are a profile's
 };
 absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs);
 

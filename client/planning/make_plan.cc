@@ -61,10 +61,11 @@ class PlanMaker {
     report_->pipedream_period = baseline->TimeOf(report_->pipedream.period);
     NameLayersOfModel(&*report_);
     report_->memory = source_.memory;
-    auto placement = source_.run.has_value()
-                         ? PlacementOfRun(*source_.run, report_->choice, report_->peak_bytes)
-                         : PlacementOfProfile(source_.profile, report_->choice, report_->microbatches == 0,
-                                              report_->held_bytes, report_->peak_bytes);
+    auto placement =
+        source_.run.has_value()
+            ? PlacementOfRun(*source_.run, report_->choice, report_->held_bytes, report_->peak_bytes)
+            : PlacementOfProfile(source_.profile, report_->choice, report_->microbatches == 0,
+                                 report_->held_bytes, report_->peak_bytes);
     if (!placement.ok()) return placement.status();
     report_->placement = *std::move(placement);
     return *std::move(report_);

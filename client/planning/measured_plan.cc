@@ -212,7 +212,7 @@ OrderedJson MeasuredPlanJson(const MeasuredPlan& plan) {
 
 std::string MeasuredPlanYaml(const MeasuredPlan& plan) {
   PlanReport report = ReportOf(plan);
-  auto placement = PlacementOfRun(plan.run, report.choice, report.peak_bytes);
+  auto placement = PlacementOfRun(plan.run, report.choice, report.held_bytes, report.peak_bytes);
   if (placement.ok()) report.placement = *std::move(placement);
   return PlanYaml(report);
 }

@@ -47,6 +47,7 @@ std::vector<double> OfRanks(const std::vector<double>& of_stages, const std::vec
 }  // namespace
 
 absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoice& choice,
+                                             const std::vector<double>& held_bytes,
                                              const std::vector<double>& peak_bytes) {
   RunSpec planned = RunUnder(run, choice);
   planned.memory = 0;
@@ -60,9 +61,10 @@ absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoic
   for (size_t r = 0; r < counted.ranks.size(); ++r) {
     const RankMemory& rank = counted.ranks[r];
     weights.push_back(static_cast<double>(rank.weights));
-    gradients.push_back(static_cast<double>(rank.gradients));
+    // Within a budget, gradients that leave the rank may have less room than they could take.
+    gradients.push_back(static_cast<double>(rank.gradients - rank.beside_activations()) + held_bytes[r]);
     optimizer.push_back(static_cast<double>(rank.optimizer));
-    activations.push_back(peak_bytes[r] - static_cast<double>(rank.beside_activations()));
+    activations.push_back(peak_bytes[r] - held_bytes[r]);
     buffers.push_back(static_cast<double>(rank.work + rank.waiting));
     received.push_back(static_cast<double>(rank.received));
   }

@@ -34,8 +34,10 @@ struct PlanPlacement {
   std::vector<std::pair<std::string, std::vector<double>>> bytes;
 };
 
-// Returns the placement of a run's plan whose ranks have these peaks. `run` may be under another schedule.
+// Returns the placement of a run's plan whose ranks hold so much apart from activations, and have these
+// peaks. `run` may be under another schedule.
 absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoice& choice,
+                                             const std::vector<double>& held_bytes,
                                              const std::vector<double>& peak_bytes);
 
 // Returns the placement of a profile's plan, whose ranks hold so much apart from activations. `alone`: of a

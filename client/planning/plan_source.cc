@@ -68,20 +68,19 @@ absl::Status ReadMachine(const PlanSourceOptions& options, const std::optional<N
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanPrediction> Simulated(const RunSchedule& schedule, SimulationOptions costs,
-                                         const std::vector<double>& held) {
-  costs.steps = kPredictedSteps;
-  const Graph graph(schedule);
-  const auto result = Simulate(graph, costs);
+// Predicts a run of kPredictedSteps.
+absl::StatusOr<PlanPrediction> Simulated(PreparedRun run) {
+  run.costs.steps = kPredictedSteps;
+  const auto result = SimulateRun(run);
   if (!result.ok()) return result.status();
+  const Schedule& scheme = run.schedule.scheme;
   PlanPrediction prediction;
   prediction.step = result->period;
-  prediction.ranks = schedule.scheme.ranks;
-  prediction.staleness = schedule.scheme.MaxStaleness();
-  prediction.guesses_pairs = graph.has_pairs() && costs.overlapped == 0;
-  for (size_t rank = 0; rank < result->ranks.size(); ++rank) {
-    const RankStats& stats = result->ranks[rank];
-    prediction.held_bytes.push_back(held.empty() ? stats.held_bytes : held[rank]);
+  prediction.ranks = scheme.ranks;
+  prediction.staleness = scheme.MaxStaleness();
+  prediction.guesses_pairs = Graph(run.schedule).has_pairs() && run.costs.overlapped == 0;
+  for (const RankStats& stats : result->ranks) {
+    prediction.held_bytes.push_back(stats.held_bytes);
     prediction.peak_bytes.push_back(prediction.held_bytes.back() + stats.peak_activation_bytes);
   }
   return prediction;
@@ -94,9 +93,9 @@ absl::StatusOr<PreparedRun> Prepare(const PlanSource& source, const RunCosts& co
 
 absl::StatusOr<PlanPrediction> PredictRun(const PlanSource& source, const RunCosts& costs,
                                           const PlanChoice& choice) {
-  const auto prepared = Prepare(source, costs, choice);
+  auto prepared = Prepare(source, costs, choice);
   if (!prepared.ok()) return prepared.status();
-  return Simulated(prepared->schedule, prepared->costs, prepared->held);
+  return Simulated(*std::move(prepared));
 }
 
 // Returns the schedule of a choice under a profile alone, and sets its costs, without a limit of memory.
@@ -119,7 +118,7 @@ absl::StatusOr<PlanPrediction> PredictProfile(const PlanSource& source, const Pl
   if (!schedule.ok()) return schedule.status();
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
   costs.memory = memory;
-  auto prediction = Simulated(*schedule, costs, {});
+  auto prediction = Simulated({*schedule, costs, {}, std::nullopt});
   if (!prediction.ok() || memory == 0) return prediction;
   const double most = *std::max_element(prediction->peak_bytes.begin(), prediction->peak_bytes.end());
   if (most <= memory) return prediction;

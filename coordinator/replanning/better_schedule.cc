@@ -180,8 +180,9 @@ class ScheduleSearch {
     judged.live_activations = result->peak_live_activations;
     for (size_t r = 0; r < result->ranks.size(); ++r) {
       judged.bytes_sent += result->ranks[r].bytes_sent;
-      judged.held_bytes.push_back(static_cast<double>(counted.ranks[r].beside_activations()));
-      judged.peak_bytes.push_back(judged.held_bytes.back() + result->ranks[r].peak_activation_bytes);
+      const double activations = result->ranks[r].peak_activation_bytes;
+      judged.held_bytes.push_back(counted.ranks[r].BesideActivations(run_.memory, activations));
+      judged.peak_bytes.push_back(judged.held_bytes.back() + activations);
     }
     return judged;
   }

@@ -74,6 +74,11 @@ void ReadyJobs::ReturnTicket(int stage) {
   AdmitWaiting();
 }
 
+void ReadyJobs::ReleaseGradient(int stage) {
+  tickets_->ReturnGradient(stage);
+  AdmitWaiting();
+}
+
 void ReadyJobs::Measure(int stage, int64_t bytes) {
   tickets_->Measure(stage, bytes);
   choice_ = kUnknown;

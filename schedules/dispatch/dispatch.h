@@ -76,7 +76,8 @@ class ReadyJobs {
   std::optional<int64_t> NextOverlapped() const;
   std::optional<int64_t> TakeOverlapped();
 
-  // Notes that the activation of a micro-batch on `stage` is gone.
+  // Notes that the activation of a micro-batch on `stage` is gone. If the ticket has room for its gradient,
+  // that is out until ReleaseGradient.
   void Release(int stage) {
     if (IsLimited(stage)) {
       --heaps_[HeapOfStage(stage)].live;
@@ -84,6 +85,9 @@ class ReadyJobs {
     }
     if (tickets_.has_value()) ReturnTicket(stage);
   }
+  // Notes that all ranks that sum the gradient of a micro-batch have taken it. Requires that tickets have
+  // room for gradients of the stage.
+  void ReleaseGradient(int stage);
 
   // Takes the measured activation bytes of a forward of the stage. Requires a budget of bytes.
   void Measure(int stage, int64_t bytes);

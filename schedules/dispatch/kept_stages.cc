@@ -83,7 +83,8 @@ void KeptCount::CountHandedOut(int stage) {
     }
     for (const Rank rank : handing) {
       KeptOfStage& entry = At(rank, stage);
-      entry.handed_out = std::max(entry.handed_out, of_step_[rank]);
+      int& waiting = protocol.gradients_leave() ? entry.handed_out : entry.handed_on;
+      waiting = std::max(waiting, of_step_[rank]);
       of_step_[rank] = 0;
     }
   }

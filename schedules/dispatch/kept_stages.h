@@ -2,7 +2,8 @@
 // states, and gradients that wait for their readers.
 //
 // This is the only such count. The simulator multiplies it by the bytes of its costs (memory.h), and the
-// budget of a run by the bytes of its layers (run/run_memory.h). Pure.
+// budget of a run by the bytes of its layers (run/run_memory.h), with one sum where several cannot be
+// (run/early_gradients.h). Pure.
 #ifndef WEFT_SCHEDULES_DISPATCH_KEPT_STAGES_H_
 #define WEFT_SCHEDULES_DISPATCH_KEPT_STAGES_H_
 
@@ -22,7 +23,9 @@ struct KeptOfStage {
   std::optional<Kept> kept;
   int part = 0;  // its slice, where holders keep or sum one of `kept->parts` or `kept->parts_of_sum` each
   bool goes_on = false;  // the state travels, and comes to another rank as well
-  int handed_out = 0;  // gradients of the stage's size that leave the rank's backwards and may wait together
+  // Gradients of the stage's size that leave the rank's backwards and may wait together; likewise sums that
+  // it hands on.
+  int handed_out = 0, handed_on = 0;
   bool fetches = false;  // it computes with another rank's weights
 };
 

@@ -98,6 +98,11 @@ class Graph {
   bool TotalsNorm(const Job& job) const {
     return job.kind == JobKind::kReduce && protocol(job.stage).holder(job.member).totals_norm;
   }
+  // Returns true if the job sums gradients that leave the jobs that made them, as they come.
+  bool TakesGradients(const Job& job) const {
+    if (HasMicrobatch(job.kind) || !protocol(job.stage).gradients_leave()) return false;
+    return job.kind == JobKind::kReduce || !protocol(job.stage).has_reduce();
+  }
   // Returns true if the weights of a compute job are gathered by a joint operation of all holders.
   bool GathersWeights(const Job& job) const { return joint_order_->gathers() && HasMicrobatch(job.kind); }
   // Returns true if the job begins with a joint operation: it starts twice, and ends when that is over and it

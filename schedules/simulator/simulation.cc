@@ -55,6 +55,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
       tickets_(graph, admission.memory.has_value() ? admission.memory : graph.terms().memory),
       has_tickets_(admission.memory.has_value() || graph.terms().memory.has_value()),
+      turns_(graph.schedule().microbatches),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
       overlaps_steps_(graph.schedule().MaxStaleness() > 0),
@@ -209,13 +210,27 @@ void Simulation::NoteEnd(int step, const Facts& facts) {
   if (facts.flags & SimulatedJobs::kFetches) ++result_.ranks[facts.rank].weight_fetches;
 }
 
+// Gives back the room of a micro-batch's activations; and that of gradients whose turn has come, each on the
+// rank that made it.
+void Simulation::Release(JobId id, const Facts& facts) {
+  ranks_[facts.rank].ready.Release(facts.stage);
+  if (!tickets_.HandsOut(facts.stage)) return;
+  Job backward = JobOf(id);
+  turns_.Made(backward.step, backward.stage, backward.microbatch, [&](int microbatch) {
+    backward.microbatch = microbatch;
+    const Rank rank = graph_.RankOf(backward);
+    ranks_[rank].ready.ReleaseGradient(backward.stage);
+    Touch(rank);
+  });
+}
+
 void Simulation::End(JobId id) {
   const int step = StepOf(id), index = IndexOf(id);
   const SimulatedJobs::Table& table = jobs_.At(step);
   const Facts& facts = table.jobs[index];
   if (facts.flags & SimulatedJobs::kEndIsNoted) NoteEnd(step, facts);
   if (counts_versions_) CountVersions(id, facts);
-  if (facts.flags & SimulatedJobs::kReleases) ranks_[facts.rank].ready.Release(facts.stage);
+  if (facts.flags & SimulatedJobs::kReleases) Release(id, facts);
   if (facts.flags & SimulatedJobs::kEndsActivation) alive_.End(facts.rank, facts.activation);
   ++ended_;
   int32_t* const missing = progress_.At(step).missing.data();  // there until the step leaves
@@ -364,10 +379,11 @@ absl::Status Simulation::Stuck() const {
     const Tickets& tickets = *ready.tickets();
     const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
     return absl::FailedPreconditionError(absl::StrFormat(
-        "does not fit: %s leaves %s of activations on rank %d, which has %s for all; %s of them are promised "
+        "does not fit: %s leaves %s of activations%s on rank %d, which has %s for all; %s of them are "
+        "promised "
         "to forwards before it, none of which can give them back first",
-        Describe(job), bytes(tickets.activation_bytes(job.stage)), rank, bytes(tickets.budget()),
-        bytes(tickets.bytes_out())));
+        Describe(job), bytes(tickets.BytesOf(job.stage)), tickets.HandsOut(job.stage) ? " or gradients" : "",
+        rank, bytes(tickets.budget()), bytes(tickets.bytes_out())));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", ended_, " of ",
                                                     int64_t{progress_.jobs().size()} * options_.steps,

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "schedules/dispatch/admission.h"
 #include "schedules/dispatch/dispatch.h"
+#include "schedules/dispatch/gradient_turns.h"
 #include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
 #include "schedules/simulator/event_queue.h"
@@ -95,6 +96,7 @@ class Simulation {
   void End(JobId id);
   void NoteEnd(int step, const Facts& facts);
   void CountVersions(JobId id, const Facts& facts);
+  void Release(JobId id, const Facts& facts);
   void LeaveEndedSteps();
   void HandOn(Rank source, int step, const Output& output) {
     if (step >= options_.steps) return;
@@ -117,6 +119,7 @@ class Simulation {
   SimulatedJobs jobs_;
   AdmissionOrder tickets_;
   const bool has_tickets_;
+  GradientTurns turns_;                                        // of gradients for which tickets have room
   const std::vector<std::vector<int32_t>> admitted_in_order_;  // SimulatedAdmission::order
   const bool has_pairs_;
   const bool overlaps_steps_;                 // some jobs read old weights

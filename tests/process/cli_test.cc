@@ -467,7 +467,7 @@ TEST(Cli_Compare, Vary_ShowsEachScheduleAtTheBestOfItsSizes) {
                                         "model: {gpt: {layers: 4, width: 32, heads: 2, context: 32}}\n"
                                         "data: {text: {path: not_here.txt}}\n"
                                         "train: {steps: 3, batch: 8, microbatches: 4}\n"
-                                        "stages: 4\nschedule: 1f1b\nmemory: 1080KB\n");
+                                        "stages: 4\nschedule: 1f1b\nmemory: 1040KB\n");
   const auto rows = [&](const std::string& vary) {
     std::vector<std::string> words = {"weft", "compare", file, "-o", "json"};
     if (!vary.empty()) words.insert(words.end(), {"--vary", vary});

@@ -1,5 +1,5 @@
 // The published patterns whose memory is known by hand, trained: what each rank counts is what the pattern
-// says.
+// says. And budgets of bytes: what they leave room for.
 //
 // The two chains are those of Beaumont, Eyraud-Dubois and Shilova (hal-02968802) in which windows of two
 // micro-batches need less memory than windows of one. The planner gets their times and bytes; the trained
@@ -152,6 +152,79 @@ TEST(PlannedMemory, ByteBudgetWithRoomForFourTwoTwoAndOneCopies_IsKept) {
     EXPECT_LE(summary["peak_activations"][rank], wanted[rank]) << "of rank " << rank;
     EXPECT_LE(summary["most_bytes"][rank], budget) << "of rank " << rank;
   }
+}
+
+// Ranks that deal micro-batches hand out the gradient of each. Within the least budget there is room for
+// those of one micro-batch, so a rank waits until they have been taken: by a rank of its own process, or of
+// another.
+TEST(PlannedMemory, DealtMicrobatchesWithRoomForOne_WaitUntilTheirGradientsAreTaken) {
+  TestFolder folder;
+  WriteIdx(folder, 512, 8);
+  const std::string text = RunText(folder, 4, 3, 8, 16, "stages: 2\nschedule: {ddp: {ranks: 2}}\n");
+  const auto run = ReadRunFile(folder.Write("free.yaml", text));
+  ASSERT_TRUE(run.ok()) << run.status();
+  const RunMemory counted = CountRun(*run, *ScheduleOf(*run));
+  ActivationMemory of_forwards{
+      {}, counted.activation_bytes, counted.received_bytes, counted.returned_bytes, counted.gradient_bytes};
+  int64_t budget = 0, least = INT64_MAX;
+  for (const RankMemory& rank : counted.ranks) {
+    budget = std::max(budget, rank.beside_forwards());
+    least = std::min(least, rank.beside_activations());
+  }
+  for (int s = 0; s < run->stages(); ++s) budget += of_forwards.RoomOf(s);
+  ASSERT_GT(least, budget) << "the gradients of all would not fit";
+  const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", budget, "\n"));
+  const auto weights_of = [&](const std::string& of_run, const std::string& processes, Json* summary) {
+    const std::string out = folder / absl::StrCat("out", processes);
+    const CommandResult r =
+        Command::Run({"weft", "train", of_run, "--processes", processes, "--out", out, "--overwrite"}, 120);
+    EXPECT_EQ(r.code, 0) << r.err;
+    *summary = Json::parse(ReadWholeFile(out + "/summary.json"));
+    return ReadWholeFile(out + "/checkpoint/stage00.safetensors") +
+           ReadWholeFile(out + "/checkpoint/stage01.safetensors");
+  };
+  for (const char* processes : {"1", "2"}) {
+    SCOPED_TRACE(processes);
+    Json summary;
+    const std::string free = weights_of(folder / "free.yaml", processes, &summary);
+    ASSERT_FALSE(HasFailure());
+    EXPECT_EQ(weights_of(file, processes, &summary), free);
+    double waited = 0;
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_LE(summary["most_bytes"][r], budget) << "of rank " << r;
+      waited += summary["idle_seconds"][r]["memory"].get<double>();
+    }
+    EXPECT_GT(waited, 0);
+  }
+}
+
+// When a backward ends, its activations have gone, and the gradient that it hands out lies beside the pieces
+// that it is made of. On many ranks no other part of the budget is as large. A run with measured buffers ends
+// if a rank has more.
+TEST(PlannedMemory, LeastBudgetOfManyRanks_HasRoomForTheGradientBesideItsPieces) {
+  TestFolder folder;
+  WriteIdx(folder, 512, 8);
+  const std::string text = RunText(folder, 6, 2, 32, 8, "stages: 1\nschedule: {ddp: {ranks: 8}}\n");
+  const CommandResult profiled = Command::Run(
+      {"weft", "profile", folder.Write("free.yaml", text), "--steps", "2", "-o", folder / "profile.json"});
+  ASSERT_EQ(profiled.code, 0) << profiled.err;
+  const std::string measured = absl::StrCat(text, "buffers: profile.json\n");
+  auto run = ReadRunFile(folder.Write("run.yaml", measured));
+  ASSERT_TRUE(run.ok()) << run.status();
+  const int64_t refused = CountRun(*run, *ScheduleOf(*run)).ranks[0].beside_forwards();
+  int64_t below = refused, least = 4 * refused;
+  while (least - below > 1) {
+    run->memory = (below + least) / 2;
+    (CheckedScheduleOf(*run).ok() ? least : below) = run->memory;
+  }
+  ASSERT_LT(least, 4 * refused);
+  const std::string file = folder.Write("run.yaml", absl::StrCat(measured, "memory: ", least, "\n"));
+  const CommandResult r =
+      Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  std::cout << "least " << least << ", bytes " << summary["most_bytes"] << "\n";
+  for (Rank rank = 0; rank < 8; ++rank) EXPECT_LE(summary["most_bytes"][rank], least) << "of rank " << rank;
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ class Walk {
     const auto give = [&](Job forward, int step) {
       forward.step = step;
       int64_t& bytes = given[graph_.RankOf(forward)];
-      room_[Number(forward)] = bytes += memory->activation_bytes[forward.stage];
+      room_[Number(forward)] = bytes += RoomOf(forward.stage);
     };
     for (int step = 0; step < steps; ++step) {
       for (const std::vector<Job>& row : graph_.schedule().order) {
@@ -133,16 +133,29 @@ class Walk {
       }
     }
   }
+  int64_t GradientOf(int stage) const {
+    return graph_.protocol(stage).gradients_leave() ? graph_.terms().memory->GradientOf(stage) : 0;
+  }
+  int64_t RoomOf(int stage) const {
+    return std::max(graph_.terms().memory->activation_bytes[stage], GradientOf(stage));
+  }
+  // Returns true if the backward's gradient has been summed, which goes in the order of micro-batches.
+  bool IsTaken(Job backward, uint64_t done) const {
+    for (; backward.microbatch >= 0; --backward.microbatch) {
+      if (!(done >> Number(backward) & 1)) return false;
+    }
+    return true;
+  }
   // Returns true if the forward, and all that get room on its rank before it, fit the budget beside nothing
-  // but themselves: less those whose backwards have run.
+  // but themselves: less those whose backwards have run, of which the gradients stay until they are taken.
   bool HasRoom(int j, uint64_t done) const {
     if (room_.empty()) return true;
     const Rank rank = graph_.RankOf(JobOf(j));
     int64_t bytes = room_[j];
     for (int other = 0; other < jobs_; ++other) {
       const Job job = JobOf(other);
-      if (job.kind == graph_.final_backward() && graph_.RankOf(job) == rank && (done >> other & 1))
-        bytes -= graph_.terms().memory->activation_bytes[job.stage];
+      if (job.kind != graph_.final_backward() || graph_.RankOf(job) != rank || !(done >> other & 1)) continue;
+      bytes -= RoomOf(job.stage) - (IsTaken(job, done) ? 0 : GradientOf(job.stage));
     }
     return bytes <= graph_.terms().memory->budget[rank];
   }
@@ -175,19 +188,22 @@ class Walk {
       room_;  // of a forward: bytes of all that get room on its rank up to it; empty: no budget
 };
 
-// Draws bytes of each stage, and budgets: mostly some that hold back, and seldom one in which a micro-batch
-// does not fit.
+// Draws bytes of each stage, of its activations and its gradient, and budgets: mostly some that hold back,
+// and seldom one in which a micro-batch does not fit.
 template <typename Pick>
 ActivationMemory DrawMemory(const Schedule& s, const Pick& pick) {
   ActivationMemory memory;
-  for (int stage = 0; stage < s.stages; ++stage) memory.activation_bytes.push_back(pick(1, 3));
+  const Graph graph(WithoutTerms(s));
+  for (int stage = 0; stage < s.stages; ++stage) {
+    memory.activation_bytes.push_back(pick(1, 3));
+    memory.gradient_bytes.push_back(graph.protocol(stage).gradients_leave() ? pick(0, 3) : 0);
+  }
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     int64_t least = 1;  // of a micro-batch
     for (int b = 0; b < s.microbatches; ++b) {
       int64_t bytes = 0;
       for (int stage = 0; stage < s.stages; ++stage) {
-        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank)
-          bytes += memory.activation_bytes[stage];
+        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank) bytes += memory.RoomOf(stage);
       }
       least = std::max(least, bytes);
     }
@@ -196,14 +212,17 @@ ActivationMemory DrawMemory(const Schedule& s, const Pick& pick) {
   return memory;
 }
 
-// Limits with random staleness, order edges or budgets on a pipeline, or on stages that share ranks.
+// Limits with random staleness, order edges or budgets on a pipeline, on stages that share ranks, or on ranks
+// that deal the micro-batches, whose gradients leave them.
 RunSchedule Draw(uint64_t seed, std::string* text) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   const int stages = pick(1, 3), microbatches = pick(1, 3), ranks = pick(1, stages);
   Schedule s = *MakeSchedule("gpipe", {}, stages, microbatches);
   s.ranks = ranks;
-  s.compute = s.weights = [ranks](const Job& j) { return j.stage % ranks; };
+  const bool deals = pick(0, 2) == 0;
+  s.compute =
+      s.weights = [ranks, deals](const Job& j) { return (j.stage + (deals ? j.microbatch : 0)) % ranks; };
   std::vector<int> limits, stale;
   for (int i = 0; i < stages; ++i) limits.push_back(pick(1, microbatches));
   for (int i = 0; i < stages * microbatches; ++i) stale.push_back(pick(0, 2) == 0 ? pick(1, 2) : 0);

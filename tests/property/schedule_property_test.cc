@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,28 +24,32 @@ namespace weft::schedule_property_test {
 namespace {
 
 // The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order, or
-// the cyclic one, needs.
+// the cyclic one, needs, and the gradients that it hands out.
 void DrawMemory(uint64_t seed, RandomCase* c) {
-  std::mt19937_64 rng(seed ^ 0x3e3);
+  std::mt19937_64 rng(seed ^ 0x3e3), gradients(seed ^ 0x9a4);
   const Schedule& s = c->schedule.scheme;
+  const Graph graph(c->schedule);
   ActivationMemory memory;
   c->options.activation.clear();
   for (int stage = 0; stage < s.stages; ++stage) {
     memory.activation_bytes.push_back(static_cast<int64_t>(rng() % 10));
     c->options.activation.push_back(static_cast<double>(memory.activation_bytes.back()));
+    const bool leave = graph.protocol(stage).gradients_leave();
+    memory.gradient_bytes.push_back(leave ? static_cast<int64_t>(gradients() % 10) : 0);
   }
-  const auto free_run = Simulate(Graph(c->schedule), c->options);
+  const int64_t all = std::accumulate(memory.gradient_bytes.begin(), memory.gradient_bytes.end(), int64_t{0});
+  const auto free_run = Simulate(graph, c->options);
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     int64_t need = 0;
     for (int b = 0; b < s.microbatches; ++b) {
       int64_t sum = 0;
       for (int stage = 0; stage < s.stages; ++stage) {
-        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank)
-          sum += memory.activation_bytes[stage];
+        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank) sum += memory.RoomOf(stage);
       }
       need = std::max(need, sum);
     }
-    const auto peak = static_cast<int64_t>(free_run->ranks[rank].peak_activation_bytes);
+    const auto peak = static_cast<int64_t>(free_run->ranks[rank].peak_activation_bytes) +
+                      (1 + s.MaxStaleness()) * s.microbatches * all;
     memory.budget.push_back(s.order.empty() && !s.precedes ? need + static_cast<int64_t>(rng() % (need + 1))
                                                            : std::max(peak, need));
   }
@@ -51,6 +57,32 @@ void DrawMemory(uint64_t seed, RandomCase* c) {
 }
 
 using Times = std::map<Job, SimulatedJob>;
+
+// Returns the most bytes of a rank, of activations and of gradients that leave it and have not been taken,
+// which is when those of all earlier micro-batches have been made.
+int64_t MostBytes(const Graph& graph, const Times& times, Rank rank) {
+  const ActivationMemory& memory = *graph.terms().memory;
+  std::vector<std::tuple<double, bool, int64_t>> changes;  // of one instant those that free come first
+  for (const auto& [forward, t] : times) {
+    if (forward.kind != JobKind::kForward || t.rank != rank || graph.HasRemoteBackward(forward)) continue;
+    const int64_t activation = memory.activation_bytes[forward.stage];
+    Job backward = forward;
+    backward.kind = graph.final_backward();
+    const double made = times.at(backward).end;
+    changes.emplace_back(t.start, true, activation);
+    changes.emplace_back(made, false, -activation);
+    if (!graph.protocol(forward.stage).gradients_leave()) continue;
+    double taken = 0;
+    for (; backward.microbatch >= 0; --backward.microbatch) taken = std::max(taken, times.at(backward).end);
+    if (taken <= made) continue;
+    changes.emplace_back(made, true, memory.GradientOf(forward.stage));
+    changes.emplace_back(taken, false, -memory.GradientOf(forward.stage));
+  }
+  std::sort(changes.begin(), changes.end());
+  int64_t bytes = 0, most = 0;
+  for (const auto& [time, takes, change] : changes) most = std::max(most, bytes += change);
+  return most;
+}
 
 // Returns when each job had all its inputs, transfers on idle links assumed: a lower bound of readiness,
 // exact without links.
@@ -264,6 +296,7 @@ TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
     if (graph.replays()) CheckReplay(graph, *run, c.options.steps);
     for (Rank rank = 0; rank < c.schedule.scheme.ranks; ++rank) {
       ASSERT_LE(run->ranks[rank].peak_activation_bytes, c.schedule.terms.memory->budget[rank]);
+      ASSERT_LE(MostBytes(graph, times, rank), c.schedule.terms.memory->budget[rank]);
     }
     tight += run->makespan > free_makespan;
     if (HasFatalFailure()) return;

@@ -33,15 +33,17 @@ Schedule MakeBackwardsRemote(Schedule s) {
   return s;
 }
 
-// Gives each rank room for the activations of one micro-batch, and for copies that come for it from other
-// ranks, and some ranks more. Counted activations are larger than real ones.
+// Gives each rank room for the activations of one micro-batch, for copies that come for it from other ranks
+// and for gradients that leave it, and some ranks more. Counted activations are larger than real ones.
 void AddBudget(Random& random, RunSchedule* schedule) {
   const Schedule* s = &schedule->scheme;
+  const Graph graph(*schedule);
   ActivationMemory memory;
   for (int stage = 0; stage < s->stages; ++stage) {
     const int64_t bytes = 100 + random.Below(100);
     memory.activation_bytes.push_back(bytes);
     memory.received_bytes.push_back(bytes % 2 == 0 ? bytes / 4 : 0);
+    memory.gradient_bytes.push_back(graph.protocol(stage).gradients_leave() ? 2 * bytes - 150 : 0);
   }
   memory.budget.assign(s->ranks, 0);
   std::vector<int64_t> sums(s->ranks);
@@ -50,7 +52,7 @@ void AddBudget(Random& random, RunSchedule* schedule) {
       sums.assign(s->ranks, 0);
       for (int stage = 0; stage < s->stages; ++stage) {
         const Rank rank = s->compute(Job::Compute(step, stage, b, JobKind::kForward));
-        sums[rank] += memory.BytesOf(stage);
+        sums[rank] += memory.RoomOf(stage);
         memory.budget[rank] = std::max(memory.budget[rank], sums[rank]);
       }
     }
@@ -468,10 +470,12 @@ WorldResult World::Run() {
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMaxEvents = 5'000'000;
   while (!actions_.empty() && problem_.empty() && result_.events < kMaxEvents) {
-    const auto [time, action] = actions_.Take();
+    auto [time, action] = actions_.Take();
     now_ = time;
     ++result_.events;
     action();
+    action = nullptr;  // with the tensors that it has
+    TellOfTakenGradients();
     const bool idle = std::all_of(processes_.begin(), processes_.end(),
                                   [](const auto& p) { return p->dead || !p->core.has_run(); });
     if (finished_ && idle) break;

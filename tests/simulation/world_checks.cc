@@ -123,7 +123,8 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
   }
 }
 
-// Checks that the bytes that forwards keep on each rank never exceed its budget.
+// Checks that the bytes that forwards keep on each rank, and the gradients that wait to be taken, never
+// exceed its budget.
 void World::CountActivationBytes(const StartEffect& start, bool ended) {
   const RunTerms& terms = plan_->graph.terms();
   if (!terms.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
@@ -131,6 +132,8 @@ void World::CountActivationBytes(const StartEffect& start, bool ended) {
   if (!ended && start.job.kind == JobKind::kForward) activation_bytes_[start.rank] += bytes;
   if (ended && start.job.kind == plan_->graph.final_backward()) {
     activation_bytes_[start.rank] -= bytes;
+    if (plan_->graph.protocol(start.job.stage).gradients_leave())
+      activation_bytes_[start.rank] += terms.memory->gradient_bytes[start.job.stage];
     Job forward = start.job;
     forward.kind = JobKind::kForward;
     if (received_[start.rank].erase(forward) > 0)

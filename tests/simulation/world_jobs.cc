@@ -133,6 +133,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     for (const TensorKey& key : start.gradients) {
       p.sums[j] = Mix(p.sums[j], p.inbox[key]);
       p.inbox.erase(key);
+      p.untaken.erase(key);
     }
     if (!start.last()) return out;
     const std::optional<Value> installed = take(TensorKind::kWeights);
@@ -209,6 +210,7 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   if (start.job.kind == JobKind::kForward && terms.memory.has_value())
     done.activation_bytes = MeasuredActivationBytes(terms, start.job.stage);
   CountActivationBytes(start, /*ended=*/true);
+  FollowGradient(p, start, &outputs);
   fetching_[start.rank].erase(start.job);
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
@@ -227,6 +229,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
   CountActivationBytes(start, /*ended=*/true);
+  FollowGradient(p, start, &outputs);
   std::optional<int64_t> activation_bytes;
   const RunTerms& terms = plan_->graph.terms();
   if (start.job.kind == JobKind::kForward && terms.memory.has_value())

@@ -24,6 +24,7 @@
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
 #include "worker/core/worker_core.h"
+#include "worker/shell/loop/taken_gradients.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 
@@ -58,6 +59,7 @@ class World {
         : number(n), pid(100 + id), core(std::move(parse), launch_ahead) {}
     void ForgetValues() {
       inbox.clear();
+      untaken.clear();
       there.clear();
       table.BeginEpoch(0, 0);
       held.BeginEpoch(0, 0);
@@ -78,6 +80,9 @@ class World {
     WorkerCore core;
     std::unique_ptr<JoinedSession> session;  // null before it has joined
     std::map<TensorKey, Value> inbox;
+    // Of gradients in the inbox: their makers' owners, where these want to know when all have taken them.
+    std::map<TensorKey, std::shared_ptr<void>> untaken;
+    TakenGradients taken;                // of its own ranks
     std::map<TensorKey, int64_t> there;  // times when the device has made them
     // The data plane, as transports have it: each tensor has its value for an owner.
     TransferTable table;
@@ -102,7 +107,8 @@ class World {
   struct Outputs {
     std::optional<Value> kept_weights = std::nullopt;
     Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
-    int64_t there = 0;  // time when the device has made them
+    int64_t there = 0;                               // time when the device has made them
+    std::shared_ptr<void> gradient_owner = nullptr;  // if it is followed
   };
   // The ends of the work of one rank's device.
   struct Device {
@@ -216,7 +222,7 @@ class World {
   void Want(Process& p, const WantEffect& e);
   void SendWant(Process& p, PeerId producer, const TensorKey& key, bool again);
   void TakeWant(Process& p, uint64_t from, const TensorKey& key, bool again);
-  void Offer(Process& p, int to, const TensorKey& key, Value value);
+  void Offer(Process& p, int to, const TensorKey& key, Value value, std::shared_ptr<void> owner = nullptr);
   void HandOver(Process& p, const Delivery& delivery);
   void SendOffer(Process& p, uint64_t offer);
   void TakeTensor(Process& p, uint64_t from, const TensorKey& key, Value value, uint64_t offer);
@@ -226,6 +232,8 @@ class World {
   void SendReports(Process& p);
   void CountActivationBytes(const StartEffect& start, bool ended);
   void CountReceivedBytes(const TensorKey& wanted);
+  void FollowGradient(Process& p, const StartEffect& start, Outputs* outputs);
+  void TellOfTakenGradients();
   void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
@@ -276,7 +284,7 @@ class World {
   std::vector<int32_t> ordered_to_;  // processes of the ranks by the last order that was accepted
   std::map<Rank, std::vector<Job>> running_;
   std::map<Job, int64_t> began_;              // starts of these
-  std::map<Rank, int64_t> activation_bytes_;  // with copies from other ranks
+  std::map<Rank, int64_t> activation_bytes_;  // with copies from other ranks, and gradients that leave
   std::map<Rank, std::set<Job>> received_;    // forwards whose inputs were wanted, until their backward
   std::map<Rank, std::set<Job>> fetching_;    // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.

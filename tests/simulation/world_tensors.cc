@@ -41,14 +41,17 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
       break;
   }
   const int64_t there = outputs == nullptr ? 0 : outputs->there;
+  std::shared_ptr<void> owner;
+  if (e.key.kind == TensorKind::kGradient) owner = outputs->gradient_owner;
   if (e.process < 0) {
     p.inbox[e.key] = value;
+    if (owner != nullptr) p.untaken[e.key] = owner;
     if (there > now_) p.there[e.key] = there;
     return;
   }
-  if (there <= now_) return Offer(p, e.process, e.key, value);
+  if (there <= now_) return Offer(p, e.process, e.key, value, owner);
   AtInAttempt(p, there + random_.Below(options_.transfer_delay_ns),
-              [this, &p, key = e.key, to = e.process, value] { Offer(p, to, key, value); });
+              [this, &p, key = e.key, to = e.process, value, owner] { Offer(p, to, key, value, owner); });
 }
 
 Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {

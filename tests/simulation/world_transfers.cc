@@ -10,9 +10,10 @@
 namespace weft {
 namespace {
 
-Tensor TensorOf(Value value) {
-  return Tensor{
-      {DataType::kUInt8, 1, {sizeof(Value)}}, nullptr, sizeof(Value), std::make_shared<Value>(value)};
+// `owner`, if given, lives as long as the tensor.
+Tensor TensorOf(Value value, std::shared_ptr<void> owner) {
+  const std::shared_ptr<Value> copy(new Value(value), [owner = std::move(owner)](Value* v) { delete v; });
+  return Tensor{{DataType::kUInt8, 1, {sizeof(Value)}}, nullptr, sizeof(Value), copy};
 }
 
 Value ValueOf(const Tensor& tensor) { return *static_cast<const Value*>(tensor.owner.get()); }
@@ -69,8 +70,8 @@ void World::TakeWant(Process& p, uint64_t from, const TensorKey& key, bool again
   HandOver(p, *due);
 }
 
-void World::Offer(Process& p, int to, const TensorKey& key, Value value) {
-  if (const std::optional<Delivery> due = p.table.Offer(to, key, TensorOf(value))) {
+void World::Offer(Process& p, int to, const TensorKey& key, Value value, std::shared_ptr<void> owner) {
+  if (const std::optional<Delivery> due = p.table.Offer(to, key, TensorOf(value, std::move(owner)))) {
     HandOver(p, *due);
   } else {
     p.offered.insert(key);
@@ -94,6 +95,30 @@ void World::TakeTensor(Process& p, uint64_t from, const TensorKey& key, Value va
   SendBetween(from, [to = p.sender(), offer](Process& q) { q.held.Release(to, offer); });
   const std::optional<PeerId> peer = p.table.PeerOf(from);
   if (peer.has_value() && p.table.IsAwaited(*peer, key) && p.table.Take(*peer, key)) Arrive(p, key, value);
+}
+
+void World::FollowGradient(Process& p, const StartEffect& start, Outputs* outputs) {
+  if (!start.last() || !p.core.AwaitsTaking(start.job)) return;
+  Tensor gradient;
+  p.taken.Follow({p.core.run_id(), p.core.epoch(), start.rank, start.job.stage}, &gradient);
+  outputs->gradient_owner = gradient.owner;
+}
+
+// A process is told a little after the memory of a gradient is free.
+void World::TellOfTakenGradients() {
+  for (const auto& process : processes_) {
+    Process& p = *process;
+    for (const TakenGradient& gradient : p.taken.Take()) {
+      if (p.dead || gradient.epoch != epoch_) continue;
+      activation_bytes_[gradient.rank] -= plan_->graph.terms().memory->gradient_bytes[gradient.stage];
+      AtOf(p, now_ + 1 + random_.Below(50'000), [this, &p, gradient] {
+        WorkerEffects effects;
+        p.core.OnGradientTaken(now_, gradient, &effects);
+        Carry(p, std::move(effects), nullptr);
+        Pump(p);
+      });
+    }
+  }
 }
 
 void World::Arrive(Process& p, const TensorKey& key, Value value) {

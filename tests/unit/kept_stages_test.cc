@@ -43,6 +43,7 @@ TEST(KeptByRanks, DataParallel_HandsOutTheGradientsOfItsMicrobatches) {
     ASSERT_EQ(of_rank.size(), 4u) << "every rank holds every stage";
     for (const KeptOfStage& stage : of_rank) {
       EXPECT_EQ(stage.handed_out, 1);
+      EXPECT_EQ(stage.handed_on, 0);
       EXPECT_EQ(stage.kept->parts_of_sum, 4);
       EXPECT_EQ(stage.kept->sums_leaving, 1) << "others may take it while the next step's is made";
     }

@@ -71,6 +71,19 @@ TEST(CountPeaks, GradientsOutOfOrderUnderTheGreedyRule_AreInTheBudgetsCount) {
   EXPECT_LE(most.gradients, CountRun(run, schedule).ranks[0].gradients);
 }
 
+// The gradients of a rank's eight micro-batches may wait; within a budget they have the room of forwards.
+TEST(CountPeaks, GradientsThatLeaveTheirRank_AreAtMostWhatTheBudgetHasRoomFor) {
+  Json text = With("/schedule", {{"ddp", {{"ranks", "2"}}}});
+  text["train"]["microbatches"] = 16;
+  RunSpec run = *ParseRunSpec(text);
+  const RankMemory counted = CountRun(run, *ScheduleOf(run)).ranks[0];
+  const int64_t handed_out = counted.handed_out, sums = counted.gradients - handed_out;
+  EXPECT_GT(SimulatedPeaks(run)[0].most.gradients, handed_out);
+  run.memory = counted.beside_forwards() + handed_out / 2;
+  ASSERT_TRUE(ScheduleOf(run).ok()) << ScheduleOf(run).status();
+  EXPECT_EQ(SimulatedPeaks(run)[0].most.gradients, sums + run.memory - counted.beside_forwards());
+}
+
 // A priority of its own may turn the order round.
 TEST(CountEarlyGradients, YoungerMicrobatchesFirst_AllButOneWait) {
   const auto early_of = [](const Json& custom) {

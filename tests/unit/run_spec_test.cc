@@ -679,6 +679,33 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
   EXPECT_LT(narrow[1].activation_bytes, 0.6 * static_cast<double>(retained[1].activation_bytes));
 }
 
+// Eight micro-batches on two ranks: the gradients of four may wait, and a budget has room for those of one
+// micro-batch, and makes the others wait.
+TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
+  Json text = With("/schedule", {{"ddp", {{"ranks", "2"}}}});
+  text["train"]["microbatches"] = 8;
+  const RunSpec run = *ParseRunSpec(text);
+  const RunMemory counted = CountRun(run, *ScheduleOf(run));
+  int64_t weights = 0, room = 0;
+  ActivationMemory of_forwards{{}, counted.activation_bytes};
+  of_forwards.gradient_bytes = counted.gradient_bytes;
+  for (int s = 0; s < run.stages(); ++s) {
+    EXPECT_EQ(counted.gradient_bytes[s], CountStage(run, s).parameters);
+    weights += CountStage(run, s).parameters;
+    room += of_forwards.RoomOf(s);
+  }
+  const RankMemory& rank = counted.ranks[0];
+  EXPECT_EQ(rank.handed_out, 4 * weights);
+  EXPECT_EQ(rank.BesideActivations(0, 7), static_cast<double>(rank.beside_activations()));
+  RunSpec within = run;
+  within.memory = rank.beside_forwards() + room;
+  EXPECT_TRUE(CheckedScheduleOf(within).ok()) << CheckedScheduleOf(within).status();
+  EXPECT_EQ(rank.BesideActivations(within.memory, 7), static_cast<double>(within.memory - 7));
+  --within.memory;
+  EXPECT_THAT(std::string(CheckedScheduleOf(within).status().message()),
+              testing::HasSubstr("micro-batch 0 alone leaves"));
+}
+
 // The run reduces by messages or by collectives: that is known only when it has its processes.
 TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
   const auto totals = [](const RunSpec& run, bool collective) {
@@ -694,8 +721,12 @@ TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
     const std::vector<int64_t> ordered = totals(run, false), gathered = totals(run, true);
     run.schedule.reduction = "fast";
     const std::vector<int64_t> fast = totals(run, false);
+    const std::vector<RankMemory> ranks = CountRun(run, *ScheduleOf(run)).ranks;
     ASSERT_EQ(fast.size(), ordered.size());
-    for (size_t r = 0; r < fast.size(); ++r) EXPECT_EQ(fast[r], std::max(ordered[r], gathered[r]));
+    for (size_t r = 0; r < fast.size(); ++r) {
+      EXPECT_EQ(fast[r], std::max(ordered[r], gathered[r]));
+      EXPECT_GE(ranks[r].beside_forwards(), gathered[r]) << "sums by collectives are in no forward's room";
+    }
     EXPECT_NE(ordered, gathered);
   }
 }

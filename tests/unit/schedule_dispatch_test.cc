@@ -1,12 +1,14 @@
-// Strict replay: the dispatch of one rank, the simulator and the claim order keep to fixed orders; unsound
-// orders are refused.
+// The dispatch of one rank and its tickets. Strict replay: the dispatch, the simulator and the claim order
+// keep to fixed orders; unsound orders are refused.
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/check/check.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/dispatch/dispatch.h"
+#include "schedules/dispatch/gradient_turns.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/without_terms.h"
@@ -132,6 +134,55 @@ TEST(ReadyJobs, ReplayWithALimit_HoldsTheNextForwardBack) {
   EXPECT_TRUE(ready.held_back());
   ready.Release(0);
   EXPECT_EQ(ready.Take(), 11);
+}
+
+// Room for one and a half tickets: of 30 bytes, which is the gradient's.
+TEST(Tickets, GradientThatIsHandedOut_KeepsItsRoomUntilItIsTaken) {
+  Tickets tickets(45, {0}, {20}, {30});
+  EXPECT_TRUE(tickets.HandsOut(0));
+  EXPECT_TRUE(tickets.Reach(0));
+  EXPECT_FALSE(tickets.Reach(1));
+  tickets.Return(0);
+  EXPECT_EQ(tickets.bytes_out(), 30);
+  EXPECT_FALSE(tickets.Reach(1));
+  tickets.ReturnGradient(0);
+  EXPECT_EQ(tickets.bytes_out(), 0);
+  EXPECT_TRUE(tickets.Reach(1));
+}
+
+TEST(Tickets, ActivationsLargerThanTheGradient_GiveTheDifferenceBackWithTheBackward) {
+  Tickets tickets(45, {0}, {40}, {10});
+  EXPECT_TRUE(tickets.Reach(0));
+  tickets.Measure(0, 35);
+  EXPECT_EQ(tickets.bytes_out(), 35);
+  EXPECT_FALSE(tickets.Reach(1));
+  tickets.Return(0);
+  EXPECT_EQ(tickets.bytes_out(), 10);
+  EXPECT_TRUE(tickets.Reach(1)) << "beside the gradient of the first";
+  tickets.ReturnGradient(0);
+  EXPECT_EQ(tickets.bytes_out(), 35);
+}
+
+TEST(Tickets, MeasuredActivations_NeverMakeATicketSmallerThanItsGradient) {
+  Tickets tickets(100, {0}, {40}, {30});
+  EXPECT_TRUE(tickets.Reach(0));
+  tickets.Measure(0, 5);
+  EXPECT_EQ(tickets.bytes_out(), 30);
+}
+
+TEST(GradientTurns, GradientMadeEarly_IsTakenBehindThoseBeforeIt) {
+  GradientTurns turns(4);
+  std::vector<int> taken;
+  const auto made = [&](int step, int microbatch) {
+    taken.clear();
+    turns.Made(step, 2, microbatch, [&](int of) { taken.push_back(of); });
+    return taken;
+  };
+  EXPECT_TRUE(made(0, 1).empty());
+  EXPECT_TRUE(made(0, 2).empty());
+  EXPECT_EQ(made(1, 0), (std::vector<int>{0})) << "another step's";
+  EXPECT_EQ(made(0, 0), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(made(0, 3), (std::vector<int>{3}));
 }
 
 // Two micro-batches on one stage, in any order.

@@ -467,6 +467,45 @@ TEST(ActivationMemory, BudgetOfTheOptions_GivesTheTimelineOfTheRunsOwn) {
   }
 }
 
+// Two ranks deal four micro-batches; each rank has room for one.
+RunSchedule DealtMicrobatches(int64_t budget) {
+  RunSchedule s = WithoutTerms(*MakeSchedule("ddp", {{"ranks", "2"}}, 1, 4));
+  s.terms.memory = ActivationMemory{{budget, budget}, {10}};
+  s.terms.memory->gradient_bytes = {30};
+  return s;
+}
+
+// Rank 1 computes forwards and backwards at once, and then waits: its gradient is not taken before that of
+// the slow rank, which comes first.
+TEST(ActivationMemory, GradientsThatAreNotTaken_HoldForwardsBack) {
+  SimulationOptions options;
+  options.network.speeds = {0.1, 1};
+  options.record_jobs = true;
+  const auto start_of = [&](int64_t budget, int microbatch) {
+    const auto run = Simulate(Graph(DealtMicrobatches(budget)), options);
+    EXPECT_TRUE(run.ok()) << run.status();
+    for (const SimulatedJob& j : run->jobs) {
+      if (j.job == Job::Compute(0, 0, microbatch, JobKind::kForward)) return j.start;
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(start_of(30, 1), 0);
+  EXPECT_EQ(start_of(30, 3), 20) << "when the slow rank's backward has ended";
+  EXPECT_EQ(start_of(59, 3), 20);
+  EXPECT_EQ(start_of(60, 3), 2) << "there is room for another gradient";
+}
+
+TEST(ActivationMemory, GradientLargerThanTheRoom_IsRefusedByName) {
+  EXPECT_TRUE(CheckSchedule(DealtMicrobatches(30)).ok());
+  EXPECT_THAT(
+      std::string(CheckSchedule(DealtMicrobatches(29)).message()),
+      HasSubstr("micro-batch 0 alone leaves 30 B there, of them 30 B by the gradient of the weights of "
+                "stage 0, until other ranks have taken it; give it more memory"));
+  RunSchedule stays = DealtMicrobatches(29);
+  stays.terms.memory->gradient_bytes = {};
+  EXPECT_TRUE(CheckSchedule(stays).ok()) << "nothing is said of gradients";
+}
+
 TEST(ActivationMemory, OneMicrobatchDoesNotFit_IsRefusedWithStageMicrobatchAndBytes) {
   RunSchedule s = WithoutTerms(*MakeSchedule("lpp", Lpp(1, 2), 4, 8));
   s.terms.memory = ActivationMemory{{60, 59}, {10, 20, 30, 40}};

@@ -350,6 +350,90 @@ TEST(TwoProcesses, ForwardWithoutRoomForItsCopies_WantsItsNoticesAlone) {
               testing::ElementsAre(std::pair(TensorKind::kActivation, 0), std::pair(TensorKind::kOrder, 0)));
 }
 
+// The rank deals micro-batches 1 and 3 of two ranks, and has room for one of them.
+TEST(TwoProcesses, ForwardWithoutRoomForItsGradient_StartsWhenThatBeforeItIsTaken) {
+  auto shape = Shape("ddp", 2, 4, 1);
+  shape.schedule = WithoutTerms(*MakeSchedule("ddp", {{"ranks", "2"}}, 1, 4));
+  shape.schedule.terms.memory = ActivationMemory{{100, 100}, {60}};
+  shape.schedule.terms.memory->gradient_bytes = {80};
+  WorkerCore core([&](const std::string&) { return shape; });
+  PrepareSecondRank(core);
+  const Job forward = Job::Compute(0, 0, 1, JobKind::kForward),
+            backward = Job::Compute(0, 0, 1, JobKind::kBackward),
+            next = Job::Compute(0, 0, 3, JobKind::kForward);
+  EXPECT_TRUE(core.AwaitsTaking(backward));
+  EXPECT_FALSE(core.AwaitsTaking(forward));
+  WorkerEffects out;
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {forward, backward, next}}, &out);
+  core.OnJobDone(4, {1, forward, 2, 4, true, {}, 60}, &out);
+  core.OnJobDone(6, {1, backward, 4, 6, true, {}}, &out);
+  out.clear();
+  core.OnGradientTaken(7, {1, 2, 1, 0}, &out);
+  core.OnGradientTaken(7, {2, 1, 1, 0}, &out);
+  EXPECT_TRUE(Only<StartEffect>(out).empty()) << "they were of other attempts";
+  EXPECT_EQ(core.ClockAt(8, 1).cause(), IdleCause::kMemory);
+  core.OnGradientTaken(9, {1, 1, 1, 0}, &out);
+  ASSERT_EQ(Only<StartEffect>(out).size(), 1u);
+  EXPECT_EQ(Only<StartEffect>(out)[0].job, next);
+}
+
+// Forwards wait until gradients are taken. So the jobs that take them must not wait for their grant, which
+// may be behind these forwards.
+TEST(TwoProcesses, GradientsOfAStepThatHasBegun_AreTakenBeforeTheirJobIsGranted) {
+  auto shape = Shape("ddp", 2, 4, 1);
+  shape.schedule = WithoutTerms(*MakeSchedule("ddp", {{"ranks", "2"}}, 1, 2));
+  shape.schedule.terms.memory = ActivationMemory{{900, 900}, {60}};
+  shape.schedule.terms.memory->gradient_bytes = {80};
+  WorkerCore core([&](const std::string&) { return shape; });
+  PrepareSecondRank(core);
+  const Job forward = Job::Compute(0, 0, 1, JobKind::kForward),
+            backward = Job::Compute(0, 0, 1, JobKind::kBackward), reduce = Job::Reduce(0, 0, 1);
+  WorkerEffects out;
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {forward, backward}}, &out);
+  const std::vector<WantEffect> wants = Only<WantEffect>(out);
+  ASSERT_EQ(wants.size(), 1u) << "the gradient of the other rank";
+  EXPECT_EQ(wants[0].key.kind, TensorKind::kGradient);
+  core.OnJobDone(4, {1, forward, 2, 4, true, {}, 60}, &out);
+  out.clear();
+  core.OnTensor(5, wants[0].key, {4}, &out);
+  core.OnJobDone(6, {1, backward, 4, 6, true, {}}, &out);
+  std::vector<StartEffect> starts = Only<StartEffect>(out);
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].job, reduce);
+  EXPECT_EQ(starts[0].round, JobRound::kGradients);
+  EXPECT_EQ(starts[0].gradients.size(), 2u);
+  out.clear();
+  core.OnJobDone(7, {1, reduce, 6, 7, false, {}}, &out);
+  EXPECT_TRUE(Only<StartEffect>(out).empty()) << "it ends once it is granted";
+  core.OnMessage(8, Grant{1, 1, {1, 2}, {reduce}}, &out);
+  EXPECT_TRUE(Only<WantEffect>(out).empty()) << "all was wanted";
+  starts = Only<StartEffect>(out);
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].round, JobRound::kLast);
+  EXPECT_TRUE(starts[0].gradients.empty());
+}
+
+// Both ranks are in one process. The gradient of the first is made before the second is granted anything.
+TEST_F(OneProcess, GradientThatIsThereBeforeTheFirstGrantOfItsStep_IsTakenWithThat) {
+  shape_ = Shape("ddp", 2, 4, 1);
+  shape_.schedule = WithoutTerms(*MakeSchedule("ddp", {{"ranks", "2"}}, 1, 2));
+  shape_.schedule.terms.memory = ActivationMemory{{900, 900}, {60}};
+  shape_.schedule.terms.memory->gradient_bytes = {80};
+  Begin(shape_);
+  const Job forward = Job::Compute(0, 0, 0, JobKind::kForward),
+            backward = Job::Compute(0, 0, 0, JobKind::kBackward);
+  WorkerEffects out;
+  core_->OnMessage(2, GrantOf(0, {forward, backward}), &out);
+  core_->OnJobDone(4, {0, forward, 2, 4, true, {}, 60}, &out);
+  core_->OnJobDone(6, {0, backward, 4, 6, true, {}}, &out);
+  out.clear();
+  core_->OnMessage(7, GrantOf(1, {Job::Compute(0, 0, 1, JobKind::kForward)}), &out);
+  const std::vector<StartEffect> starts = Only<StartEffect>(out);
+  ASSERT_FALSE(starts.empty());
+  EXPECT_EQ(starts[0].job, Job::Reduce(0, 0, 1));
+  EXPECT_EQ(starts[0].round, JobRound::kGradients);
+}
+
 TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });

@@ -2,11 +2,6 @@
 
 namespace weft {
 
-bool GradientIntake::IsConsumer(const Job& job) const {
-  if (HasMicrobatch(job.kind) || !graph_.protocol(job.stage).gradients_leave()) return false;
-  return job.kind == JobKind::kReduce || !graph_.protocol(job.stage).has_reduce();
-}
-
 GradientIntake::Intake& GradientIntake::IntakeOf(JobId id) {
   Intake& intake = intakes_[id];
   if (intake.arrived.empty()) intake.arrived.assign(graph_.schedule().microbatches, false);

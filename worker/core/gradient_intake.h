@@ -25,8 +25,8 @@ class GradientIntake {
   // Refers to `graph`.
   explicit GradientIntake(const Graph& graph) : graph_(graph) {}
 
-  // Returns true if the job sums gradients that leave the jobs that made them.
-  bool IsConsumer(const Job& job) const;
+  // Returns true if the job is one of these.
+  bool IsConsumer(const Job& job) const { return graph_.TakesGradients(job); }
 
   // The next require a consumer. `id` is the job's number.
   void Arrived(JobId id, int microbatch) { IntakeOf(id).arrived[microbatch] = true; }

@@ -54,6 +54,7 @@ struct LocalRank {
   std::deque<JobId> claimed;        // in claim order; ended and launched ones leave from the front
   std::map<int64_t, Job> unwanted;  // claimed forwards whose inputs wait for their ticket, by ticket
   int64_t jobs_per_step = 0, jobs_remaining = 0;
+  int takes_from_step = 0;  // first step whose jobs do not take gradients yet (PendingJobs::BeginTaking)
   std::map<JobId, int64_t> rounds_ns;  // time of the rounds behind jobs that go on (Completion::delay_ns)
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
   bool touched = false;  // set by LocalRanks::Touch

@@ -37,6 +37,7 @@ LocalRanks::LocalRanks(int64_t now, const LocalRun& run, const AdmissionOrder& a
                     admission.TicketsOf(lease.rank, run.first_step()));
     ranks_.push_back(std::make_unique<LocalRank>(now, lease, run.graph(), std::move(ready),
                                                  SpansOfRank(run.assignment().leases.size())));
+    ranks_.back()->takes_from_step = run.first_step();
     ranks_.back()->jobs_per_step = work[place].jobs_per_step;
     ranks_.back()->jobs_remaining = work[place].jobs;
   }

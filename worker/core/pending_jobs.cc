@@ -52,11 +52,33 @@ bool PendingJobs::Claim(LocalRank& rank, const Job& job) {
   return true;
 }
 
+std::vector<Job> PendingJobs::BeginTaking(LocalRank& rank, int step) {
+  std::vector<Job> takers;
+  if (!admission_.has_gradients()) return takers;
+  const Graph& graph = run_.graph();
+  for (int& next = rank.takes_from_step; next <= std::min(step, run_.steps() - 1); ++next) {
+    for (int stage = 0; stage < graph.schedule().stages; ++stage) {
+      const std::vector<Rank>& members = graph.members(stage);
+      const auto member = std::find(members.begin(), members.end(), rank.rank);
+      if (member == members.end()) continue;
+      const int number = static_cast<int>(member - members.begin());
+      const bool reduces = graph.protocol(stage).has_reduce();
+      if (reduces && !graph.protocol(stage).holder(number).reduces) continue;
+      const Job job = reduces ? Job::Reduce(next, stage, number) : Job::Update(next, stage, number);
+      if (!graph.TakesGradients(job)) continue;
+      FlagsOf(run_.IdOf(job)) |= kTakes;
+      Consider(run_.IdOf(job));  // a gradient of this process may be here
+      takers.push_back(job);
+    }
+  }
+  return takers;
+}
+
 void PendingJobs::InputArrived(JobId id, int microbatch) {
   if (microbatch >= 0 && intake_.IsConsumer(JobOf(id))) intake_.Arrived(id, microbatch);
   --MissingOf(id);
   ranks_.Touch(RankWith(id));
-  if (FlagsOf(id) & kClaimed) Consider(id);
+  if (FlagsOf(id) & (kClaimed | kTakes)) Consider(id);
 }
 
 void PendingJobs::JointOperationDone(Rank rank, const Job& job) {
@@ -69,11 +91,11 @@ void PendingJobs::JointOperationDone(Rank rank, const Job& job) {
 
 bool PendingJobs::CanStart(JobId id, const Job& job, bool joins) {
   if (joins) return joint_.CanBegin(job);
-  if (MissingOf(id) == 0) return true;
+  if (MissingOf(id) == 0 && (FlagsOf(id) & kClaimed)) return true;
   return !run_.graph().IsJoint(job) && intake_.IsConsumer(job) && intake_.HasNext(id);
 }
 
-// Gives a claimed job to its rank's ready jobs if it can start now.
+// Gives a job that is claimed, or takes gradients, to its rank's ready jobs if it can start now.
 void PendingJobs::Consider(JobId id) {
   LocalRank& rank = RankWith(id);
   ranks_.Touch(rank);
@@ -95,7 +117,8 @@ void PendingJobs::AddInputs(JobId id, StartEffect* start) {
   GradientIntake::Range gradients;
   if (intake_.IsConsumer(start->job)) {
     gradients = intake_.Take(id);
-    start->round = MissingOf(id) == 0 ? JobRound::kLast : JobRound::kGradients;
+    const bool ends = MissingOf(id) == 0 && (FlagsOf(id) & kClaimed);
+    start->round = ends ? JobRound::kLast : JobRound::kGradients;
   }
   if (run_.graph().IsJoint(start->job)) start->round = joint_.Start(start->job);
   if (HasMicrobatch(start->job.kind) && start->round == JobRound::kBeginJoint) return;

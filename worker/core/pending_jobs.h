@@ -5,8 +5,13 @@
 // next one is there (gradient_intake.h); one that begins with a joint operation when the inputs of that are
 // (joint_operations.h). Each round that is over leads to the next.
 //
+// Under a budget forwards may wait until gradients have been taken (schedules/dispatch/admission.h). There a
+// job that sums gradients takes them from the first grant of its step to its rank on, whether it is granted
+// by then or not; it ends when it is.
+//
 // Invariants:
 //   1. A job is claimed once. It is among the ready jobs once in each of its rounds, and not after its end.
+//      The last round is of a claimed job.
 //   2. A step stays in the window until all jobs of this process in it have ended; nothing of a step before
 //      that is touched.
 // Refers to the run, its ranks and the order of admission. Not movable; pure; one thread. Memory: a window of
@@ -15,6 +20,7 @@
 #define WEFT_WORKER_CORE_PENDING_JOBS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "schedules/dispatch/admission.h"
 #include "schedules/graph/progress.h"
@@ -41,6 +47,9 @@ class PendingJobs {
   // Claims a job that is granted to the rank. Returns false if that changes nothing: it was claimed before,
   // has ended, or is another rank's.
   bool Claim(LocalRank& rank, const Job& job);
+  // Lets the rank's jobs up to this step take gradients, where forwards wait for that. Returns those that may
+  // from now on.
+  std::vector<Job> BeginTaking(LocalRank& rank, int step);
   // Notes that an input is there: the gradient of the micro-batch, or, for -1, another one.
   void InputArrived(JobId id, int microbatch);
   // Notes that an input of the joint operation with which the job begins is there.
@@ -64,6 +73,8 @@ class PendingJobs {
 
   // Returns true if the job's next start begins a joint operation.
   bool BeginsJointly(const Job& job) { return joint_.IsNext(job); }
+  // Returns true if the job takes gradients, whether it is claimed or not.
+  bool Takes(const Job& job) { return (FlagsOf(run_.IdOf(job)) & kTakes) != 0; }
   // Returns true if the job is among the ready jobs of its rank, or has been started from there.
   bool IsQueued(JobId id) { return (FlagsOf(id) & kQueued) != 0; }
   // Returns true if it is neither queued nor done.
@@ -75,7 +86,7 @@ class PendingJobs {
 
  private:
   // The bits of a job's flags. A launched job is done as far as this process is concerned.
-  static constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
+  static constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4, kTakes = 8;
 
   StepProgress::Options ProgressOptions() const;
   void Consider(JobId id);

@@ -4,9 +4,9 @@
 // Activations and gradients are wanted when their job is claimed, so that they travel ahead of it; those of a
 // forward whose copies its rank's budget counts, when it has its ticket (schedules/dispatch/admission.h). So
 // copies come only where there is room for them, and what the forward waits for is made whether it is wanted
-// or not. Weights and states are large, and a rank has room for few: they are wanted in turn. Claim order
-// agrees with the graph, so the first job in it that has not ended, over all ranks, is always among those
-// that may fetch.
+// or not. Those of a job that takes gradients before it is claimed are wanted when it begins to. Weights and
+// states are large, and a rank has room for few: they are wanted in turn. Claim order agrees with the graph,
+// so the first job in it that has not ended, over all ranks, is always among those that may fetch.
 //
 // Invariants:
 //   1. A key is wanted once, and matched once.

@@ -228,6 +228,13 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run_->OnJobDone(now, done, out);
 }
 
+void WorkerCore::OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out) {
+  const SendNote note(this, out);
+  if (IsLive(taken.run) && epoch() == taken.epoch) run_->OnGradientTaken(now, taken, out);
+}
+
+bool WorkerCore::AwaitsTaking(const Job& job) const { return run_ && run_->AwaitsTaking(job); }
+
 void WorkerCore::OnGroupId(int group, const std::string& id, WorkerEffects* out) {
   if (run_ && !run_->failed()) out->push_back(SendEffect{GroupId{run_id(), epoch(), group, id}});
 }

@@ -68,6 +68,9 @@ class WorkerCore {
   // Notes that a job is done. The launched jobs of a rank are done in the order in which they started; those
   // that started beside forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  // Notes that a gradient has been taken by all, whose job AwaitsTaking; of another attempt than the present
+  // one, that changes nothing.
+  void OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out);
   // Takes the id of a group whose first member is here.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
   // Notes that the collective that the job began is over; its result is on the device.
@@ -95,6 +98,8 @@ class WorkerCore {
   bool AwaitsGrants() const;
   // Returns true if the last checkpoint of the run is complete: this process needs nothing of its peers.
   bool has_results() const;
+  // Returns true if the core has to know when all have taken the gradient that the job of this run hands out.
+  bool AwaitsTaking(const Job& job) const;
   uint64_t run_id() const;
   uint64_t epoch() const;
   const Graph* graph() const;

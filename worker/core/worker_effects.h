@@ -198,6 +198,13 @@ struct TensorArrival {
   int64_t bytes = 0;
 };
 
+// A gradient that a job has handed out, and that all who sum it have taken.
+struct TakenGradient {
+  uint64_t run = 0, epoch = 0;  // the attempt
+  Rank rank = 0;                // the rank that made it
+  int stage = 0;
+};
+
 struct JobDone {
   Rank rank = 0;
   Job job;

@@ -111,7 +111,9 @@ void WorkerRun::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
     copies_.Fetch(out);
   }
   for (const Job& job : grant.jobs) {
-    if (pending_.Claim(rank, job)) WantInputs(now, rank, job, out);
+    for (const Job& taker : pending_.BeginTaking(rank, job.step))
+      wants_.Claim(now, rank.rank, taker, /*room=*/true, out);
+    if (pending_.Claim(rank, job) && !pending_.Takes(job)) WantInputs(now, rank, job, out);
   }
   StartJobs(now, out);
 }
@@ -281,6 +283,14 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   out->push_back(
       SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}, step_ends});
   LeaveEndedSteps(out);
+  StartJobs(now, out);
+}
+
+void WorkerRun::OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out) {
+  LocalRank& rank = ranks_.Of(taken.rank);
+  rank.ready.ReleaseGradient(taken.stage);
+  ranks_.Touch(rank);
+  WantAdmitted(now, rank, out);
   StartJobs(now, out);
 }
 

@@ -64,17 +64,22 @@ class WorkerRun {
   void OnPrepared(int64_t now, WorkerEffects* out);
   // Returns true if the grant is for a rank of this process, under its lease.
   bool Takes(const Grant& grant) const;
-  // The next five require that the run has not failed, but for the jobs, which end in any case.
+  // The next six require that the run has not failed, but for the jobs, which end in any case.
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  void OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out);
   // Notes that the ranks have begun with copies of their state; that copies of the step are in this process's
   // memory.
   void OnResumed(int64_t now, WorkerEffects* out);
   void OnCopiesMade(int step, WorkerEffects* out) { copies_.Made(step, out); }
+  // Returns the same as that of WorkerCore.
+  bool AwaitsTaking(const Job& job) const {
+    return job.kind == run_.graph().final_backward() && admission_.HandsOut(job.stage);
+  }
   // Announces a snapshot of the step. Returns how many stages, or slices of stages, of this process are in
   // it; -1 if one of their updates has begun, or the step is not one of the run.
   int AnnounceSnapshot(int step);
@@ -93,7 +98,7 @@ class WorkerRun {
   bool finishing() const { return finishing_; }
   // Returns true if the run has finished but for a validation of its last weights by this process.
   bool has_results() const { return has_results_; }
-  // Returns true if this process has no job until the coordinator grants one.
+  // Returns true if this process has no job until the coordinator grants one, but for gradients to take.
   bool AwaitsGrants() const { return prepared_ && !failed_ && pending_.claimed() == 0; }
 
   const LocalRun& facts() const { return run_; }

@@ -232,6 +232,14 @@ bool EffectRunner::PollCommunicators(int64_t now) {
   return !done.empty();
 }
 
+bool EffectRunner::PollGradients(int64_t now) {
+  AssertHeld(mu_);
+  const std::vector<TakenGradient> taken = taken_.Take();
+  for (const TakenGradient& gradient : taken) core_.OnGradientTaken(now, gradient, &effects_);
+  if (!taken.empty()) Apply(now, nullptr);
+  return !taken.empty();
+}
+
 WorkThreads::Doing EffectRunner::TaskAt(int index) {
   AssertHeld(mu_);
   const Seat& seat = seats_.At(index);
@@ -281,6 +289,8 @@ void EffectRunner::DoJob(Seat& seat) {
   if (outcome.status.ok()) saver_.Write(start.job.step + 1, start.leaves, std::move(outcome.snapshot));
   if (absl::Status s = started_.Returned(now, start, outcome); !s.ok()) Fail(now, s);
   threads_.NoteJob(now, outcome.end_ns - outcome.start_ns);
+  if (outcome.status.ok() && start.last && core_.AwaitsTaking(start.job))
+    taken_.Follow({core_.run_id(), core_.epoch(), start.rank, start.job.stage}, &outcome.gradient);
   if (outcome.launched != nullptr) {
     core_.OnJobLaunched(now, start.rank, start.job, start.last, outcome.activation_bytes, &effects_);
   } else {
@@ -288,6 +298,8 @@ void EffectRunner::DoJob(Seat& seat) {
     core_.OnJobDone(now, started_.Done(start, outcome), &effects_);
   }
   Apply(now, &outcome);
+  outcome.gradient = Tensor();
+  PollGradients(now);
   LookAtDevice();
 }
 
