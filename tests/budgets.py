@@ -40,8 +40,8 @@ A training within `memory: BYTES` is a schedule with a model and an option, on t
 (`most_bytes` in `summary.json`). *Refused below* counts the trainings that
 `weft train` refuses with one byte less than the least. *Left over* is what the rank that measured most left of the
 least budget, in percent of it: a training that was refused may have fitted by so much. It comes from what LibTorch takes
-while a job runs, which is [predicted from above](../design/memory.md#what-is-predicted), and from gradients that could
-have waited for each other and did not. Of {schedules} such trainings, {none} take no budget: their backwards are on other ranks
+while a job runs, which is [predicted from above](../design/memory.md#what-is-predicted), and from sums and versions of
+weights that could have waited for each other and did not. Of {schedules} such trainings, {none} take no budget: their backwards are on other ranks
 than their forwards.
 
 {table}
@@ -62,8 +62,13 @@ formulas; *within* counts the ranks whose measured bytes are at most the budget.
 
 {table}
 
+Left over with a profile by schedule, the median of the models:
+
+{schedules}
+
 Every training with a profile is refused with one byte less. What is left over is, for the most part, in other classes: a
-budget is a bound over all timings, and gradients, sums, and versions of weights could have waited for each other and did not.
+budget is a bound over all timings, and sums and versions of weights could have waited for each other and did not. Schedules
+on old weights have most of them.
 So could states that migrate, which are buffers on their way: they are the largest figures of the column. Next are schedules
 with split backwards, whose halves may lie apart by as many micro-batches as their limits say. In stages of several layers,
 buffers are counted as if their maxima came where most lies beside them ([memory](../design/memory.md#measured-buffers)). Made by
@@ -236,6 +241,22 @@ def profiled_table(rows):
                      [profiled_line("**all**", rows)])
 
 
+def by_schedule(rows):
+    """A list of the schedules by what they leave over with a profile: the median of their models."""
+    left = {}
+    for row in rows:
+        found = row["profile"]
+        left.setdefault(row["schedule"], []).append(100 * (found["least"] - max(found["most"])) / found["least"])
+    median = {schedule: statistics.median(percents) for schedule, percents in left.items()}
+    lines, low = [], 0
+    for high in (5, 10, 20, 100):
+        names = sorted(schedule for schedule, percent in median.items() if low <= percent < high)
+        if names:
+            lines.append(f"- *{low} to {high} %*: {'; '.join(names)}")
+        low = high
+    return "\n".join(lines)
+
+
 def profiled_faults(row):
     name = f"{row['model']}, {row['schedule']}"
     for which in ("formulas", "profile"):
@@ -277,7 +298,7 @@ def profile_table(options):
     if options.out and wrong:
         print(LEFT_ALONE.format(options.out), file=sys.stderr, flush=True)
     elif options.out:
-        section = PROFILED.format(table=table, trainings=len(whole))
+        section = PROFILED.format(table=table, trainings=len(whole), schedules=by_schedule(whole))
         page = options.out.read_text().split(SECTION)[0] + markdown.wrapped(section)
         options.out.write_text(page)
     return 1 if wrong else 0
