@@ -201,16 +201,22 @@ void CountEarly(const Graph& graph, const std::vector<StageMemory>& stages, std:
   }
 }
 
+// Counts one sum where several steps are under way, and the rank has one sum at a time all the same.
+void KeepSingleSums(const Graph& graph, std::vector<std::vector<KeptOfStage>>* kept) {
+  const std::vector<bool> single = FindSingleSums(graph);
+  for (std::vector<KeptOfStage>& of_rank : *kept) {
+    for (KeptOfStage& stage : of_rank) {
+      if (stage.kept.has_value() && single[stage.stage]) stage.kept->sums = 1;
+    }
+  }
+}
+
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
                                    const std::vector<StageMemory>& stages,
                                    const std::vector<int64_t>& stays) {
   std::vector<RankMemory> ranks(graph.schedule().ranks);
   std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
-  const std::vector<bool> single_sums = FindSingleSums(graph);
-  for (std::vector<KeptOfStage>& of_rank : kept) {
-    for (KeptOfStage& stage : of_rank)
-      if (stage.kept.has_value() && single_sums[stage.stage]) stage.kept->sums = 1;
-  }
+  if (graph.schedule().MaxStaleness() > 0) KeepSingleSums(graph, &kept);
   const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
     ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);

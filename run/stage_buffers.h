@@ -33,7 +33,7 @@ struct StageBuffers {
   // Bytes that the first half of a backward leaves for the second; and with activations, less what it has
   // freed.
   int64_t between = 0, between_beyond = 0;
-  // Of gradients of parameters and of inputs, with a copy of one, at the end of a backward.
+  // Bytes of the gradients of parameters and inputs, with a copy of one, at the end of a backward.
   int64_t gradients = 0;
   int64_t update = 0;
 };

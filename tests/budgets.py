@@ -213,8 +213,13 @@ def with_profile(weft, folder, title, name, text, profiles):
     return row
 
 
+def left_of(found):
+    """What the rank that measured most left of the least budget, in percent."""
+    return 100 * (found["least"] - max(found["most"])) / found["least"]
+
+
 def left_over(rows, which):
-    return spread([100 * (row[which]["least"] - max(row[which]["most"])) / row[which]["least"] for row in rows])
+    return spread([left_of(row[which]) for row in rows])
 
 
 def spare_buffers(rows, which):
@@ -245,8 +250,7 @@ def by_schedule(rows):
     """A list of the schedules by what they leave over with a profile: the median of their models."""
     left = {}
     for row in rows:
-        found = row["profile"]
-        left.setdefault(row["schedule"], []).append(100 * (found["least"] - max(found["most"])) / found["least"])
+        left.setdefault(row["schedule"], []).append(left_of(row["profile"]))
     median = {schedule: statistics.median(percents) for schedule, percents in left.items()}
     lines, low = [], 0
     for high in (5, 10, 20, 100):

@@ -54,7 +54,7 @@ MUTATIONS = [
              "if (graph.protocol(s).gradients_leave())", "if (stage.end_work < 0)",
              "planned_memory_test", "*LeastBudgetOfManyRanks*"),
     Mutation("gradients are taken before their job is granted", "worker/core/pending_jobs.cc",
-             "      FlagsOf(run_.IdOf(job)) |= kTakes;\n", "",
+             "      FlagsOf(id) |= kTakes;\n", "",
              "worker_core_test", "TwoProcesses.GradientsOfAStepThatHasBegun*"),
     Mutation("a job that takes gradients ends when it is granted", "worker/core/pending_jobs.cc",
              "const bool ends = MissingOf(id) == 0 && (FlagsOf(id) & kClaimed);", "const bool ends = MissingOf(id) == 0;",

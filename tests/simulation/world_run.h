@@ -80,7 +80,7 @@ class World {
     WorkerCore core;
     std::unique_ptr<JoinedSession> session;  // null before it has joined
     std::map<TensorKey, Value> inbox;
-    // Of gradients in the inbox: their makers' owners, where these want to know when all have taken them.
+    // Owners of gradients in the inbox whose makers want to know when all have taken them.
     std::map<TensorKey, std::shared_ptr<void>> untaken;
     TakenGradients taken;                // of its own ranks
     std::map<TensorKey, int64_t> there;  // times when the device has made them

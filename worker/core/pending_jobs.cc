@@ -55,20 +55,14 @@ bool PendingJobs::Claim(LocalRank& rank, const Job& job) {
 std::vector<Job> PendingJobs::BeginTaking(LocalRank& rank, int step) {
   std::vector<Job> takers;
   if (!admission_.has_gradients()) return takers;
-  const Graph& graph = run_.graph();
+  const JobTable& jobs = progress_.jobs();
   for (int& next = rank.takes_from_step; next <= std::min(step, run_.steps() - 1); ++next) {
-    for (int stage = 0; stage < graph.schedule().stages; ++stage) {
-      const std::vector<Rank>& members = graph.members(stage);
-      const auto member = std::find(members.begin(), members.end(), rank.rank);
-      if (member == members.end()) continue;
-      const int number = static_cast<int>(member - members.begin());
-      const bool reduces = graph.protocol(stage).has_reduce();
-      if (reduces && !graph.protocol(stage).holder(number).reduces) continue;
-      const Job job = reduces ? Job::Reduce(next, stage, number) : Job::Update(next, stage, number);
-      if (!graph.TakesGradients(job)) continue;
-      FlagsOf(run_.IdOf(job)) |= kTakes;
-      Consider(run_.IdOf(job));  // a gradient of this process may be here
-      takers.push_back(job);
+    for (int i = 0; i < jobs.size(); ++i) {
+      const JobId id = MakeJobId(next, i);
+      if (jobs.RankOf(id) != rank.rank || !intake_.IsConsumer(jobs.JobOf(id))) continue;
+      FlagsOf(id) |= kTakes;
+      Consider(id);  // a gradient of this process may be here
+      takers.push_back(jobs.JobOf(id));
     }
   }
   return takers;
