@@ -373,17 +373,19 @@ std::vector<StageMemory> CountStages(const RunSpec& run) {
 RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
   const std::vector<StageMemory> stages = CountStages(run);
   RunMemory memory;
+  ActivationMemory& forwards = memory.forwards;
   for (const StageMemory& stage : stages)
-    memory.activation_bytes.push_back(stage.activation_bytes +
-                                      (schedule.scheme.split_backward ? stage.between : 0));
+    forwards.activation_bytes.push_back(stage.activation_bytes +
+                                        (schedule.scheme.split_backward ? stage.between : 0));
   const Graph graph(schedule);
   for (int s = 0; s < schedule.scheme.stages; ++s)
-    memory.gradient_bytes.push_back(graph.protocol(s).gradients_leave() ? stages[s].parameters : 0);
+    forwards.gradient_bytes.push_back(graph.protocol(s).gradients_leave() ? stages[s].parameters : 0);
   ReceivedCopies copies = CountReceived(graph, run, stages);
-  if (run.buffers.has_value()) memory.returned_bytes = CountReturned(graph, stages);
-  memory.received_bytes = std::move(copies.of_forward);
-  std::vector<int64_t> stays = memory.received_bytes;
-  for (size_t s = 0; s < memory.returned_bytes.size(); ++s) stays[s] += memory.returned_bytes[s];
+  if (run.buffers.has_value()) forwards.returned_bytes = CountReturned(graph, stages);
+  forwards.received_bytes = std::move(copies.of_forward);
+  std::vector<int64_t> stays;
+  for (int s = 0; s < schedule.scheme.stages; ++s)
+    stays.push_back(forwards.BytesOf(s) - forwards.activation_bytes[s]);
   memory.ranks = CountRanks(run, graph, stages, stays);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
@@ -402,20 +404,16 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
 }
 
 std::vector<double> RunMemory::BytesOfForwards() const {
-  std::vector<double> bytes(activation_bytes.begin(), activation_bytes.end());
-  for (size_t s = 0; s < received_bytes.size(); ++s) bytes[s] += static_cast<double>(received_bytes[s]);
-  for (size_t s = 0; s < returned_bytes.size(); ++s) bytes[s] += static_cast<double>(returned_bytes[s]);
+  std::vector<double> bytes;
+  for (size_t s = 0; s < forwards.activation_bytes.size(); ++s)
+    bytes.push_back(static_cast<double>(forwards.BytesOf(static_cast<int>(s))));
   return bytes;
 }
 
 absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   if (run.memory == 0) return absl::OkStatus();
   RunMemory counted = CountRun(run, *schedule);
-  ActivationMemory memory;
-  memory.activation_bytes = std::move(counted.activation_bytes);
-  memory.received_bytes = std::move(counted.received_bytes);
-  memory.returned_bytes = std::move(counted.returned_bytes);
-  memory.gradient_bytes = std::move(counted.gradient_bytes);
+  ActivationMemory memory = std::move(counted.forwards);
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.beside_forwards());

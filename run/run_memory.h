@@ -84,7 +84,7 @@ struct RankMemory {
   int work_stage = 0;  // stage of that job
   // Bytes of gradients of inputs that ranks with the stages before may not have taken yet.
   int64_t waiting = 0;
-  int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::received_bytes`
+  int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::forwards`
   int64_t beside_activations() const { return held() + work + waiting + received; }
   // Returns the bytes that are in no forward's room.
   int64_t beside_forwards() const { return beside_activations() - handed_out; }
@@ -97,15 +97,11 @@ struct RankMemory {
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
-  std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
-  std::vector<int64_t> received_bytes;  // likewise, of the copies that come for its forward and its backward
-  // Likewise, of the gradient of its output that its own rank makes. Empty without measured buffers, where
-  // the work of jobs has room for it.
-  std::vector<int64_t> returned_bytes;
-  // Likewise, of the gradient of its weights, if that leaves the rank that makes it.
-  std::vector<int64_t> gradient_bytes;
+  // Bytes of a micro-batch of each stage, without a budget. `returned_bytes` are empty without measured
+  // buffers, where the work of jobs has room for them.
+  ActivationMemory forwards;
 
-  // Returns the bytes, by stage, for which a forward needs room in the budget (ActivationMemory::BytesOf).
+  // Returns the bytes of a micro-batch, by stage, from its forward to the end of its backward.
   std::vector<double> BytesOfForwards() const;
 };
 // Counts each stage of the run.

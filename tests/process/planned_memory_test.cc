@@ -131,11 +131,11 @@ TEST(PlannedMemory, ByteBudgetWithRoomForFourTwoTwoAndOneCopies_IsKept) {
   int64_t budget = 0;
   for (Rank rank = 0; rank < 4; ++rank) {
     budget = std::max(
-        budget, counted.ranks[rank].beside_activations() + wanted[rank] * counted.activation_bytes[rank]);
+        budget, counted.ranks[rank].beside_activations() + wanted[rank] * counted.forwards.activation_bytes[rank]);
   }
   for (Rank rank = 0; rank < 4; ++rank) {
     const int64_t room = budget - counted.ranks[rank].beside_activations();
-    ASSERT_EQ(room / counted.activation_bytes[rank], wanted[rank]) << "of rank " << rank;
+    ASSERT_EQ(room / counted.forwards.activation_bytes[rank], wanted[rank]) << "of rank " << rank;
   }
   const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", budget, "\n"));
   const CommandResult r =
@@ -164,14 +164,12 @@ TEST(PlannedMemory, DealtMicrobatchesWithRoomForOne_WaitUntilTheirGradientsAreTa
   const auto run = ReadRunFile(folder.Write("free.yaml", text));
   ASSERT_TRUE(run.ok()) << run.status();
   const RunMemory counted = CountRun(*run, *ScheduleOf(*run));
-  ActivationMemory of_forwards{
-      {}, counted.activation_bytes, counted.received_bytes, counted.returned_bytes, counted.gradient_bytes};
   int64_t budget = 0, least = INT64_MAX;
   for (const RankMemory& rank : counted.ranks) {
     budget = std::max(budget, rank.beside_forwards());
     least = std::min(least, rank.beside_activations());
   }
-  for (int s = 0; s < run->stages(); ++s) budget += of_forwards.RoomOf(s);
+  for (int s = 0; s < run->stages(); ++s) budget += counted.forwards.RoomOf(s);
   ASSERT_GT(least, budget) << "the gradients of all would not fit";
   const std::string file = folder.Write("run.yaml", absl::StrCat(text, "memory: ", budget, "\n"));
   const auto weights_of = [&](const std::string& of_run, const std::string& processes, Json* summary) {

@@ -123,7 +123,7 @@ TEST(WeightVersions, MemoryBudget_CountsThem) {
     int64_t most = 0;
     for (int r = 0; r < ranks; ++r) {
       most = std::max(
-          most, counted.ranks[r].held() + counted.ranks[r].work + (ranks - r) * counted.activation_bytes[r]);
+          most, counted.ranks[r].held() + counted.ranks[r].work + (ranks - r) * counted.forwards.activation_bytes[r]);
     }
     return most;
   };

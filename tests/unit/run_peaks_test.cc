@@ -264,7 +264,7 @@ TEST(CountPeaks, RanksWithoutSharedMemory_KeepCopiesOfTheirInputs) {
     EXPECT_GE(apart[rank].most.received, apart[rank].least.received);
     EXPECT_EQ(unknown[rank].least.received, 0);
     EXPECT_EQ(unknown[rank].most.received, apart[rank].most.received);
-    EXPECT_EQ(counted.received_bytes[rank], input + output);
+    EXPECT_EQ(counted.forwards.received_bytes[rank], input + output);
     EXPECT_EQ(counted.ranks[rank].received, 0) << "weights and gradients stay on their rank";
   }
 }

@@ -687,12 +687,10 @@ TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
   const RunSpec run = *ParseRunSpec(text);
   const RunMemory counted = CountRun(run, *ScheduleOf(run));
   int64_t weights = 0, room = 0;
-  ActivationMemory of_forwards{{}, counted.activation_bytes};
-  of_forwards.gradient_bytes = counted.gradient_bytes;
   for (int s = 0; s < run.stages(); ++s) {
-    EXPECT_EQ(counted.gradient_bytes[s], CountStage(run, s).parameters);
+    EXPECT_EQ(counted.forwards.gradient_bytes[s], CountStage(run, s).parameters);
     weights += CountStage(run, s).parameters;
-    room += of_forwards.RoomOf(s);
+    room += counted.forwards.RoomOf(s);
   }
   const RankMemory& rank = counted.ranks[0];
   EXPECT_EQ(rank.handed_out, 4 * weights);
@@ -703,7 +701,7 @@ TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
   EXPECT_EQ(rank.BesideActivations(within.memory, 7), static_cast<double>(within.memory - 7));
   --within.memory;
   EXPECT_THAT(std::string(CheckedScheduleOf(within).status().message()),
-              testing::HasSubstr("micro-batch 0 alone leaves"));
+              ::testing::HasSubstr("micro-batch 0 alone leaves"));
 }
 
 // The run reduces by messages or by collectives: that is known only when it has its processes.

@@ -147,10 +147,10 @@ TEST(StageBuffers, ForwardUnderOffload_HasWhatGoesToTheHost) {
 // A rank that computes neighbouring stages has the gradient between them, beside what its jobs take.
 TEST(StageBuffers, GradientsForTheOwnRank_AreInItsForwards) {
   RunSpec run = RunCut({3, 3});
-  EXPECT_EQ(CountRun(run, *ScheduleOf(run)).returned_bytes, (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(CountRun(run, *ScheduleOf(run)).forwards.returned_bytes, (std::vector<int64_t>{0, 0}));
   run.schedule = {.name = "lpp", .parameters = {{"groups", "1"}, {"ranks", "1"}}};
   const StageMemory first = CountStage(run, 0);
-  EXPECT_EQ(CountRun(run, *ScheduleOf(run)).returned_bytes, (std::vector<int64_t>{first.output, 0}));
+  EXPECT_EQ(CountRun(run, *ScheduleOf(run)).forwards.returned_bytes, (std::vector<int64_t>{first.output, 0}));
 }
 
 // A first half frees activations of the rank's where they are there: retained or made again, not offloaded.
