@@ -213,9 +213,10 @@ std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs) 
 }
 
 std::string ByteFlag(double bytes) {
+  // Rounding up adds a sixteenth at most.
   constexpr double kMiB = 1 << 20;
-  return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
-                       : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
+  return bytes >= 16 * kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
+                            : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
 }
 
 bool IsAboutMemory(const absl::Status& status) {

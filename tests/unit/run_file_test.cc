@@ -6,9 +6,11 @@
 #include <fstream>
 
 #include "base/yaml_file.h"
+#include "client/files/predicted_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "run/byte_size.h"
 #include "run/measured_buffers.h"
 #include "tests/test_folder.h"
 
@@ -173,6 +175,14 @@ TEST_F(RunFile, MemoryThatIsTooLittle_NamesWhatWouldDo) {
   const std::string enough = refusal.substr(at + 2, refusal.rfind(" would do") - at - 2);
   const auto run = ParseRunFile(Path(), good_ + enough + "\n");
   EXPECT_TRUE(run.ok()) << run.status();
+}
+
+TEST(ByteFlag, AnySize_IsRoundedUpByASixteenthAtMost) {
+  for (double bytes = 16 * 1024; bytes < 1e12; bytes *= 1.37) {
+    const double rounded = *ParseByteSize(ByteFlag(bytes));
+    EXPECT_GE(rounded, bytes);
+    EXPECT_LE(rounded, bytes * (1 + 1.0 / 16)) << ByteFlag(bytes);
+  }
 }
 
 TEST_F(RunFile, DuplicateKey_NamesBothLines) {
