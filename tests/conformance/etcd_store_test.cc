@@ -117,11 +117,13 @@ TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   std::this_thread::sleep_for(std::chrono::seconds(4));
   etcd_.Signal(SIGCONT);
   writer.join();
-  // Whether the lease has ended meanwhile is etcd's to say. Nothing is lost either way.
+  // Whether the lease has ended meanwhile is etcd's to say. A writer that is told so asks no further: etcd
+  // may have made the commit in a call that was not answered in time. What is committed is there.
   EXPECT_TRUE(committed.ok() || absl::IsAborted(committed)) << committed;
   const auto state = store->Load();
   ASSERT_TRUE(state.ok());
-  EXPECT_EQ(state->runs.at(1).steps.size(), committed.ok() ? 1u : 0u);
+  EXPECT_GE(state->runs.at(1).steps.size(), committed.ok() ? 1u : 0u);
+  EXPECT_LE(state->runs.at(1).steps.size(), 1u);
 }
 
 // gRPC gets on with a connection while a thread waits for it. Calls with pauses between them, as those of a
