@@ -35,7 +35,7 @@ void DeviceEvent::Reach(absl::Status status) {
 }
 
 DeviceQueue::DeviceQueue(uint64_t seed, int max_delay_us)
-    : random_(seed), max_delay_us_(max_delay_us), thread_([this] { Run(); }) {}
+    : max_delay_us_(max_delay_us), random_(seed), thread_([this] { Run(); }) {}
 
 DeviceQueue::~DeviceQueue() {
   {
@@ -49,7 +49,8 @@ DeviceQueue::~DeviceQueue() {
 void DeviceQueue::Enqueue(std::shared_ptr<DeviceEvent> event, std::function<absl::Status()> work) {
   std::lock_guard lock(mutex_);
   ++progress_->enqueued;
-  items_.push_back({std::move(event), std::move(work)});
+  const auto delay = std::chrono::microseconds(random_() % static_cast<uint64_t>(max_delay_us_ + 1));
+  items_.push_back({std::move(event), std::move(work), std::chrono::steady_clock::now() + delay});
   changed_.notify_all();
 }
 
@@ -67,10 +68,7 @@ void DeviceQueue::Run() {
     Item item = std::move(items_.front());
     items_.pop_front();
     lock.unlock();
-    if (max_delay_us_ > 0) {
-      const auto delay = random_() % static_cast<uint64_t>(max_delay_us_ + 1);
-      std::this_thread::sleep_for(std::chrono::microseconds(delay));
-    }
+    if (max_delay_us_ > 0) std::this_thread::sleep_until(item.due);
     if (failure_.ok()) failure_ = item.work();
     item.work = nullptr;
     ++progress_->done;

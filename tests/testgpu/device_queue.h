@@ -8,6 +8,7 @@
 #define WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -48,7 +49,7 @@ struct QueueProgress {
 // The queue of one rank. Thread-safe.
 class DeviceQueue {
  public:
-  // Makes each item wait up to `max_delay_us`, as the seed says.
+  // Does each item up to `max_delay_us` after it was enqueued, as the seed says, or behind the one before.
   DeviceQueue(uint64_t seed, int max_delay_us);
   // Does the enqueued items first.
   ~DeviceQueue();
@@ -66,15 +67,16 @@ class DeviceQueue {
   struct Item {
     std::shared_ptr<DeviceEvent> event;
     std::function<absl::Status()> work;
+    std::chrono::steady_clock::time_point due;
   };
   void Run();
 
   const std::shared_ptr<QueueProgress> progress_ = std::make_shared<QueueProgress>();
-  std::mt19937_64 random_;
   const int max_delay_us_;
   absl::Status failure_;  // of the thread alone
 
   std::mutex mutex_;
+  std::mt19937_64 random_;
   std::condition_variable changed_;
   std::deque<Item> items_;
   bool ends_ = false;
