@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Steps of a run that still goes on two moves later.
-constexpr int kSteps = 400;
+// Steps of a run that still goes on while it moves, and of one that does so two moves or many commands later.
+constexpr int kSteps = 150, kLong = 400;
 
 class Move : public DisturbedService {
  protected:
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, MoveUnder,
 
 // No checkpoint is near: copies in memory do.
 TEST_F(Move, RanksMoveThereAndBackWithRedundancy_SameBitsFromCopies) {
-  SubmitRun("{1f1b: {}}", kSteps,
+  SubmitRun("{1f1b: {}}", kLong,
             {{"checkpoint", "{every: 1000}"}, {"redundancy", "{peers: 1}"}, {"restarts", "1"}});
   ASSERT_TRUE(AwaitSteps(7));
   CommandResult moved = Weft({"move", "1", "--rank", "2", "--to", "w2", "--reason", "its fan is loud"});
@@ -109,7 +109,7 @@ TEST_F(Move, OrdersThatCannotBeCarriedOut_SayWhyWithTheirExitCode) {
     return Weft({"move", run, "--rank", rank, "--to", to}).code;
   };
   EXPECT_EQ(code_of("1", "0", "w2"), 1) << "no such run";
-  SubmitRun("{1f1b: {}}", kSteps);
+  SubmitRun("{1f1b: {}}", kLong);
   ASSERT_TRUE(AwaitSteps(3));
   EXPECT_EQ(code_of("1", "4", "w2"), 78) << "no such rank";
   EXPECT_EQ(code_of("1", "0", "w9"), 1) << "no such worker";

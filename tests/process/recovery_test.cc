@@ -32,9 +32,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Steps of a run that still goes on some disturbances later. It is one number, so that the plain loop makes
-// them once.
-constexpr int kLong = 400;
+// Steps of a run that still goes on a disturbance or two later, and of one that waits for new processes
+// meanwhile. They are two numbers, so that the plain loop makes them twice.
+constexpr int kMiddle = 150, kLong = 400;
 
 class Recovery : public DisturbedRun {
  protected:
@@ -296,7 +296,7 @@ class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<co
 
 TEST_P(DamagedRecovery, NewestCheckpointDamaged_GoesOnFromTheOneBeforeWithTheSameBits) {
   const std::string file =
-      WriteRun("{1f1b: {}}", kLong, {{"checkpoint", absl::StrCat("{every: ", kEvery, "}")}});
+      WriteRun("{1f1b: {}}", kMiddle, {{"checkpoint", absl::StrCat("{every: ", kEvery, "}")}});
   TrainReference(file);
   const auto train = Begin(file, 2);
   ASSERT_TRUE(AwaitSteps(1));
@@ -370,7 +370,7 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
 
 // A rolling restart of all workers: none of the steps is made twice, and nothing counts as lost.
 TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
-  const std::string file = WriteRun("{1f1b: {}}", kLong, {{"restarts", "0"}});
+  const std::string file = WriteRun("{1f1b: {}}", kMiddle, {{"restarts", "0"}});
   TrainReference(file);
   Submit(file);
   for (int i = 0; i < 2; ++i) {
@@ -389,7 +389,7 @@ TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
 }
 
 TEST_F(ShortLease, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater) {
-  const std::string file = WriteRun("{1f1b: {}}", kLong);
+  const std::string file = WriteRun("{1f1b: {}}", kMiddle);
   TrainReference(file);
   Submit(file);
   ASSERT_TRUE(AwaitSteps(7));

@@ -26,7 +26,7 @@ using ::testing::UnorderedElementsAre;
 class SharedWorkers : public DisturbedService {
  protected:
   static constexpr int kRuns = 2;
-  static constexpr int kSteps = 500;
+  static constexpr int kSteps = 250;
 
   void SetUp() override {
     worker_flags_ = {"--runs", "2"};
