@@ -53,6 +53,7 @@ fuzz: PRESET = fuzz
 fuzz: SECONDS ?= 60
 
 bench: build ## Run the benchmarks and print their figures
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target benchmarks
 	@tests/bench/run.sh $(BUILD)
 
 bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.gz

@@ -2,9 +2,15 @@
 #
 #   weft_library(NAME [PURE] SRCS .. HDRS .. DEPS ..)   a static library
 #   weft_binary(NAME SRCS .. DEPS ..)                   a program in bin/
-#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SHARDS n] [SERIAL] [OPTIMIZED])
-#                                                   a GoogleTest program, registered with CTest, in n entries of different cases.
-#                                                   OPTIMIZED: as libraries are, which unit and process tests are not otherwise
+#   weft_test_program(NAME [SRCS ..] DEPS .. [LABELS ..] [OPTIMIZED])
+#                                                   a GoogleTest program. OPTIMIZED: as libraries are, which unit and process
+#                                                   tests are not otherwise
+#   weft_test(NAME SRCS .. IN PROGRAM [TIMEOUT s] [SHARDS n] [SERIAL])
+#                                                   sources of that program, and their entry of CTest: n entries of different cases
+#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [OPTIMIZED] [..])
+#                                                   the same, with a program of its own
+#   weft_bench(NAME [TESTED] SRCS .. DEPS ..)       a program of benchmarks in bench/, which the target benchmarks builds. TESTED: a
+#                                                   test runs it, so a build of everything has it, too
 #   weft_command_test(NAME [MAY_SKIP] [TIMEOUT s] [LABELS ..] [ENVIRONMENT ..] [CONFIGURATIONS ..] COMMAND ..)
 #                                                   a command, as a script of Python, registered with CTest. LABELS: if not given, the
 #                                                   folder's name. MAY_SKIP: exit code 77 says that what it needs is not there
@@ -101,10 +107,11 @@ function(weft_link_quickly name)
   endif()
 endfunction()
 
-function(weft_test name)
-  cmake_parse_arguments(A "SERIAL;OPTIMIZED" "TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+function(weft_test_program name)
+  cmake_parse_arguments(A "OPTIMIZED" "" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${A_SRCS})
-  target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} weft_test_main GTest::gmock GTest::gtest)
+  set_target_properties(${name} PROPERTIES WEFT_TEST_LABELS "${A_LABELS}")
   set(headers weft_precompiled_test)
   foreach(kind unit process)
     if(kind IN_LIST A_LABELS AND NOT A_OPTIMIZED)
@@ -116,6 +123,21 @@ function(weft_test name)
   weft_use_unity(${name})
   weft_link_quickly(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endfunction()
+
+function(weft_test name)
+  cmake_parse_arguments(A "SERIAL;OPTIMIZED" "IN;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  if(A_IN)
+    set(command $<TARGET_FILE:${A_IN}> ${A_SRCS})
+    target_sources(${A_IN} PRIVATE ${A_SRCS})
+    get_target_property(A_LABELS ${A_IN} WEFT_TEST_LABELS)
+  else()
+    set(command $<TARGET_FILE:${name}>)
+    if(A_OPTIMIZED)
+      set(optimized OPTIMIZED)
+    endif()
+    weft_test_program(${name} ${optimized} SRCS ${A_SRCS} DEPS ${A_DEPS} LABELS ${A_LABELS})
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
@@ -137,8 +159,7 @@ function(weft_test name)
       math(EXPR index "${shard} - 1")
       list(APPEND environment GTEST_TOTAL_SHARDS=${A_SHARDS} GTEST_SHARD_INDEX=${index})
     endif()
-    weft_command_test(${entry} TIMEOUT ${A_TIMEOUT} LABELS ${A_LABELS} ENVIRONMENT ${environment}
-      COMMAND $<TARGET_FILE:${name}>)
+    weft_command_test(${entry} TIMEOUT ${A_TIMEOUT} LABELS ${A_LABELS} ENVIRONMENT ${environment} COMMAND ${command})
     if(A_SERIAL)
       set_tests_properties(${entry} PROPERTIES RUN_SERIAL ON)
     endif()
@@ -165,8 +186,12 @@ function(weft_command_test name)
 endfunction()
 
 function(weft_bench name)
-  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(A "TESTED" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${A_SRCS})
+  add_dependencies(benchmarks ${name})
+  if(NOT A_TESTED)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} benchmark::benchmark)
   weft_use_precompiled(${name} weft_precompiled_shell)
   weft_link_quickly(${name})

@@ -10,7 +10,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/parameters.h"
 
-namespace weft::testing {
+namespace weft::testing::batch_norm_test {
 namespace {
 
 constexpr int kSide = 5, kSamples = 3, kMicrobatches = 4, kImages = 50;
@@ -117,4 +117,4 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::batch_norm_test

@@ -14,7 +14,7 @@
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/torch/cpu_rank_device.h"
 
-namespace weft::testing {
+namespace weft::testing::captured_passes_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -312,4 +312,4 @@ TEST_F(CapturedPasses, DeviceThatDoesNotCapture_IsNotAskedTo) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::captured_passes_test

@@ -21,7 +21,7 @@
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 
-namespace weft::testing {
+namespace weft::testing::device_migrating_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -274,4 +274,4 @@ TEST_F(MigratingRankDeathTest, SecondStateOrNone_EndsTheProcessNamingTheJob) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::device_migrating_test

@@ -12,7 +12,7 @@
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/reference/reference.h"
 
-namespace weft::testing {
+namespace weft::testing::evaluate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(EvaluateTest, StoppedByItsCaller_SaysWhere) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::evaluate_test

@@ -17,7 +17,7 @@
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/reference/reference.h"
 
-namespace weft::testing {
+namespace weft::testing::generate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -207,4 +207,4 @@ TEST_F(ExportedGenerateTest, ModelWhoseScoresEndOneTokenEarlier_ReadsOneTokenLes
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::generate_test

@@ -21,7 +21,7 @@
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/reference/reference.h"
 
-namespace weft::testing {
+namespace weft::testing::non_finite_test {
 namespace {
 
 using ::testing::AllOf;
@@ -329,4 +329,4 @@ TEST(AllFinite, AnyElementThatIsNot_IsFound) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::non_finite_test

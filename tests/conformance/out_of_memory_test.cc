@@ -10,7 +10,7 @@
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 
-namespace weft::testing {
+namespace weft::testing::out_of_memory_test {
 namespace {
 
 using ::testing::AllOf;
@@ -89,4 +89,4 @@ TEST_F(OutOfMemory, ForWeightsThatAreGathered_NamesTheSame) {
 }
 
 }  // namespace
-}  // namespace weft::testing
+}  // namespace weft::testing::out_of_memory_test

@@ -114,7 +114,7 @@ TEST(MaxPool, AnySize_HasTheBitsOfLibTorchsOnTheCpu) {
   PrepareProcess();
   for (const auto& [rows, columns] :
        {std::pair<int64_t, int64_t>(16, 16), {7, 7}, {6, 9}, {1, 1}, {2, 2}, {1, 5}, {112, 3}}) {
-    SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     // Few different values, so that many are equal; and a ReLU's zeros.
     const at::Tensor values = (at::rand({3, 2, rows, columns}) * 8 - 3).floor().clamp_min(0);
     at::Tensor made[2], gradient[2];

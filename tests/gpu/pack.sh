@@ -12,13 +12,13 @@ out=$(realpath "${2:-$source_folder/build}")
 programs=(tests/device_test tests/device_conformance_test tests/device_precision_test tests/transport_conformance_test tests/transport_process_test tests/transport_peer tests/libweft_testgpu.so
   bench/transport_bench tests/gpu_device_test)
 for test in "$build"/tests/gpu_*_test; do
-  # The first is in the list, so that its absence is noticed; the other needs no GPU.
-  case $(basename "$test") in gpu_device_test | gpu_monitor_test) ;; *) programs+=("tests/$(basename "$test")") ;; esac
+  # In the list already, so that its absence is noticed.
+  [[ $(basename "$test") == gpu_device_test ]] || programs+=("tests/$(basename "$test")")
 done
 
 fail() { echo "pack: $*" >&2; exit 1; }
 for program in "${programs[@]}" lib/libweft_cuda.so; do
-  [[ -e "$build/$program" ]] || fail "there is no $build/$program; build first, where nvcc is (cmake --build $build)"
+  [[ -e "$build/$program" ]] || fail "there is no $build/$program; build first, where nvcc is (cmake --build $build --target all transport_bench)"
 done
 
 scratch=$(mktemp -d)

@@ -4,10 +4,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+// The version of this library: the tests build two, each with a source of its own for this.
+extern const int library_version;
+
 namespace {
 
-// Returns VERSION * tanh(scale * x). The tests build two versions of this library.
-at::Tensor ScaledTanh(const at::Tensor& x, double scale) { return (x * scale).tanh() * VERSION; }
+// Returns library_version * tanh(scale * x).
+at::Tensor ScaledTanh(const at::Tensor& x, double scale) { return (x * scale).tanh() * library_version; }
 
 at::Tensor WithoutBytes(const at::Tensor& x, double /*scale*/) { return at::empty_like(x); }
 
@@ -31,8 +34,9 @@ class Differentiable : public torch::autograd::Function<Differentiable> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    const at::Tensor y = context->get_saved_variables()[0] / VERSION;
-    return {gradients[0] * (1 - y * y) * (context->saved_data["scale"].toDouble() * VERSION), at::Tensor()};
+    const at::Tensor y = context->get_saved_variables()[0] / library_version;
+    return {gradients[0] * (1 - y * y) * (context->saved_data["scale"].toDouble() * library_version),
+            at::Tensor()};
   }
 };
 

@@ -1,0 +1,2 @@
+extern const int library_version;
+const int library_version = VERSION;
