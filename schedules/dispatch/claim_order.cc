@@ -39,13 +39,21 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
   return true;
 }
 
+// Backwards wait for those of earlier micro-batches, of which a rank may not have admitted its own.
+bool PassesSums(const Graph& graph) {
+  for (int stage = 0; stage < graph.schedule().stages; ++stage) {
+    if (graph.protocol(stage).passes_sums()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool NeedsClaimOrder(const Graph& graph, const std::optional<ActivationMemory>& memory) {
   const Schedule& s = graph.schedule();
   if (!s.limit || graph.replays()) return false;
   const bool budget = memory.has_value() || graph.terms().memory.has_value();
-  return !graph.is_chain() || s.precedes || budget || !WaitsForVersionsAtTheStartOnly(s);
+  return !graph.is_chain() || s.precedes || budget || PassesSums(graph) || !WaitsForVersionsAtTheStartOnly(s);
 }
 
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
