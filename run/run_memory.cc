@@ -21,6 +21,7 @@
 #include "schedules/dispatch/kept_stages.h"
 #include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
+#include "schedules/sync/given_tensors.h"
 
 namespace weft {
 namespace {
@@ -32,13 +33,15 @@ constexpr int64_t kSmallTensors = 4096;  // scalars and the like
 bool IsRank(const Schedule& schedule, Rank rank) { return rank >= 0 && rank < schedule.ranks; }
 
 // Adds what a holder keeps of a stage, or a rank of a state that visits it.
-void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& stage, RankMemory* rank) {
+void Add(const KeptOfStage& of_stage, const RunSpec& run, const Graph& graph, const StageMemory& stage,
+         RankMemory* rank) {
   const Kept& kept = *of_stage.kept;
   const bool sliced = kept.parts > 1;
   const int64_t held = sliced ? SliceBytes(stage, of_stage.part, kept.parts) : stage.parameters;
   // A slice is gathered before anything computes with it.
   const int64_t version = held + (sliced ? 0 : stage.narrowed);
   rank->weights += (kept.versions + kept.leaving) * version;
+  rank->leaving += AwaitsVersions(graph, of_stage.stage, kept) ? kept.leaving * version : 0;
   rank->certain_weights += version;
   rank->gradients += (kept.sums + kept.sums_leaving) * SumBytes(stage, kept, of_stage.part);
   rank->optimizer += kept.optimizer ? OptimizerBuffers(run.train.optimizer) * held : 0;
@@ -47,8 +50,10 @@ void Add(const KeptOfStage& of_stage, const RunSpec& run, const StageMemory& sta
 // Returns the bytes that do not come and go with micro-batches. A rank may have each migrating state once:
 // there while it computes, and put together for the next rank of its route until that rank fetches it. While
 // one state leaves, it is there twice.
-RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
-                     const std::vector<StageMemory>& stages, bool migrating, int jobs_at_once) {
+RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run, const Graph& graph,
+                     const std::vector<StageMemory>& stages) {
+  const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
+  const int jobs_at_once = graph.has_pairs() ? 2 : 1;
   RankMemory rank, twice;
   int64_t narrowed = 0;  // of weights that come with a job, for its time
   for (const KeptOfStage& stage : kept) {
@@ -56,12 +61,13 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run,
     rank.constants += bytes.constants;
     if (stage.fetches) narrowed = std::max(narrowed, bytes.narrowed);
     rank.gradients += (stage.handed_out + stage.handed_on) * bytes.parameters;
-    rank.handed_out += stage.handed_out * bytes.parameters;
+    rank.handed_out += (stage.handed_out + stage.handed_on - stage.handed_on_in_turn) * bytes.parameters;
     if (!stage.kept.has_value()) continue;
     RankMemory state;
-    Add(stage, run, bytes, &state);
+    Add(stage, run, graph, bytes, &state);
     state.weights += migrating ? kSmallTensors : 0;
     rank.weights += state.weights;
+    rank.leaving += state.leaving;
     rank.certain_weights += migrating ? 0 : state.certain_weights;
     rank.gradients += state.gradients;
     rank.optimizer += state.optimizer;
@@ -217,10 +223,8 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
   std::vector<RankMemory> ranks(graph.schedule().ranks);
   std::vector<std::vector<KeptOfStage>> kept = KeptByRanks(graph, run.train.steps);
   if (graph.schedule().MaxStaleness() > 0) KeepSingleSums(graph, &kept);
-  const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
-  for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
-    ranks[rank] = CountHeld(kept[rank], run, stages, migrating, graph.has_pairs() ? 2 : 1);
-  }
+  for (Rank rank = 0; rank < graph.schedule().ranks; ++rank)
+    ranks[rank] = CountHeld(kept[rank], run, graph, stages);
   CountWork(graph, stages, stays, &ranks);
   CountWaiting(graph, stages, run.buffers.has_value(), &ranks);
   CountEarly(graph, stages, &ranks);
@@ -396,7 +400,9 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
       RankMemory& rank = memory.ranks[r];
       const int64_t beside_forwards = std::max(rank.beside_forwards(), others[r].beside_forwards());
       if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];
-      rank.handed_out = rank.beside_activations() - beside_forwards;
+      const int64_t may_wait = rank.beside_activations() - beside_forwards;
+      rank.leaving = std::min(rank.leaving, may_wait);
+      rank.handed_out = may_wait - rank.leaving;
     }
   }
   for (size_t r = 0; r < memory.ranks.size(); ++r) memory.ranks[r].received = copies.of_rank[r];
@@ -424,9 +430,9 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
             "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), %s of "
             "buffers while it works on a micro-batch of stage %d and others wait for its gradients, and %s "
             "received from other ranks; the budget is %s",
-            memory.budget.size() - 1, text(rank.held() - rank.handed_out), text(rank.weights),
-            text(rank.gradients - rank.handed_out), text(rank.optimizer), text(rank.work + rank.waiting),
-            rank.work_stage, text(rank.received), text(run.memory)));
+            memory.budget.size() - 1, text(rank.held() - rank.handed_out - rank.leaving),
+            text(rank.weights - rank.leaving), text(rank.gradients - rank.handed_out), text(rank.optimizer),
+            text(rank.work + rank.waiting), rank.work_stage, text(rank.received), text(run.memory)));
   }
   schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

@@ -3,8 +3,8 @@
 //
 // The counts are bytes of a rank's own arena, by the layers' shapes:
 //
-//   - for each held stage, every version of the weights that its readers may need (and one more where others
-//     read them while an update writes), the gradient's sum for each step under way (one alone where steps go
+//   - for each held stage, every version of the weights that its readers may need (without a budget, one
+//     more where other ranks read them), the gradient's sum for each step under way (one alone where steps go
 //     one after the other; one more where other holders take it), and the optimizer's state;
 //   - gradients that come before those of earlier micro-batches, which are summed first (early_gradients.h);
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
@@ -74,9 +74,10 @@ struct RankMemory {
   // The part of the weights that is there whatever jobs last: no version beside another.
   int64_t certain_weights = 0;
   int64_t constants = 0;  // the part of both that belongs to no version
-  // The part of the gradients that leaves the rank and may wait to be taken, however late the takers are. A
-  // budget admits forwards with room for it instead.
-  int64_t handed_out = 0;
+  // The parts of the gradients and of the weights that leave the rank, may wait to be taken, however late the
+  // takers are, and need not have room within a budget: forwards have it for gradients of micro-batches, and
+  // other jobs wait until weights and sums are back.
+  int64_t handed_out = 0, leaving = 0;
   int64_t held() const { return weights + gradients + optimizer; }
   // Bytes of the job that needs most, and, in overlapped pairs, of a forward beside it; and likewise of
   // buffers alone, without regard to activations that it frees.
@@ -86,13 +87,14 @@ struct RankMemory {
   int64_t waiting = 0;
   int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::forwards`
   int64_t beside_activations() const { return held() + work + waiting + received; }
-  // Returns the bytes that are in no forward's room.
-  int64_t beside_forwards() const { return beside_activations() - handed_out; }
+  // Returns the bytes for which a budget has room besides that of forwards.
+  int64_t beside_forwards() const { return beside_activations() - handed_out - leaving; }
   // Returns the bytes besides activations in a run within this budget (0: without one) where activations take
   // so many at a time: gradients that leave may have what room is left.
   double BesideActivations(int64_t budget, double activations) const {
     const auto most = static_cast<double>(beside_activations());
-    return budget == 0 ? most : std::min(most, static_cast<double>(budget) - activations);
+    if (budget == 0) return most;
+    return std::min(most - static_cast<double>(leaving), static_cast<double>(budget) - activations);
   }
 };
 struct RunMemory {

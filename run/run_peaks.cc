@@ -443,7 +443,7 @@ std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {
                            0,
                            rank.received.least.Peak(First::kTakes)};
     const int64_t gradients = sums_are_counted ? rank.gradients.most.Peak(First::kFrees) : counted.gradients;
-    const ClassBytes most{counted.weights,
+    const ClassBytes most{counted.weights - (graph_.terms().memory.has_value() ? counted.leaving : 0),
                           std::min(gradients, MostGradients(static_cast<Rank>(r))),
                           counted.optimizer,
                           rank.activations.most.Peak(First::kFrees),

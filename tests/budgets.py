@@ -40,8 +40,8 @@ A training within `memory: BYTES` is a schedule with a model and an option, on t
 (`most_bytes` in `summary.json`). *Refused below* counts the trainings that
 `weft train` refuses with one byte less than the least. *Left over* is what the rank that measured most left of the
 least budget, in percent of it: a training that was refused may have fitted by so much. It comes from what LibTorch takes
-while a job runs, which is [predicted from above](../design/memory.md#what-is-predicted), and from sums and versions of
-weights that could have waited for each other and did not. Of {schedules} such trainings, {none} take no budget: their backwards are on other ranks
+while a job runs, which is [predicted from above](../design/memory.md#what-is-predicted), and from sums and gradients
+that could have waited for each other and did not. Of {schedules} such trainings, {none} take no budget: their backwards are on other ranks
 than their forwards.
 
 {table}
@@ -67,7 +67,7 @@ Left over with a profile by schedule, the median of the models:
 {schedules}
 
 Every training with a profile is refused with one byte less. What is left over is, for the most part, in other classes: a
-budget is a bound over all timings, and sums and versions of weights could have waited for each other and did not. Schedules
+budget is a bound over all timings, and sums and gradients could have waited for each other and did not. Schedules
 on old weights have most of them.
 So could states that migrate, which are buffers on their way: they are the largest figures of the column. Next are schedules
 with split backwards, whose halves may lie apart by as many micro-batches as their limits say. In stages of several layers,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "schedules/sync/given_tensors.h"
+
 namespace weft {
 namespace {
 
@@ -86,6 +88,8 @@ void KeptCount::CountHandedOut(int stage) {
       int& waiting = protocol.gradients_leave() ? entry.handed_out : entry.handed_on;
       waiting = std::max(waiting, of_step_[rank]);
       of_step_[rank] = 0;
+      if (protocol.passes_sums())
+        entry.handed_on_in_turn = std::min(entry.handed_on, SumsInTurn(graph_, stage, rank));
     }
   }
 }

@@ -117,8 +117,8 @@ TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   std::this_thread::sleep_for(std::chrono::seconds(4));
   etcd_.Signal(SIGCONT);
   writer.join();
-  // Whether the lease has ended meanwhile is etcd's to say. A writer that is told so asks no further: etcd may have made the
-  // commit in a call that was not answered in time. What is committed is there.
+  // Whether the lease has ended meanwhile is etcd's to say. A writer that is told so asks no further: etcd
+  // may have made the commit in a call that was not answered in time. What is committed is there.
   EXPECT_TRUE(committed.ok() || absl::IsAborted(committed)) << committed;
   const auto state = store->Load();
   ASSERT_TRUE(state.ok());

@@ -130,8 +130,8 @@ TEST(PlannedMemory, ByteBudgetWithRoomForFourTwoTwoAndOneCopies_IsKept) {
   const RunMemory counted = CountRun(*run, *ScheduleOf(*run));
   int64_t budget = 0;
   for (Rank rank = 0; rank < 4; ++rank) {
-    budget = std::max(
-        budget, counted.ranks[rank].beside_activations() + wanted[rank] * counted.forwards.activation_bytes[rank]);
+    budget = std::max(budget, counted.ranks[rank].beside_activations() +
+                                  wanted[rank] * counted.forwards.activation_bytes[rank]);
   }
   for (Rank rank = 0; rank < 4; ++rank) {
     const int64_t room = budget - counted.ranks[rank].beside_activations();

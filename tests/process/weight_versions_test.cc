@@ -122,8 +122,8 @@ TEST(WeightVersions, MemoryBudget_CountsThem) {
     const auto ranks = static_cast<int>(counted.ranks.size());
     int64_t most = 0;
     for (int r = 0; r < ranks; ++r) {
-      most = std::max(
-          most, counted.ranks[r].held() + counted.ranks[r].work + (ranks - r) * counted.forwards.activation_bytes[r]);
+      most = std::max(most, counted.ranks[r].held() + counted.ranks[r].work +
+                                (ranks - r) * counted.forwards.activation_bytes[r]);
     }
     return most;
   };

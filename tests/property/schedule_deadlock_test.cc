@@ -16,6 +16,8 @@
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
+#include "schedules/sync/catalogue.h"
+#include "schedules/sync/given_tensors.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft::schedule_deadlock_test {
@@ -51,15 +53,18 @@ class Walk {
     if (claims) OrderByClaims(steps);
     OrderByRows(steps);
     CountTickets(steps);
+    const GivenTensors given(graph);
     for (int j = 0; j < jobs_; ++j) {
       std::vector<Edge> edges;
       graph.Predecessors(JobOf(j), &edges);
       for (const Edge& e : edges) {
         if (e.from.step >= 0) before_[j] |= uint64_t{1} << Number(e.from);
+        for (const Job& waiting : given.JobsBehind(graph, e)) AwaitReader(waiting, j, steps);
       }
     }
   }
 
+  bool waits_for_readers() const { return waits_for_readers_; }
   Truth Run() {
     if (jobs_ > 64) return Truth::kTooLarge;
     const uint64_t all = jobs_ == 64 ? ~uint64_t{0} : (uint64_t{1} << jobs_) - 1;
@@ -81,6 +86,12 @@ class Walk {
   }
 
  private:
+  // Within a budget some jobs wait until the readers of older weights and sums are done.
+  void AwaitReader(const Job& waiting, int reader, int steps) {
+    if (waiting.step < 0 || waiting.step >= steps) return;
+    before_[Number(waiting)] |= uint64_t{1} << reader;
+    waits_for_readers_ = true;
+  }
   void OrderByClaims(int steps) {
     const auto order = *ClaimOrder(graph_);
     for (const std::vector<Job>& of_rank : order[0]) {
@@ -184,6 +195,7 @@ class Walk {
   const Graph& graph_;
   const int n_, jobs_;
   std::vector<uint64_t> before_;
+  bool waits_for_readers_ = false;
   std::vector<int64_t>
       room_;  // of a forward: bytes of all that get room on its rank up to it; empty: no budget
 };
@@ -223,6 +235,10 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
   const bool deals = pick(0, 2) == 0;
   s.compute =
       s.weights = [ranks, deals](const Job& j) { return (j.stage + (deals ? j.microbatch : 0)) % ranks; };
+  // Versions of weights leave their holders: to all ranks that compute with them, or from one holder to the
+  // next.
+  if (deals && seed % 2 == 1) s.weights = [ranks](const Job& j) { return j.stage % ranks; };
+  if (deals && seed % 4 == 2) s.sync = Relayed();
   std::vector<int> limits, stale;
   for (int i = 0; i < stages; ++i) limits.push_back(pick(1, microbatches));
   for (int i = 0; i < stages * microbatches; ++i) stale.push_back(pick(0, 2) == 0 ? pick(1, 2) : 0);
@@ -254,7 +270,7 @@ RunSchedule Draw(uint64_t seed, std::string* text) {
 // least one.
 TEST(DeadlockProof, RandomLimitsBudgetsStalenessAndOrderEdges_TheVerdictIsThatOfEveryOrderOfStarts) {
   const Seeds seeds(1500);
-  int proved = 0, saved = 0, refused = 0, budgets = 0, refused_budgets = 0;
+  int proved = 0, saved = 0, refused = 0, budgets = 0, refused_budgets = 0, given = 0;
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
     std::string text;
     const RunSchedule schedule = Draw(seed, &text);
@@ -263,7 +279,8 @@ TEST(DeadlockProof, RandomLimitsBudgetsStalenessAndOrderEdges_TheVerdictIsThatOf
     const Graph graph(schedule);
     bool stops = false;
     for (int steps : {1, 2, 3, 4}) {
-      const Truth unclaimed = Walk(graph, steps).Run();
+      Walk walk(graph, steps);
+      const Truth unclaimed = walk.Run();
       if (unclaimed == Truth::kTooLarge) break;
       stops |= unclaimed == Truth::kDeadlocks;
       if (!sound.ok()) continue;
@@ -274,6 +291,7 @@ TEST(DeadlockProof, RandomLimitsBudgetsStalenessAndOrderEdges_TheVerdictIsThatOf
       if (steps < 3) continue;
       ++proved;
       budgets += schedule.terms.memory.has_value();
+      given += walk.waits_for_readers();
       saved += unclaimed == Truth::kDeadlocks;
     }
     ASSERT_TRUE(sound.ok() || stops) << text << ": " << sound;
@@ -282,11 +300,12 @@ TEST(DeadlockProof, RandomLimitsBudgetsStalenessAndOrderEdges_TheVerdictIsThatOf
   }
   if (seeds.single) return;
   std::cout << proved << " proved free, " << saved << " of them by the order of claims alone, " << budgets
-            << " within a budget of bytes; " << refused << " refused, " << refused_budgets
-            << " of them with a budget\n";
+            << " within a budget of bytes, " << given << " where jobs wait for readers; " << refused
+            << " refused, " << refused_budgets << " of them with a budget\n";
   EXPECT_GT(proved, 300);
   EXPECT_GT(budgets, 150);
   EXPECT_GT(refused_budgets, 20);
+  EXPECT_GT(given, 50);
   EXPECT_GT(saved, 50);
   EXPECT_GT(refused, 20);
 }

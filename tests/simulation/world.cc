@@ -294,6 +294,7 @@ void World::BeginAttempt(const Assign& assign) {
   running_.clear();
   began_.clear();
   activation_bytes_.clear();
+  given_.clear();
   received_.clear();
   fetching_.clear();
   moving_.clear();
@@ -475,7 +476,7 @@ WorldResult World::Run() {
     ++result_.events;
     action();
     action = nullptr;  // with the tensors that it has
-    TellOfTakenGradients();
+    TellOfTakenTensors();
     const bool idle = std::all_of(processes_.begin(), processes_.end(),
                                   [](const auto& p) { return p->dead || !p->core.has_run(); });
     if (finished_ && idle) break;

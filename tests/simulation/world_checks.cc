@@ -63,6 +63,8 @@ void World::CheckStart(const StartEffect& start) {
   CountRunning(start);
   if (!start.last()) return;
   if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
+  if (given_[start.job] > 0)
+    Problem(absl::StrCat(Describe(start.job), " starts while its rank has given away too much"));
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
   for (const Edge& e : edges) {

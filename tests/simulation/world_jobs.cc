@@ -59,6 +59,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       }
       values.push_back(it->second);
       p.inbox.erase(it);
+      p.untaken.erase(key);
     }
     return values;
   };

@@ -24,7 +24,7 @@
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
 #include "worker/core/worker_core.h"
-#include "worker/shell/loop/taken_gradients.h"
+#include "worker/shell/loop/taken_tensors.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 
@@ -80,9 +80,9 @@ class World {
     WorkerCore core;
     std::unique_ptr<JoinedSession> session;  // null before it has joined
     std::map<TensorKey, Value> inbox;
-    // Owners of gradients in the inbox whose makers want to know when all have taken them.
+    // Owners of tensors in the inbox whose makers want to know when all have taken them.
     std::map<TensorKey, std::shared_ptr<void>> untaken;
-    TakenGradients taken;                // of its own ranks
+    TakenTensors taken;                  // of its own ranks
     std::map<TensorKey, int64_t> there;  // times when the device has made them
     // The data plane, as transports have it: each tensor has its value for an owner.
     TransferTable table;
@@ -189,6 +189,7 @@ class World {
   Outputs Compute(Process& p, const StartEffect& start);
   void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
   Value HeldWeights(Process& p, Rank rank, int stage, int version);
+  std::shared_ptr<void> Give(Process& p, const TakenTensor& note);
   void UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> installed,
                      const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
@@ -233,7 +234,7 @@ class World {
   void CountActivationBytes(const StartEffect& start, bool ended);
   void CountReceivedBytes(const TensorKey& wanted);
   void FollowGradient(Process& p, const StartEffect& start, Outputs* outputs);
-  void TellOfTakenGradients();
+  void TellOfTakenTensors();
   void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
@@ -285,6 +286,7 @@ class World {
   std::map<Rank, std::vector<Job>> running_;
   std::map<Job, int64_t> began_;              // starts of these
   std::map<Rank, int64_t> activation_bytes_;  // with copies from other ranks, and gradients that leave
+  std::map<Job, int> given_;                  // tensors that readers have, by each job that waits for them
   std::map<Rank, std::set<Job>> received_;    // forwards whose inputs were wanted, until their backward
   std::map<Rank, std::set<Job>> fetching_;    // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.

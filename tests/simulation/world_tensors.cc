@@ -43,6 +43,7 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
   const int64_t there = outputs == nullptr ? 0 : outputs->there;
   std::shared_ptr<void> owner;
   if (e.key.kind == TensorKind::kGradient) owner = outputs->gradient_owner;
+  if (e.note.has_value()) owner = Give(p, *e.note);
   if (e.process < 0) {
     p.inbox[e.key] = value;
     if (owner != nullptr) p.untaken[e.key] = owner;
@@ -52,6 +53,14 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
   if (there <= now_) return Offer(p, e.process, e.key, value, owner);
   AtInAttempt(p, there + random_.Below(options_.transfer_delay_ns),
               [this, &p, key = e.key, to = e.process, value, owner] { Offer(p, to, key, value, owner); });
+}
+
+// Returns the owner of a tensor that is given to a reader, whose end the process wants to know.
+std::shared_ptr<void> World::Give(Process& p, const TakenTensor& note) {
+  Tensor tensor;
+  p.taken.Follow(note, &tensor);
+  for (const Job& job : note.waiting) ++given_[job];
+  return tensor.owner;
 }
 
 Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {

@@ -104,16 +104,19 @@ void World::FollowGradient(Process& p, const StartEffect& start, Outputs* output
   outputs->gradient_owner = gradient.owner;
 }
 
-// A process is told a little after the memory of a gradient is free.
-void World::TellOfTakenGradients() {
+// A process is told a little after a tensor has been taken.
+void World::TellOfTakenTensors() {
   for (const auto& process : processes_) {
     Process& p = *process;
-    for (const TakenGradient& gradient : p.taken.Take()) {
-      if (p.dead || gradient.epoch != epoch_) continue;
-      activation_bytes_[gradient.rank] -= plan_->graph.terms().memory->gradient_bytes[gradient.stage];
-      AtOf(p, now_ + 1 + random_.Below(50'000), [this, &p, gradient] {
+    for (const TakenTensor& tensor : p.taken.Take()) {
+      if (p.dead || tensor.epoch != epoch_) continue;
+      for (const Job& job : tensor.waiting) --given_[job];
+      if (tensor.waiting.empty()) {
+        activation_bytes_[tensor.rank] -= plan_->graph.terms().memory->gradient_bytes[tensor.stage];
+      }
+      AtOf(p, now_ + 1 + random_.Below(50'000), [this, &p, tensor] {
         WorkerEffects effects;
-        p.core.OnGradientTaken(now_, gradient, &effects);
+        p.core.OnTensorTaken(now_, tensor, &effects);
         Carry(p, std::move(effects), nullptr);
         Pump(p);
       });

@@ -131,7 +131,8 @@ class RunLifeTest : public ::testing::Test {
   RankSeats seats_;
   DeviceWork device_work_{{kGrace, kGrace}};
   Communicators communicators_;
-  TensorExchange exchange_{*transport_, seats_, device_work_, events_};
+  TakenTensors taken_;
+  TensorExchange exchange_{*transport_, seats_, device_work_, events_, taken_};
   StartedJobs started_{seats_, exchange_, communicators_, device_work_, events_};
   StateSaver saver_{device_, memory_, {[](const auto&) {}, [](const auto&) {}, [](const auto&) {}}};
   RunLife life_{

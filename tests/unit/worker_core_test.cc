@@ -368,11 +368,11 @@ TEST(TwoProcesses, ForwardWithoutRoomForItsGradient_StartsWhenThatBeforeItIsTake
   core.OnJobDone(4, {1, forward, 2, 4, true, {}, 60}, &out);
   core.OnJobDone(6, {1, backward, 4, 6, true, {}}, &out);
   out.clear();
-  core.OnGradientTaken(7, {1, 2, 1, 0}, &out);
-  core.OnGradientTaken(7, {2, 1, 1, 0}, &out);
+  core.OnTensorTaken(7, {1, 2, 1, 0}, &out);
+  core.OnTensorTaken(7, {2, 1, 1, 0}, &out);
   EXPECT_TRUE(Only<StartEffect>(out).empty()) << "they were of other attempts";
   EXPECT_EQ(core.ClockAt(8, 1).cause(), IdleCause::kMemory);
-  core.OnGradientTaken(9, {1, 1, 1, 0}, &out);
+  core.OnTensorTaken(9, {1, 1, 1, 0}, &out);
   ASSERT_EQ(Only<StartEffect>(out).size(), 1u);
   EXPECT_EQ(Only<StartEffect>(out)[0].job, next);
 }
@@ -432,6 +432,38 @@ TEST_F(OneProcess, GradientThatIsThereBeforeTheFirstGrantOfItsStep_IsTakenWithTh
   ASSERT_FALSE(starts.empty());
   EXPECT_EQ(starts[0].job, Job::Reduce(0, 0, 1));
   EXPECT_EQ(starts[0].round, JobRound::kGradients);
+}
+
+// Each rank holds one of the stages, and the other rank has its initial weights for a forward and a backward.
+TEST_F(OneProcess, UpdateWithinABudget_WaitsUntilReadersHaveGivenTheVersionBack) {
+  shape_ = Shape("fsdp", 2, 2, 1);
+  shape_.schedule.terms.memory = ActivationMemory{{900, 900}, {60, 60}};
+  Begin(shape_);
+  const auto order = ClaimOrder(Graph(shape_.schedule))->front();
+  WorkerEffects out;
+  for (const Rank rank : {0, 1}) core_->OnMessage(2, GrantOf(rank, order[rank]), &out);
+  std::set<Job> done;
+  const auto run = [&] {
+    for (std::vector<StartEffect> starts = Only<StartEffect>(out); !starts.empty();) {
+      const StartEffect start = starts.back();
+      starts.pop_back();
+      if (start.last()) done.insert(start.job);
+      out.clear();
+      core_->OnJobDone(9, {start.rank, start.job, 8, 9, start.last(), {}, 60}, &out);
+      for (const StartEffect& next : Only<StartEffect>(out)) starts.push_back(next);
+    }
+    out.clear();
+  };
+  run();
+  const Job update = Job::Update(0, 0, 0);
+  EXPECT_EQ(done.count(Job::Compute(0, 0, 1, JobKind::kBackward)), 1u) << "the last reader";
+  core_->OnTensorTaken(10, {7, 3, 0, 0, {update}}, &out);
+  run();
+  EXPECT_EQ(done.count(update), 0u);
+  core_->OnTensorTaken(11, {7, 3, 0, 0, {update}}, &out);
+  run();
+  EXPECT_EQ(done.count(update), 1u);
+  EXPECT_EQ(done.count(Job::Update(0, 1, 0)), 0u) << "nobody has given back the other stage";
 }
 
 TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {

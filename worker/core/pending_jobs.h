@@ -50,6 +50,8 @@ class PendingJobs {
   // Lets the rank's jobs up to this step take gradients, where forwards wait for that. Returns those that may
   // from now on.
   std::vector<Job> BeginTaking(LocalRank& rank, int step);
+  // Lets the job, which has not started, wait for one more input.
+  void AwaitInput(JobId id) { ++MissingOf(id); }
   // Notes that an input is there: the gradient of the micro-batch, or, for -1, another one.
   void InputArrived(JobId id, int microbatch);
   // Notes that an input of the joint operation with which the job begins is there.

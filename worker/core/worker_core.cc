@@ -228,9 +228,9 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run_->OnJobDone(now, done, out);
 }
 
-void WorkerCore::OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out) {
+void WorkerCore::OnTensorTaken(int64_t now, const TakenTensor& taken, WorkerEffects* out) {
   const SendNote note(this, out);
-  if (IsLive(taken.run) && epoch() == taken.epoch) run_->OnGradientTaken(now, taken, out);
+  if (IsLive(taken.run) && epoch() == taken.epoch) run_->OnTensorTaken(now, taken, out);
 }
 
 bool WorkerCore::AwaitsTaking(const Job& job) const { return run_ && run_->AwaitsTaking(job); }

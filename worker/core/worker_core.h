@@ -68,9 +68,9 @@ class WorkerCore {
   // Notes that a job is done. The launched jobs of a rank are done in the order in which they started; those
   // that started beside forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
-  // Notes that a gradient has been taken by all, whose job AwaitsTaking; of another attempt than the present
-  // one, that changes nothing.
-  void OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out);
+  // Notes that a tensor has been taken by all: a gradient whose job AwaitsTaking, or one that was published
+  // with a note. Of another attempt than the present one, that changes nothing.
+  void OnTensorTaken(int64_t now, const TakenTensor& taken, WorkerEffects* out);
   // Takes the id of a group whose first member is here.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
   // Notes that the collective that the job began is over; its result is on the device.

@@ -115,12 +115,22 @@ struct StartEffect {
   // most one such job of a rank at a time, and at most one other.
   bool overlapped = false;
 };
+// A tensor that nobody has any more: a gradient that a job has handed out, or weights or a running sum that
+// one reader had.
+struct TakenTensor {
+  uint64_t run = 0, epoch = 0;  // the attempt
+  Rank rank = 0;                // the rank that made it
+  int stage = 0;
+  std::vector<Job> waiting = {};  // jobs that wait for the weights or the sum; none for a gradient
+};
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
 // of another process, once its bytes are there, or of this one (process -1).
 struct PublishEffect {
   int32_t process;
   TensorKey key;
   int parts = 1;  // number of slices of a sliced gradient; the slice is key.part
+  // The note to be given once the tensor has been taken by its reader.
+  std::optional<TakenTensor> note = std::nullopt;
 };
 // Drop this version of the rank's weights: only launched jobs still read it, and it has been published to all
 // that fetch it.
@@ -196,13 +206,6 @@ using WorkerEffects = std::vector<WorkerEffect>;
 struct TensorArrival {
   int64_t made_ns = 0;  // when the job that made it ended, on this machine's clock; 0 if that is not known
   int64_t bytes = 0;
-};
-
-// A gradient that a job has handed out, and that all who sum it have taken.
-struct TakenGradient {
-  uint64_t run = 0, epoch = 0;  // the attempt
-  Rank rank = 0;                // the rank that made it
-  int stage = 0;
 };
 
 struct JobDone {

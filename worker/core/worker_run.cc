@@ -33,6 +33,7 @@ WorkerRun::WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, i
     : launch_ahead_(launch_ahead),
       run_(assign, std::move(shape)),
       admission_(run_.graph()),
+      given_(run_.graph()),
       computed_(FindComputedStages(run_, run_.tables()->jobs)),
       ranks_(now, run_, admission_, computed_),
       pending_(run_, admission_, &ranks_),
@@ -286,11 +287,14 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   StartJobs(now, out);
 }
 
-void WorkerRun::OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out) {
+void WorkerRun::OnTensorTaken(int64_t now, const TakenTensor& taken, WorkerEffects* out) {
   LocalRank& rank = ranks_.Of(taken.rank);
-  rank.ready.ReleaseGradient(taken.stage);
-  ranks_.Touch(rank);
-  WantAdmitted(now, rank, out);
+  for (const Job& job : taken.waiting) pending_.InputArrived(run_.IdOf(job), /*microbatch=*/-1);
+  if (taken.waiting.empty()) {
+    rank.ready.ReleaseGradient(taken.stage);
+    ranks_.Touch(rank);
+    WantAdmitted(now, rank, out);
+  }
   StartJobs(now, out);
 }
 
@@ -336,12 +340,24 @@ void WorkerRun::PublishEdge(const Edge& e, WorkerEffects* out) {
                         ? static_cast<int>(run_.graph().members(e.from.stage).size())
                         : 1;
   if (!run_.IsLocal(consumer)) {
-    out->push_back(PublishEffect{run_.ProcessOf(consumer), run_.KeyOf(e), parts});
+    out->push_back(PublishEffect{run_.ProcessOf(consumer), run_.KeyOf(e), parts, AwaitTaking(e)});
     return;
   }
-  if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, run_.KeyOf(e), parts});
+  if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, run_.KeyOf(e), parts, AwaitTaking(e)});
   if (run_.graph().BeginsJointly(e)) pending_.JointInputArrived(e.to);
   InputArrived(run_.IdOf(e.to), e.from.microbatch, out);
+}
+
+std::optional<TakenTensor> WorkerRun::AwaitTaking(const Edge& edge) {
+  const Graph& graph = run_.graph();
+  TakenTensor note{run_.assignment().run, run_.assignment().epoch, graph.RankOf(edge.from), edge.from.stage};
+  for (const Job& job : given_.JobsBehind(graph, edge)) {
+    if (job.step < run_.first_step() || job.step >= run_.steps()) continue;
+    pending_.AwaitInput(run_.IdOf(job));
+    note.waiting.push_back(job);
+  }
+  if (note.waiting.empty()) return std::nullopt;
+  return note;
 }
 
 void WorkerRun::NoteMade(const Job& consumer, int64_t made) {

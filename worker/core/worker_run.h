@@ -43,6 +43,7 @@
 
 #include "proto/session/messages.h"
 #include "schedules/dispatch/admission.h"
+#include "schedules/sync/given_tensors.h"
 #include "worker/core/announced_snapshots.h"
 #include "worker/core/local_ranks.h"
 #include "worker/core/local_run.h"
@@ -71,7 +72,7 @@ class WorkerRun {
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
-  void OnGradientTaken(int64_t now, const TakenGradient& taken, WorkerEffects* out);
+  void OnTensorTaken(int64_t now, const TakenTensor& taken, WorkerEffects* out);
   // Notes that the ranks have begun with copies of their state; that copies of the step are in this process's
   // memory.
   void OnResumed(int64_t now, WorkerEffects* out);
@@ -130,6 +131,8 @@ class WorkerRun {
   // `made`: the time, where the job is done.
   void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
+  // Lets jobs wait until what is published has been taken, if they must. Returns the note to be given then.
+  std::optional<TakenTensor> AwaitTaking(const Edge& edge);
   // Notes when an input of a launched job was made on the device.
   void NoteMade(const Job& consumer, int64_t made);
   void LeaveEndedSteps(WorkerEffects* out);
@@ -141,6 +144,7 @@ class WorkerRun {
   const int launch_ahead_;
   const LocalRun run_;
   const AdmissionOrder admission_;
+  const GivenTensors given_;
   const ComputedStages computed_;
   LocalRanks ranks_;
   PendingJobs pending_;

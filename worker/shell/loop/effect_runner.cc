@@ -36,7 +36,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       log_(events),
       core_(ParseRunShape, device.launch_ahead()),
       device_work_({options.copy_timeout_ns, options.device_grace_ns}),
-      exchange_(transport, seats_, device_work_, events),
+      exchange_(transport, seats_, device_work_, events, taken_),
       started_(seats_, exchange_, communicators_, device_work_, events),
       life_(options,
             {device, transport, threads, seats_, device_work_, exchange_, communicators_, started_, saver_}),
@@ -232,10 +232,10 @@ bool EffectRunner::PollCommunicators(int64_t now) {
   return !done.empty();
 }
 
-bool EffectRunner::PollGradients(int64_t now) {
+bool EffectRunner::PollTaken(int64_t now) {
   AssertHeld(mu_);
-  const std::vector<TakenGradient> taken = taken_.Take();
-  for (const TakenGradient& gradient : taken) core_.OnGradientTaken(now, gradient, &effects_);
+  const std::vector<TakenTensor> taken = taken_.Take();
+  for (const TakenTensor& tensor : taken) core_.OnTensorTaken(now, tensor, &effects_);
   if (!taken.empty()) Apply(now, nullptr);
   return !taken.empty();
 }
@@ -299,7 +299,7 @@ void EffectRunner::DoJob(Seat& seat) {
   }
   Apply(now, &outcome);
   outcome.gradient = Tensor();
-  PollGradients(now);
+  PollTaken(now);
   LookAtDevice();
 }
 

@@ -43,7 +43,7 @@
 #include "worker/shell/loop/silence_reports.h"
 #include "worker/shell/loop/started_jobs.h"
 #include "worker/shell/loop/state_saver.h"
-#include "worker/shell/loop/taken_gradients.h"
+#include "worker/shell/loop/taken_tensors.h"
 #include "worker/shell/loop/tensor_exchange.h"
 #include "worker/shell/loop/work_threads.h"
 #include "worker/shell/loop/worker_loop_options.h"
@@ -67,7 +67,7 @@ class EffectRunner {
   bool PollDevice();
   bool PollTransport(int64_t now);
   bool PollCommunicators(int64_t now);
-  bool PollGradients(int64_t now);
+  bool PollTaken(int64_t now);
   // Forgets a run that is over, if nothing of it is in progress any more.
   void ForgetIfIdle(int64_t now);
   // Reports on the run to the coordinator, once in each report interval.
@@ -146,10 +146,10 @@ class EffectRunner {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   RankSeats seats_ ABSL_GUARDED_BY(mu_);
   DeviceWork device_work_ ABSL_GUARDED_BY(mu_);
+  TakenTensors taken_;
   TensorExchange exchange_ ABSL_GUARDED_BY(mu_);
   Communicators communicators_ ABSL_GUARDED_BY(mu_);
   StartedJobs started_ ABSL_GUARDED_BY(mu_);
-  TakenGradients taken_;
   RunLife life_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 

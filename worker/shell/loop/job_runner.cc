@@ -171,7 +171,7 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   if (!outcome->status.ok() || !task.start.last()) return;
   // The parts come in the order of members.
   std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
-  const bool in_parts = !task.gradients.empty();
+  const bool in_parts = task.start.Does(Operation::kAccumulate);
   if (sums.empty() && (in_parts || task.hashes.has_value())) {
     auto sum = in_parts ? compute.TakeSum(task.start.job, task.start.job.member, task.parts)
                         : compute.TakeSum(task.start.job, 0, 1);

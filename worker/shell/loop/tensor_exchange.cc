@@ -57,6 +57,7 @@ absl::Status TensorExchange::Publish(int64_t now, const PublishEffect& effect, c
   absl::StatusOr<Tensor> tensor = TensorOf(effect, outcome);
   if (!tensor.ok()) return tensor.status();
   tensor->made_ns = now;
+  if (effect.note.has_value()) taken_.Follow(*effect.note, &*tensor);
   if (key.producer != key.consumer)
     seats_.Of(key.producer)->bytes_sent[static_cast<int>(key.kind)] += tensor->bytes;
   if (effect.process >= 0) {

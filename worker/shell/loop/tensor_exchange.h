@@ -7,8 +7,8 @@
 //
 // Invariants: a tensor in the inbox is taken once. Bytes are counted for the ranks that send and receive
 // them, once each, and not between a rank and itself. Not thread-safe; the owner locks. Ownership: borrows
-// transport, seats, the device's work and the notes of events, which outlive it. Failure: of the device that
-// makes or copies the tensor.
+// transport, seats, the device's work and the notes of events and of taken tensors, which outlive it.
+// Failure: of the device that makes or copies the tensor.
 #ifndef WEFT_WORKER_SHELL_LOOP_TENSOR_EXCHANGE_H_
 #define WEFT_WORKER_SHELL_LOOP_TENSOR_EXCHANGE_H_
 
@@ -25,14 +25,16 @@
 #include "worker/shell/loop/job_runner.h"
 #include "worker/shell/loop/loop_events.h"
 #include "worker/shell/loop/rank_seats.h"
+#include "worker/shell/loop/taken_tensors.h"
 #include "worker/shell/transport/transport.h"
 
 namespace weft {
 
 class TensorExchange {
  public:
-  TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work, const LoopEvents& events)
-      : transport_(transport), seats_(seats), device_work_(device_work), events_(events) {
+  TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work, const LoopEvents& events,
+                 TakenTensors& taken)
+      : transport_(transport), seats_(seats), device_work_(device_work), events_(events), taken_(taken) {
     transport.ReceiveInto([this](const TensorKey& key, size_t bytes) { return MemoryFor(key, bytes); });
   }
   ~TensorExchange() { transport_.ReceiveInto(nullptr); }
@@ -65,6 +67,7 @@ class TensorExchange {
   RankSeats& seats_;
   DeviceWork& device_work_;
   const LoopEvents& events_;
+  TakenTensors& taken_;
   absl::flat_hash_map<TensorKey, Tensor> inbox_;
 };
 

@@ -170,7 +170,7 @@ bool WorkerLoop::Poll() {
   worked |= runner_.PollDevice();
   worked |= runner_.PollTransport(now);
   worked |= runner_.PollCommunicators(now);
-  worked |= runner_.PollGradients(now);
+  worked |= runner_.PollTaken(now);
   CheckTimes(now);
   return worked;
 }

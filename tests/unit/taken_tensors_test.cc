@@ -1,15 +1,15 @@
-#include "worker/shell/loop/taken_gradients.h"
+#include "worker/shell/loop/taken_tensors.h"
 
 #include <memory>
 #include <thread>
 
 #include "gtest/gtest.h"
 
-namespace weft::taken_gradients_test {
+namespace weft::taken_tensors_test {
 namespace {
 
-TEST(TakenGradients, FollowedTensor_IsTakenWithItsLastCopyAndAfterItsMemory) {
-  TakenGradients taken;
+TEST(TakenTensors, FollowedTensor_IsTakenWithItsLastCopyAndAfterItsMemory) {
+  TakenTensors taken;
   bool freed = false, noted_before = false;
   Tensor gradient;
   gradient.bytes = 4;
@@ -35,8 +35,8 @@ TEST(TakenGradients, FollowedTensor_IsTakenWithItsLastCopyAndAfterItsMemory) {
 }
 
 // A stage without parameters has no gradient.
-TEST(TakenGradients, EmptyTensor_IsTakenOnceNobodyHasIt) {
-  TakenGradients taken;
+TEST(TakenTensors, EmptyTensor_IsTakenOnceNobodyHasIt) {
+  TakenTensors taken;
   Tensor gradient;
   taken.Follow({1, 1, 0, 0}, &gradient);
   EXPECT_TRUE(gradient.empty());
@@ -45,8 +45,8 @@ TEST(TakenGradients, EmptyTensor_IsTakenOnceNobodyHasIt) {
   EXPECT_EQ(taken.Take().size(), 1u);
 }
 
-TEST(TakenGradients, TensorThatOutlivesThem_IsFreed) {
-  auto taken = std::make_unique<TakenGradients>();
+TEST(TakenTensors, TensorThatOutlivesThem_IsFreed) {
+  auto taken = std::make_unique<TakenTensors>();
   const auto bytes = std::make_shared<int>(1);
   Tensor gradient;
   gradient.owner = bytes;
@@ -57,4 +57,4 @@ TEST(TakenGradients, TensorThatOutlivesThem_IsFreed) {
 }
 
 }  // namespace
-}  // namespace weft::taken_gradients_test
+}  // namespace weft::taken_tensors_test

@@ -1,4 +1,4 @@
-#include "worker/shell/loop/taken_gradients.h"
+#include "worker/shell/loop/taken_tensors.h"
 
 #include <atomic>
 #include <utility>
@@ -8,14 +8,14 @@
 
 namespace weft {
 
-class TakenGradients::Notes {
+class TakenTensors::Notes {
  public:
-  void Add(const TakenGradient& gradient) {
+  void Add(const TakenTensor& note) {
     MutexLock lock(mutex_);
-    taken_.push_back(gradient);
+    taken_.push_back(note);
     any_.store(true, std::memory_order_release);
   }
-  std::vector<TakenGradient> Take() {
+  std::vector<TakenTensor> Take() {
     if (!any_.load(std::memory_order_acquire)) return {};
     MutexLock lock(mutex_);
     any_.store(false, std::memory_order_relaxed);
@@ -25,20 +25,20 @@ class TakenGradients::Notes {
  private:
   std::atomic<bool> any_{false};  // lets Take skip the lock
   Mutex mutex_;
-  std::vector<TakenGradient> taken_ ABSL_GUARDED_BY(mutex_);
+  std::vector<TakenTensor> taken_ ABSL_GUARDED_BY(mutex_);
 };
 
-TakenGradients::TakenGradients() : notes_(std::make_shared<Notes>()) {}
+TakenTensors::TakenTensors() : notes_(std::make_shared<Notes>()) {}
 
-void TakenGradients::Follow(const TakenGradient& gradient, Tensor* tensor) {
+void TakenTensors::Follow(const TakenTensor& note, Tensor* tensor) {
   void* const bytes = tensor->owner.get();
-  auto end = [notes = notes_, gradient, owner = std::move(tensor->owner)](void*) mutable {
+  auto end = [notes = notes_, note, owner = std::move(tensor->owner)](void*) mutable {
     owner.reset();  // first: the note says that the memory is free
-    notes->Add(gradient);
+    notes->Add(note);
   };
   tensor->owner = std::shared_ptr<void>(bytes, std::move(end));
 }
 
-std::vector<TakenGradient> TakenGradients::Take() { return notes_->Take(); }
+std::vector<TakenTensor> TakenTensors::Take() { return notes_->Take(); }
 
 }  // namespace weft
