@@ -61,7 +61,8 @@ RankMemory CountHeld(const std::vector<KeptOfStage>& kept, const RunSpec& run, c
     rank.constants += bytes.constants;
     if (stage.fetches) narrowed = std::max(narrowed, bytes.narrowed);
     rank.gradients += (stage.handed_out + stage.handed_on) * bytes.parameters;
-    rank.handed_out += (stage.handed_out + stage.handed_on - stage.handed_on_in_turn) * bytes.parameters;
+    rank.handed_out += stage.handed_out * bytes.parameters;
+    rank.passed += (stage.handed_on - stage.handed_on_in_turn) * bytes.parameters;
     if (!stage.kept.has_value()) continue;
     RankMemory state;
     Add(stage, run, graph, bytes, &state);
@@ -402,7 +403,8 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
       if (others[r].beside_activations() > rank.beside_activations()) rank = others[r];
       const int64_t may_wait = rank.beside_activations() - beside_forwards;
       rank.leaving = std::min(rank.leaving, may_wait);
-      rank.handed_out = may_wait - rank.leaving;
+      rank.passed = std::min(rank.passed, may_wait - rank.leaving);
+      rank.handed_out = may_wait - rank.leaving - rank.passed;
     }
   }
   for (size_t r = 0; r < memory.ranks.size(); ++r) memory.ranks[r].received = copies.of_rank[r];
@@ -430,9 +432,10 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
             "rank %d needs %s for weights, gradients and optimizer (%s, %s and %s), %s of "
             "buffers while it works on a micro-batch of stage %d and others wait for its gradients, and %s "
             "received from other ranks; the budget is %s",
-            memory.budget.size() - 1, text(rank.held() - rank.handed_out - rank.leaving),
-            text(rank.weights - rank.leaving), text(rank.gradients - rank.handed_out), text(rank.optimizer),
-            text(rank.work + rank.waiting), rank.work_stage, text(rank.received), text(run.memory)));
+            memory.budget.size() - 1, text(rank.held() - rank.handed_out - rank.leaving - rank.passed),
+            text(rank.weights - rank.leaving), text(rank.gradients - rank.handed_out - rank.passed),
+            text(rank.optimizer), text(rank.work + rank.waiting), rank.work_stage, text(rank.received),
+            text(run.memory)));
   }
   schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

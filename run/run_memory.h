@@ -74,10 +74,12 @@ struct RankMemory {
   // The part of the weights that is there whatever jobs last: no version beside another.
   int64_t certain_weights = 0;
   int64_t constants = 0;  // the part of both that belongs to no version
-  // The parts of the gradients and of the weights that leave the rank, may wait to be taken, however late the
-  // takers are, and need not have room within a budget: forwards have it for gradients of micro-batches, and
-  // other jobs wait until weights and sums are back.
-  int64_t handed_out = 0, leaving = 0;
+  // The part of the gradients that leaves the rank and may wait to be taken, however late the takers are.
+  // Within a budget forwards have room for it.
+  int64_t handed_out = 0;
+  // Likewise of the weights, and of running sums. Within a budget jobs wait until these are back, so there is
+  // no room for them.
+  int64_t leaving = 0, passed = 0;
   int64_t held() const { return weights + gradients + optimizer; }
   // Bytes of the job that needs most, and, in overlapped pairs, of a forward beside it; and likewise of
   // buffers alone, without regard to activations that it frees.
@@ -88,13 +90,13 @@ struct RankMemory {
   int64_t received = 0;  // copies of tensors from other ranks, but for those of `RunMemory::forwards`
   int64_t beside_activations() const { return held() + work + waiting + received; }
   // Returns the bytes for which a budget has room besides that of forwards.
-  int64_t beside_forwards() const { return beside_activations() - handed_out - leaving; }
+  int64_t beside_forwards() const { return beside_activations() - handed_out - leaving - passed; }
   // Returns the bytes besides activations in a run within this budget (0: without one) where activations take
   // so many at a time: gradients that leave may have what room is left.
   double BesideActivations(int64_t budget, double activations) const {
     const auto most = static_cast<double>(beside_activations());
     if (budget == 0) return most;
-    return std::min(most - static_cast<double>(leaving), static_cast<double>(budget) - activations);
+    return std::min(most - static_cast<double>(leaving + passed), static_cast<double>(budget) - activations);
   }
 };
 struct RunMemory {

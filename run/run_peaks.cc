@@ -403,7 +403,7 @@ int64_t PeakCount::MostGradients(Rank rank) const {
   const std::optional<ActivationMemory>& memory = graph_.terms().memory;
   if (!memory.has_value()) return std::numeric_limits<int64_t>::max();
   const RankMemory& counted = counted_.ranks[rank];
-  return counted.gradients - counted.handed_out + memory->budget[rank];
+  return counted.gradients - counted.handed_out - counted.passed + memory->budget[rank];
 }
 
 std::vector<PeakBytes> PeakCount::Count(const std::vector<SimulatedJob>& jobs) {

@@ -213,7 +213,7 @@ std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs) 
 }
 
 std::string ByteFlag(double bytes) {
-  // Rounding up adds a sixteenth at most.
+  // Rounding up 16 KiB and more adds a sixteenth at most.
   constexpr double kMiB = 1 << 20;
   return bytes >= 16 * kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
                             : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));

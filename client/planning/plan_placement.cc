@@ -60,8 +60,8 @@ absl::StatusOr<PlanPlacement> PlacementOfRun(const RunSpec& run, const PlanChoic
   const RunMemory counted = CountRun(planned, *schedule);
   for (size_t r = 0; r < counted.ranks.size(); ++r) {
     const RankMemory& rank = counted.ranks[r];
-    // Within a budget no job gives away a version more than are needed, and gradients that leave the rank may
-    // have less room than they could take.
+    // Within a budget updates wait until weights are back, and gradients that leave the rank may have less
+    // room than they could take.
     const int64_t leaving = run.memory > 0 ? rank.leaving : 0;
     weights.push_back(static_cast<double>(rank.weights - leaving));
     gradients.push_back(static_cast<double>(rank.gradients + leaving - rank.beside_activations()) +

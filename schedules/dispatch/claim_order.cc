@@ -39,7 +39,8 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
   return true;
 }
 
-// Backwards wait for those of earlier micro-batches, of which a rank may not have admitted its own.
+// Returns true if backwards wait for those of earlier micro-batches, of which a rank may not have admitted
+// its own.
 bool PassesSums(const Graph& graph) {
   for (int stage = 0; stage < graph.schedule().stages; ++stage) {
     if (graph.protocol(stage).passes_sums()) return true;

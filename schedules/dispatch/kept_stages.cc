@@ -88,8 +88,10 @@ void KeptCount::CountHandedOut(int stage) {
       int& waiting = protocol.gradients_leave() ? entry.handed_out : entry.handed_on;
       waiting = std::max(waiting, of_step_[rank]);
       of_step_[rank] = 0;
-      if (protocol.passes_sums())
-        entry.handed_on_in_turn = std::min(entry.handed_on, SumsInTurn(graph_, stage, rank));
+      if (!protocol.passes_sums()) continue;
+      const std::optional<int> in_turn = SumsInTurn(graph_, stage, rank, steps_);
+      entry.handed_on = std::max(entry.handed_on, in_turn.value_or(0));
+      entry.handed_on_in_turn = in_turn.value_or(entry.handed_on);
     }
   }
 }

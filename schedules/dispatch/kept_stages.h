@@ -23,8 +23,8 @@ struct KeptOfStage {
   std::optional<Kept> kept;
   int part = 0;  // its slice, where holders keep or sum one of `kept->parts` or `kept->parts_of_sum` each
   bool goes_on = false;  // the state travels, and comes to another rank as well
-  // Gradients of the stage's size that leave the rank's backwards and may wait together; likewise sums that
-  // it hands on, and those for which later ones do not wait within a budget (sync/given_tensors.h).
+  // Gradients of the stage's size that leave the rank's backwards and may wait together; likewise running
+  // sums that it hands on; and those of them that there may be within a budget (sync/given_tensors.h).
   int handed_out = 0, handed_on = 0, handed_on_in_turn = 0;
   bool fetches = false;  // it computes with another rank's weights
 };

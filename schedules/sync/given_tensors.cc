@@ -1,6 +1,6 @@
 #include "schedules/sync/given_tensors.h"
 
-#include <limits>
+#include <algorithm>
 #include <optional>
 
 namespace weft {
@@ -15,6 +15,16 @@ std::optional<Job> FirstBackward(const Graph& graph, int step, int stage, Rank r
   return std::nullopt;
 }
 
+// Returns the most staleness of the rank's own micro-batches of the stage.
+int StalenessOfRank(const Graph& graph, int stage, Rank rank) {
+  int most = 0;
+  for (int b = 0; b < graph.schedule().microbatches; ++b) {
+    if (graph.RankOf(Job::Compute(0, stage, b, graph.final_backward())) == rank)
+      most = std::max(most, graph.schedule().StalenessOf(stage, b));
+  }
+  return most;
+}
+
 // Returns the rank's backwards of the stage that wait for the taker of this one's running sum. Those of a
 // step come one after the other. A step that reads old weights may run before one that comes earlier, but not
 // before the one whose sum made these weights: so none comes before all of these.
@@ -24,7 +34,7 @@ std::vector<Job> BackwardsBehind(const Graph& graph, const Job& backward) {
     return FirstBackward(graph, step, backward.stage, rank, microbatch);
   };
   if (const auto next = first(backward.step, backward.microbatch + 2); next.has_value()) return {*next};
-  const int stale = graph.schedule().MaxStaleness(backward.stage);
+  const int stale = StalenessOfRank(graph, backward.stage, rank);
   std::vector<Job> jobs;
   for (int step = backward.step + 1 + stale; step <= backward.step + 1 + 2 * stale; ++step) {
     if (const auto next = first(step, 0); next.has_value()) jobs.push_back(*next);
@@ -40,9 +50,9 @@ bool AwaitsVersions(const Graph& graph, int stage, const Kept& kept) {
   return stale <= 1 || kept.versions > stale;
 }
 
-int SumsInTurn(const Graph& graph, int stage, Rank rank) {
+std::optional<int> SumsInTurn(const Graph& graph, int stage, Rank rank, int steps) {
   const Schedule& schedule = graph.schedule();
-  if (schedule.period > 1) return std::numeric_limits<int>::max();
+  if (schedule.period > 1) return std::nullopt;
   int of_step = 1;
   bool follows = false;  // the micro-batch before is on the rank, too
   for (int b = 0; b < schedule.microbatches; ++b) {
@@ -51,7 +61,7 @@ int SumsInTurn(const Graph& graph, int stage, Rank rank) {
     if (own && follows) of_step = 2;
     follows = own;
   }
-  return (1 + schedule.MaxStaleness(stage)) * of_step;
+  return std::min(1 + StalenessOfRank(graph, stage, rank), steps) * of_step;
 }
 
 GivenTensors::GivenTensors(const Graph& graph) {

@@ -4,9 +4,8 @@
 // that made it keep more than jobs need:
 //
 //   - Versions of weights: an update makes a version beside those that are still read. The update that would
-//     exceed the versions that jobs need at a time waits for the oldest. Its readers come before the update
-//     in the nominal order: what computes with the version is done when the update's gradients are here, and
-//     what installs it waits for nothing behind the update.
+//     exceed the versions that jobs need at a time waits for the oldest. What computes with that one is done
+//     when the update's gradients are here, and what installs it waits for nothing behind the update.
 //   - Running sums (Protocol::passes_sums): the backward of the next micro-batch takes the sum. The rank's
 //     backward of a micro-batch behind that one waits until it has been taken, or, where there is none in the
 //     step, the first one of each later step whose weights contain the sum.
@@ -16,6 +15,7 @@
 #ifndef WEFT_SCHEDULES_SYNC_GIVEN_TENSORS_H_
 #define WEFT_SCHEDULES_SYNC_GIVEN_TENSORS_H_
 
+#include <optional>
 #include <vector>
 
 #include "schedules/graph/edge.h"
@@ -43,8 +43,9 @@ class GivenTensors {
 bool AwaitsVersions(const Graph& graph, int stage, const Kept& kept);
 
 // Returns how many running sums of the stage the rank has at a time at most, within a budget, of those that
-// it hands on. Requires a stage that passes sums. Nothing waits for sums where steps are placed differently.
-int SumsInTurn(const Graph& graph, int stage, Rank rank);
+// it hands on in a run of so many steps; nothing where steps are placed differently, since nothing waits
+// there. Requires a stage that passes sums.
+std::optional<int> SumsInTurn(const Graph& graph, int stage, Rank rank, int steps);
 
 }  // namespace weft
 

@@ -72,7 +72,7 @@ TEST(GivenTensors, RunningSum_IsAwaitedByTheNextBackwardOfItsRank) {
               ElementsAre(Backward(7, 0, 0), Backward(8, 0, 0)))
       << "the first backwards on weights that contain the sum, of as many steps as may run before one "
          "another";
-  EXPECT_EQ(SumsInTurn(graph, 0, rank), 2) << "of two steps";
+  EXPECT_EQ(SumsInTurn(graph, 0, rank, 9), 2) << "of two steps";
 }
 
 // The rank of a stage has all micro-batches, and each takes the sum of the one before. Another rank holds the
@@ -85,7 +85,7 @@ TEST(GivenTensors, RunningSumsOfOneRank_AreThereTwoAtATime) {
   };
   const Graph graph(schedule);
   EXPECT_THAT(Behind(graph, Backward(5, 1, 0), Backward(5, 1, 1)), ElementsAre(Backward(5, 1, 2)));
-  EXPECT_EQ(SumsInTurn(graph, 1, graph.RankOf(Backward(5, 1, 0))), 2);
+  EXPECT_EQ(SumsInTurn(graph, 1, graph.RankOf(Backward(5, 1, 0)), 9), 2);
 }
 
 }  // namespace
