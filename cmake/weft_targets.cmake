@@ -5,8 +5,9 @@
 #   weft_test_program(NAME [SRCS ..] DEPS .. [LABELS ..] [OPTIMIZED])
 #                                                   a GoogleTest program. OPTIMIZED: as libraries are, which unit and process
 #                                                   tests are not otherwise
-#   weft_test(NAME SRCS .. IN PROGRAM [TIMEOUT s] [SHARDS n] [SERIAL])
-#                                                   sources of that program, and their entry of CTest: n entries of different cases
+#   weft_test(NAME IN PROGRAM [SRCS ..] [TIMEOUT s] [SHARDS n] [SERIAL])
+#                                                   sources of that program (NAME.cc, if not given), and their entry of CTest: n entries
+#                                                   of different cases
 #   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [OPTIMIZED] [..])
 #                                                   the same, with a program of its own
 #   weft_bench(NAME [TESTED] SRCS .. DEPS ..)       a program of benchmarks in bench/, which the target benchmarks builds. TESTED: a
@@ -127,7 +128,13 @@ endfunction()
 
 function(weft_test name)
   cmake_parse_arguments(A "SERIAL;OPTIMIZED" "IN;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  if(A_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "weft_test(${name}) takes no ${A_UNPARSED_ARGUMENTS}")
+  endif()
   if(A_IN)
+    if(NOT A_SRCS)
+      set(A_SRCS ${name}.cc)
+    endif()
     set(command $<TARGET_FILE:${A_IN}> ${A_SRCS})
     target_sources(${A_IN} PRIVATE ${A_SRCS})
     get_target_property(A_LABELS ${A_IN} WEFT_TEST_LABELS)
