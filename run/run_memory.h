@@ -77,8 +77,8 @@ struct RankMemory {
   // The part of the gradients that leaves the rank and may wait to be taken, however late the takers are.
   // Within a budget forwards have room for it.
   int64_t handed_out = 0;
-  // Likewise of the weights, and of running sums. Within a budget jobs wait until these are back, so there is
-  // no room for them.
+  // The parts of the weights, and of running sums, that may wait likewise. Within a budget jobs wait until
+  // these are back, so there is no room for them.
   int64_t leaving = 0, passed = 0;
   int64_t held() const { return weights + gradients + optimizer; }
   // Bytes of the job that needs most, and, in overlapped pairs, of a forward beside it; and likewise of

@@ -63,7 +63,7 @@ MUTATIONS = [
              "IsLive(taken.run) && epoch() == taken.epoch", "IsLive(taken.run)",
              "worker_core_test", "TwoProcesses.ForwardWithoutRoomForItsGradient*"),
     Mutation("an update within a budget waits for its readers", "worker/core/worker_run.cc",
-             "    pending_.AwaitInput(run_.IdOf(job));\n    note.waiting.push_back(job);\n", "",
+             "for (const Job& job : waiting) pending_.AwaitInput(run_.IdOf(job));", "waiting.clear();",
              "worker_core_test", "*HaveGivenTheVersionBack*"),
     Mutation("a tensor is told of when its memory is free", "worker/shell/loop/taken_tensors.cc",
              "    owner.reset();  // first: the note says that the memory is free\n", "",

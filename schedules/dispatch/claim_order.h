@@ -23,7 +23,8 @@ namespace weft {
 // admitted otherwise could wait for each other without end: where stages are no chain, where `precedes` says
 // so, where a micro-batch that has begun waits for a newer version of a later stage, where its backward waits
 // for the running sum of an older one, and where it waits for room in a budget of bytes, which an older one
-// has to give back. `memory`: the budget; absent: the run's own, if it has one.
+// has to give back.
+// `memory`: the budget; absent: the run's own, if it has one.
 bool NeedsClaimOrder(const Graph& graph, const std::optional<ActivationMemory>& memory = std::nullopt);
 
 // Returns, by [step of the period][rank], the rank's jobs of that step. A job's predecessors are in its step

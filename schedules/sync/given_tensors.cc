@@ -42,6 +42,11 @@ std::vector<Job> BackwardsBehind(const Graph& graph, const Job& backward) {
   return jobs;
 }
 
+// Returns true if, within a budget, backwards of the stage wait for running sums.
+bool AwaitsSums(const Graph& graph, int stage) {
+  return graph.protocol(stage).passes_sums() && graph.schedule().period == 1;
+}
+
 }  // namespace
 
 bool AwaitsVersions(const Graph& graph, int stage, const Kept& kept) {
@@ -52,7 +57,7 @@ bool AwaitsVersions(const Graph& graph, int stage, const Kept& kept) {
 
 std::optional<int> SumsInTurn(const Graph& graph, int stage, Rank rank, int steps) {
   const Schedule& schedule = graph.schedule();
-  if (schedule.period > 1) return std::nullopt;
+  if (!AwaitsSums(graph, stage)) return std::nullopt;
   int of_step = 1;
   bool follows = false;  // the micro-batch before is on the rank, too
   for (int b = 0; b < schedule.microbatches; ++b) {
@@ -78,14 +83,12 @@ GivenTensors::GivenTensors(const Graph& graph) {
 std::vector<Job> GivenTensors::JobsBehind(const Graph& graph, const Edge& edge) const {
   const Job& from = edge.from;
   if (most_.empty()) return {};
-  const Protocol& protocol = graph.protocol(from.stage);
   if (edge.tensor == TensorKind::kWeights && from.kind == JobKind::kUpdate) {
     const int most = most_[from.stage][from.member];
-    if (most > 0) return {protocol.UpdateTo(edge.version + most, from.member)};
+    if (most > 0) return {graph.protocol(from.stage).UpdateTo(edge.version + most, from.member)};
   }
   const bool is_sum = edge.tensor == TensorKind::kGradientSum && HasMicrobatch(from.kind);
-  return is_sum && protocol.passes_sums() && graph.schedule().period == 1 ? BackwardsBehind(graph, from)
-                                                                          : std::vector<Job>();
+  return is_sum && AwaitsSums(graph, from.stage) ? BackwardsBehind(graph, from) : std::vector<Job>();
 }
 
 }  // namespace weft

@@ -43,8 +43,8 @@ class GivenTensors {
 bool AwaitsVersions(const Graph& graph, int stage, const Kept& kept);
 
 // Returns how many running sums of the stage the rank has at a time at most, within a budget, of those that
-// it hands on in a run of so many steps; nothing where steps are placed differently, since nothing waits
-// there. Requires a stage that passes sums.
+// it hands on in a run of so many steps; nothing where backwards wait for none: the stage passes no sums, or
+// its steps are placed differently.
 std::optional<int> SumsInTurn(const Graph& graph, int stage, Rank rank, int steps);
 
 }  // namespace weft

@@ -350,14 +350,13 @@ void WorkerRun::PublishEdge(const Edge& e, WorkerEffects* out) {
 
 std::optional<TakenTensor> WorkerRun::AwaitTaking(const Edge& edge) {
   const Graph& graph = run_.graph();
-  TakenTensor note{run_.assignment().run, run_.assignment().epoch, graph.RankOf(edge.from), edge.from.stage};
-  for (const Job& job : given_.JobsBehind(graph, edge)) {
-    if (job.step < run_.first_step() || job.step >= run_.steps()) continue;
-    pending_.AwaitInput(run_.IdOf(job));
-    note.waiting.push_back(job);
-  }
-  if (note.waiting.empty()) return std::nullopt;
-  return note;
+  std::vector<Job> waiting = given_.JobsBehind(graph, edge);
+  std::erase_if(waiting,
+                [&](const Job& job) { return job.step < run_.first_step() || job.step >= run_.steps(); });
+  if (waiting.empty()) return std::nullopt;
+  for (const Job& job : waiting) pending_.AwaitInput(run_.IdOf(job));
+  return TakenTensor{run_.assignment().run, run_.assignment().epoch, graph.RankOf(edge.from), edge.from.stage,
+                     std::move(waiting)};
 }
 
 void WorkerRun::NoteMade(const Job& consumer, int64_t made) {
