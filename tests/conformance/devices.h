@@ -25,8 +25,7 @@ std::vector<std::string> OwnMemoryDevices();
 
 // Returns the device "cpu", or one of those; there is one of each in a process.
 Device& DeviceNamed(const std::string& name);
-// Returns false for a GPU, whose allocator rounds each size up to 512 bytes: what is counted to the byte does
-// not hold there.
+// Returns false for a GPU, whose libraries keep workspaces: what is counted to the byte does not hold there.
 bool TakesBytesAsAsked(const std::string& name);
 
 // Returns the backend whose plain loop has the bits of the device; null for the CPU, whose bits the test

@@ -13,14 +13,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "run/layer_spec.h"
 
 namespace weft {
 namespace {
 
 namespace caching = c10::cuda::CUDACachingAllocator;
 using c10::CachingDeviceAllocator::TraceEntry;
-
-constexpr int64_t kUnit = 512;  // bytes; the unit of the caching allocator's blocks
 
 thread_local const CudaScope* current_scope = nullptr;
 
@@ -96,8 +95,8 @@ class Tracker {
   void Charge(Map& map, const TraceEntry& entry) {
     const CudaScope* const scope = CudaScope::Current();
     if (scope == nullptr) return;
-    const auto bytes =
-        std::max<int64_t>(kUnit, (static_cast<int64_t>(entry.size_) + kUnit - 1) / kUnit * kUnit);
+    const auto asked = static_cast<int64_t>(entry.size_);
+    const int64_t bytes = std::max(kTensorAlignment, AlignedBytes(asked));
     const uint32_t tally = scope->ledger()->Charge(scope->memory_class(), bytes, scope->tallied());
     MutexLock lock(mutex_);
     map[entry.addr_] = {scope->ledger(), scope->memory_class(), bytes, tally};

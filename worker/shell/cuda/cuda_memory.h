@@ -11,9 +11,10 @@
 // is, as segments, as long as the allocator keeps them for it.
 //
 // Invariants:
-//   1. A ledger's live_bytes()[c] is the sum over its blocks of class c of their size rounded up to 512
-//      bytes, the allocator's unit, and over graph segments of theirs. Memory that the allocator keeps to
-//      hand out again, and the rest of a block that it does not cut (below 1 MiB), is nobody's.
+//   1. A ledger's live_bytes()[c] is the sum over its blocks of class c of the bytes that were asked for,
+//      rounded up to kTensorAlignment, as on the CPU and in the counts of a run's memory; and over graph
+//      segments of their size. Memory that the allocator keeps to hand out again, and what it adds to a block
+//      (up to 512 bytes, its unit, or the rest of one that it does not cut, below 1 MiB), is nobody's.
 //   2. When there is no memory, c10::OutOfMemoryError names the class, the bytes asked, the bytes of the
 //      device, and the bytes alive by class.
 //

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "run/layer_spec.h"
 #include "worker/shell/torch/torch_guard.h"
 
 namespace weft {
@@ -149,7 +150,7 @@ int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
   int64_t bytes = tally();
   for (const std::shared_ptr<OffloadSource>& source : sources) {
     const bool only_copied = source->stripped == nullptr && source->storage.use_count() == 1;
-    if (only_copied) bytes -= static_cast<int64_t>(source->storage.nbytes());
+    if (only_copied) bytes -= AlignedBytes(static_cast<int64_t>(source->storage.nbytes()));
   }
   return bytes;
 }
