@@ -182,6 +182,8 @@ struct LayerCount {
   LayerOutput output;
   // Tensors that a forward keeps for its backward: its output and other saved tensors, without its input.
   std::vector<KeptTensor> kept;
+  // Tensors that a forward on a GPU keeps in addition at most.
+  std::vector<KeptTensor> kept_on_gpu;
   // Elements that lie with the parameters and are not trained: running averages of batch norms.
   int64_t statistics = 0;
   // The elements that both take in a flat buffer, where each tensor begins at a block.
@@ -207,6 +209,16 @@ inline constexpr int64_t kAlignedElements = kTensorAlignment / 4;
 // Returns the bytes that the forwards of the layers [first, end) of one stage keep together of a micro-batch
 // of so many samples, to the byte (but for exported models, whose exporter bounds them).
 int64_t KeptTensorBytes(const std::vector<LayerCount>& layers, int first, int end, int64_t samples);
+// Returns the bytes that they keep in addition on a GPU, at most.
+int64_t BytesKeptOnGpu(const std::vector<LayerCount>& layers, int first, int end, int64_t samples);
+
+// Returns the number of columns in which a GPU computes the scores of so many classes: as many as its matrix
+// units need for whole accesses, where those are few beside the classes.
+constexpr int64_t ScoreColumnsOnGpu(int64_t classes) {
+  constexpr int64_t kColumns = 64, kClassesOfOneMore = 32;
+  const int64_t columns = (classes + kColumns - 1) / kColumns * kColumns;
+  return (columns - classes) * kClassesOfOneMore <= classes ? columns : classes;
+}
 
 }  // namespace weft
 

@@ -6,22 +6,20 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/AutogradState.h>
 
-#include <limits>
 #include <mutex>
 
 #include "run/model_layers.h"
 #include "worker/shell/compute/initial_weights.h"
 #include "worker/shell/torch/graph_layer.h"
 #include "worker/shell/torch/torch_resnet.h"
+#include "worker/shell/torch/wide_product.h"
 
 namespace weft {
 namespace {
@@ -92,23 +90,13 @@ class TokenScores final : public Layer {
   explicit TokenScores(const TokenScoresSpec& spec) : spec_(spec) {}
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
     const at::Tensor &x = spec_.tied ? inputs[1] : inputs[0], &projection = spec_.tied ? inputs[0] : p[2];
-    const at::Tensor scores = WideProduct(Norm(x, p[0], p[1], spec_.epsilon), projection).flatten(0, 1);
+    const at::Tensor normed = Norm(x, p[0], p[1], spec_.epsilon);
+    const at::Tensor scores =
+        (x.is_cuda() ? WideProduct(normed, projection) : at::linear(normed, projection)).flatten(0, 1);
     return key.training ? scores : scores.narrow(1, 0, projection.size(0));
   }
 
  private:
-  // Returns x times the projection, on a GPU with as many columns behind the classes as its matrix units need
-  // for whole accesses: products with the 50,257 columns of GPT-2 took 5.8 times as long as those with
-  // 50,304 (bfloat16, H100). Scores there are minus infinity, which has no part in a loss, and no gradient.
-  static at::Tensor WideProduct(const at::Tensor& x, const at::Tensor& projection) {
-    constexpr int64_t kColumns = 64;
-    const int64_t classes = projection.size(0), added = (kColumns - classes % kColumns) % kColumns;
-    if (!x.is_cuda() || added == 0) return at::linear(x, projection);
-    const at::Tensor none = at::zeros({classes}, x.options().requires_grad(false));
-    return at::linear(x, at::constant_pad_nd(projection, {0, 0, 0, added}),
-                      at::constant_pad_nd(none, {0, added}, -std::numeric_limits<double>::infinity()));
-  }
-
   const TokenScoresSpec spec_;
 };
 
