@@ -110,13 +110,17 @@ void LayerOperations::Convolution(const NormedConvolution& c) {
       std::max(count_.work_fixed, 4 * element_ * in * out * c.kernel * c.kernel + kConvolutionScratch);
 }
 
-void LayerOperations::Loss(int64_t rows, int64_t classes) {
+void LayerOperations::Loss(int64_t rows, int64_t classes, int64_t gpu_columns) {
   const int64_t scores = rows * classes;
   KeepFloats(scores);
   KeepIntegers(rows);
   KeepBytes(0, kFloat);
   // The loss is float32: narrower scores and their gradient are there as well while it is made.
   if (narrow()) Work(2 * (element_ + kFloat) * scores);
+  // There narrower scores are kept as they are, which is less than what has been counted.
+  if (narrow()) return;
+  count_.kept_on_gpu.push_back({kFloat * rows, 0});
+  count_.kept_on_gpu.push_back({kFloat * rows * (gpu_columns - classes), 0});
 }
 
 void LayerOperations::KeepInput(int64_t numbers, std::optional<int64_t> all) {
@@ -154,6 +158,15 @@ int64_t KeptTensorBytes(const std::vector<LayerCount>& layers, int first, int en
     }
   }
   return bytes + data;
+}
+
+int64_t BytesKeptOnGpu(const std::vector<LayerCount>& layers, int first, int end, int64_t samples) {
+  int64_t bytes = 0;
+  for (int l = first; l < end; ++l) {
+    for (const KeptTensor& tensor : layers[l].kept_on_gpu)
+      bytes += AlignedBytes(tensor.sample_bytes * samples + tensor.fixed_bytes);
+  }
+  return bytes;
 }
 
 }  // namespace weft

@@ -48,8 +48,9 @@ class LayerOperations {
   // norm's output stays only if a later operation reads it.
   void Convolution(const NormedConvolution& convolution);
   // Adds the loss of `rows` rows of scores: it keeps their logarithmic softmax, the targets, and
-  // the sum of the targets' weights.
-  void Loss(int64_t rows, int64_t classes);
+  // the sum of the targets' weights. A GPU keeps the scores, in `gpu_columns` columns, and a sum of each row.
+  void Loss(int64_t rows, int64_t classes) { Loss(rows, classes, classes); }
+  void Loss(int64_t rows, int64_t classes, int64_t gpu_columns);
 
   void Flops(double flops) { count_.forward_flops += flops; }
   // Keep a tensor until the backward, of so many numbers of a sample: of the precision, float32, or int64.

@@ -87,7 +87,7 @@ void AddOperations(const TokenScoresSpec& k, LayerOperations* layer) {
   } else {
     layer->Linear("projection", k.context, k.width, k.vocabulary, Normal(kDeviation), {});
   }
-  layer->Loss(k.context, k.vocabulary);
+  layer->Loss(k.context, k.vocabulary, ScoreColumnsOnGpu(k.vocabulary));
 }
 
 void AddOperations(const ClassTokenScoresSpec& k, LayerOperations* layer) {

@@ -317,6 +317,9 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.output = AlignedBytes(output);
   memory.activation_bytes = retained ? all : memory.output;
+  if (retained)
+    memory.gpu_activations =
+        BytesKeptOnGpu(layers, links.first_layer, links.end_layer, run.microbatch_samples());
   memory.sure_activations = std::holds_alternative<ExportedSpec>(run.model) ? 0 : memory.activation_bytes;
   // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
   // than there are activations, at the end of the chain once more for the scores. Activations and an input
@@ -379,9 +382,11 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
   const std::vector<StageMemory> stages = CountStages(run);
   RunMemory memory;
   ActivationMemory& forwards = memory.forwards;
-  for (const StageMemory& stage : stages)
+  for (const StageMemory& stage : stages) {
     forwards.activation_bytes.push_back(stage.activation_bytes +
                                         (schedule.scheme.split_backward ? stage.between : 0));
+    memory.gpu_activations.push_back(stage.gpu_activations);
+  }
   const Graph graph(schedule);
   for (int s = 0; s < schedule.scheme.stages; ++s)
     forwards.gradient_bytes.push_back(graph.protocol(s).gradients_leave() ? stages[s].parameters : 0);
@@ -422,6 +427,8 @@ absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   if (run.memory == 0) return absl::OkStatus();
   RunMemory counted = CountRun(run, *schedule);
   ActivationMemory memory = std::move(counted.forwards);
+  for (size_t s = 0; s < memory.activation_bytes.size(); ++s)
+    memory.activation_bytes[s] += counted.gpu_activations[s];
   const auto text = [](int64_t bytes) { return FormatBytes(static_cast<double>(bytes)); };
   for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.beside_forwards());

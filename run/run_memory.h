@@ -43,6 +43,8 @@ struct StageMemory {
   int64_t narrowed = 0;   // bytes of the copy that layers compute with, beside each version of the weights
   int64_t constants = 0;  // bytes of tensors that every rank that computes the stage has once
   int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
+  // Additional bytes that it may keep on a GPU. A budget has room for them, whatever the device.
+  int64_t gpu_activations = 0;
   int64_t sure_activations = 0;  // those that it keeps at least: of an exported model no number is known
   // Additional bytes that the first half of a split backward keeps until the second; and of them those of
   // buffers, without regard to activations that it frees.
@@ -104,6 +106,7 @@ struct RunMemory {
   // Bytes of a micro-batch of each stage, without a budget. `returned_bytes` are empty without measured
   // buffers, where the work of jobs has room for them.
   ActivationMemory forwards;
+  std::vector<int64_t> gpu_activations;  // by stage; see StageMemory
 
   // Returns the bytes of a micro-batch, by stage, from its forward to the end of its backward.
   std::vector<double> BytesOfForwards() const;

@@ -690,7 +690,7 @@ TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
   for (int s = 0; s < run.stages(); ++s) {
     EXPECT_EQ(counted.forwards.gradient_bytes[s], CountStage(run, s).parameters);
     weights += CountStage(run, s).parameters;
-    room += counted.forwards.RoomOf(s);
+    room += std::max(counted.forwards.BytesOf(s) + counted.gpu_activations[s], counted.forwards.GradientOf(s));
   }
   const RankMemory& rank = counted.ranks[0];
   EXPECT_EQ(rank.handed_out, 4 * weights);
@@ -702,6 +702,21 @@ TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
   --within.memory;
   EXPECT_THAT(std::string(CheckedScheduleOf(within).status().message()),
               ::testing::HasSubstr("micro-batch 0 alone leaves"));
+}
+
+// The device is known only when the run has its processes.
+TEST(RunMemory_Counts, BytesThatAGpuKeepsInAddition_HaveRoomWithinABudget) {
+  RunSpec run = *ParseRunSpec(With("/schedule", "1f1b"));
+  const StageMemory last = CountStage(run, run.stages() - 1);
+  EXPECT_GE(last.gpu_activations, 4 * run.microbatch_samples()) << "a sum of each row of scores";
+  EXPECT_EQ(CountStage(run, 0).gpu_activations, 0);
+  EXPECT_EQ(CountRun(run, *ScheduleOf(run)).forwards.activation_bytes.back(), last.activation_bytes);
+  run.memory = int64_t{1} << 30;
+  const absl::StatusOr<RunSchedule> within = CheckedScheduleOf(run);
+  ASSERT_TRUE(within.ok()) << within.status();
+  EXPECT_EQ(within->terms.memory->activation_bytes.back(), last.activation_bytes + last.gpu_activations);
+  run.schedule.activations = "recompute";
+  EXPECT_EQ(CountStage(run, run.stages() - 1).gpu_activations, 0) << "they come with the backward";
 }
 
 // The run reduces by messages or by collectives: that is known only when it has its processes.
