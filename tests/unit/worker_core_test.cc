@@ -377,6 +377,55 @@ TEST(TwoProcesses, ForwardWithoutRoomForItsGradient_StartsWhenThatBeforeItIsTake
   EXPECT_EQ(Only<StartEffect>(out)[0].job, next);
 }
 
+// One rank on a device that is given jobs ahead, within a budget.
+class LaunchedWithinABudget : public OneProcess {
+ protected:
+  static Job Of(int microbatch, JobKind kind) { return Job::Compute(0, 0, microbatch, kind); }
+  void Plan(int64_t budget, ActivationPolicy policy) {
+    auto shape = Shape("gpipe", 1, 2, 1);
+    shape.schedule.terms.memory = ActivationMemory{{budget}, {60}};
+    shape.schedule.terms.activations = {policy};
+    Begin(shape, /*launch_ahead=*/2);
+    WorkerEffects out;
+    core_->OnMessage(2, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out);
+  }
+  std::vector<Job> Started(const WorkerEffects& out) {
+    std::vector<Job> jobs;
+    for (const StartEffect& start : Only<StartEffect>(out)) jobs.push_back(start.job);
+    return jobs;
+  }
+  std::vector<Job> Launch(const Job& job) {
+    WorkerEffects out;
+    core_->OnJobLaunched(3, 0, job, true, 60, &out);
+    return Started(out);
+  }
+  std::vector<Job> Done(const Job& job) {
+    WorkerEffects out;
+    JobDone done{0, job, 4, 5, true, {}, {}};
+    done.launched = true;
+    core_->OnJobDone(5, done, &out);
+    return Started(out);
+  }
+};
+
+TEST_F(LaunchedWithinABudget, RoomOfABackward_ComesBackWhenTheDeviceHasDoneIt) {
+  Plan(100, ActivationPolicy::kRetain);
+  const Job backward = Of(0, JobKind::kBackward), next = Of(1, JobKind::kForward);
+  EXPECT_THAT(Launch(Of(0, JobKind::kForward)), testing::ElementsAre(backward));
+  EXPECT_THAT(Launch(backward), testing::IsEmpty());
+  EXPECT_THAT(Done(Of(0, JobKind::kForward)), testing::IsEmpty()) << "its activations are there";
+  EXPECT_THAT(Done(backward), testing::ElementsAre(next));
+}
+
+// The copies of both begin at once.
+TEST_F(LaunchedWithinABudget, BackwardsThatBringActivationsBack_AreGivenOneByOne) {
+  Plan(1000, ActivationPolicy::kOffload);
+  EXPECT_THAT(Launch(Of(0, JobKind::kForward)), testing::IsEmpty());
+  EXPECT_THAT(Done(Of(0, JobKind::kForward)), testing::SizeIs(1));
+  Plan(1000, ActivationPolicy::kRetain);
+  EXPECT_THAT(Launch(Of(0, JobKind::kForward)), testing::SizeIs(1));
+}
+
 // Forwards wait until gradients are taken. So the jobs that take them must not wait for their grant, which
 // may be behind these forwards.
 TEST(TwoProcesses, GradientsOfAStepThatHasBegun_AreTakenBeforeTheirJobIsGranted) {

@@ -27,16 +27,16 @@ class RankActivations {
 
   // Notes that a job starts that makes an activation.
   void Begin();
-  // Notes that a job has ended, and `activation_bytes` stay of it, if that was measured. Returns why the run
-  // cannot go on; "" if it can.
-  std::string End(const Job& job, std::optional<int64_t> activation_bytes);
+  // Notes that `activation_bytes` stay of a job, if that was measured. Returns why the run cannot go on; ""
+  // if it can.
+  std::string Measure(const Job& job, std::optional<int64_t> activation_bytes);
+  // Notes that a job has ended, and frees a micro-batch's activation on its stage, with its backward, or,
+  // where that is on another rank, with each.
+  void End(const Job& job);
 
   int peak() const { return peak_; }
 
  private:
-  void Free(const Job& job);
-  std::string Measure(const Job& forward, int64_t activation_bytes);
-
   const Rank rank_;
   const Graph& graph_;
   ReadyJobs& ready_;

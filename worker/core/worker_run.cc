@@ -27,11 +27,21 @@ int64_t DelayOf(int64_t now, int64_t taken, const JobDone& done) {
   return std::max<int64_t>(0, now - taken - reported);
 }
 
+// Returns how many jobs of a rank the device is given at once. Within a budget, backwards that bring
+// offloaded activations back are given one by one: their copies begin at once, beside those of the job
+// before.
+int LaunchAhead(const RunTerms& terms, int launch_ahead) {
+  const auto& policies = terms.activations;
+  const bool offloads =
+      std::find(policies.begin(), policies.end(), ActivationPolicy::kOffload) != policies.end();
+  return terms.memory.has_value() && offloads ? 1 : launch_ahead;
+}
+
 }  // namespace
 
 WorkerRun::WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, int launch_ahead)
-    : launch_ahead_(launch_ahead),
-      run_(assign, std::move(shape)),
+    : run_(assign, std::move(shape)),
+      launch_ahead_(LaunchAhead(run_.graph().terms(), launch_ahead)),
       admission_(run_.graph()),
       given_(run_.graph()),
       computed_(FindComputedStages(run_, run_.tables()->jobs)),
@@ -271,6 +281,10 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   --rank.jobs_remaining;
   wants_.Ended(now, rank.rank, done.job, out);
   if (done.launched) {
+    if (FreesWhenDone()) {
+      rank.activations.End(done.job);
+      WantAdmitted(now, rank, out);
+    }
     PublishOutputs(done.job, Outputs::kWhenDone, out, done.end_ns);
   } else if (!HandOn(now, rank, done.job, done.activation_bytes, Outputs::kAll, out)) {
     return;
@@ -306,7 +320,9 @@ void WorkerRun::NextRound(int64_t now, JobId id, WorkerEffects* out) {
 bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> activation_bytes,
                        Outputs outputs, WorkerEffects* out) {
   pending_.NoteDone(rank, run_.IdOf(job));
-  const std::string failure = rank.activations.End(job, activation_bytes);
+  const bool frees = outputs == Outputs::kAll || !FreesWhenDone();
+  if (frees) rank.activations.End(job);
+  const std::string failure = rank.activations.Measure(job, activation_bytes);
   if (!failure.empty()) {
     OnFailure(now, {run_.assignment().run, failure}, out);
     return false;

@@ -130,6 +130,9 @@ class WorkerRun {
               Outputs outputs, WorkerEffects* out);
   // `made`: the time, where the job is done.
   void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);
+  // Returns true if the room of a micro-batch comes back when the device has done the backward: within a
+  // budget, the device has the memory until then.
+  bool FreesWhenDone() const { return run_.graph().terms().memory.has_value(); }
   void PublishEdge(const Edge& edge, WorkerEffects* out);
   // Lets jobs wait until what is published has been taken, if they must. Returns the note to be given then.
   std::optional<TakenTensor> AwaitTaking(const Edge& edge);
@@ -141,8 +144,8 @@ class WorkerRun {
   IdleCause CauseOf(const LocalRank& rank) const;
   void UpdateIdle(int64_t now);
 
-  const int launch_ahead_;
   const LocalRun run_;
+  const int launch_ahead_;
   const AdmissionOrder admission_;
   const GivenTensors given_;
   const ComputedStages computed_;
