@@ -13,7 +13,7 @@ namespace weft {
 absl::StatusOr<Tensor> OnDevice(RankDevice& device, Tensor tensor) {
   if (device.is_host() || tensor.bytes == 0) return tensor;
   if (tensor.place == MemoryPlace::kDevice) return device.Await(std::move(tensor));
-  absl::StatusOr<Tensor> copy = device.ToDevice(tensor, MemoryClass::kBuffers);
+  absl::StatusOr<Tensor> copy = device.ToDevice(tensor, MemoryClass::kReceived);
   if (!copy.ok()) return copy;
   return device.Await(*std::move(copy));
 }

@@ -127,7 +127,6 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
 }
 
 absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
-  if (!device_->is_host()) return nullptr;
   const RunSpec& spec = run_.spec;
   if (spec.memory > 0 && !IsCopied(spec, static_cast<int64_t>(bytes))) {
     return absl::FailedPreconditionError(
@@ -136,6 +135,8 @@ absl::StatusOr<std::shared_ptr<void>> TorchRank::MemoryToReceive(size_t bytes) {
                         "made the tensor; set separate_memory: true in the run file",
                         bytes, spec.memory));
   }
+  // The transport has memory of the device, and of the host for what is copied there (job_inputs.h).
+  if (!device_->is_host()) return nullptr;
   absl::StatusOr<Tensor> room =
       device_->NewFlat(static_cast<int64_t>(bytes), MemoryClass::kReceived, DataType::kUInt8);
   if (!room.ok()) return room.status();

@@ -44,15 +44,15 @@ class Landings {
   Landings(const Landings&) = delete;
   Landings& operator=(const Landings&) = delete;
 
-  // Gets memory for `tensor`, whose other fields are set; in the host's place from `first` if that has some.
-  // Returns the number of the landing.
-  // FailedPrecondition without memory of that place, or the error of the memory's source.
+  // Gets memory for `tensor`, whose other fields are set: from `first` if that has some, which may also
+  // refuse. Returns the number of the landing. FailedPrecondition without memory of that place, or the error
+  // of the memory's source.
   absl::StatusOr<uint64_t> Begin(PeerId peer, const TensorKey& key, uint64_t offer,
                                  const Transport::MemoryToReceive& first, Tensor tensor) {
     const std::shared_ptr<ReceivePool>& pool = tensor.place == MemoryPlace::kHost ? host_ : device_;
     if (pool == nullptr) return absl::FailedPreconditionError("this process takes no device memory");
     absl::StatusOr<std::shared_ptr<void>> block = nullptr;
-    if (tensor.place == MemoryPlace::kHost && first) block = first(key, tensor.bytes);
+    if (first) block = first(key, tensor.bytes);
     if (block.ok() && *block == nullptr) {
       block = pool->Get(tensor.bytes);
     } else if (block.ok()) {
