@@ -99,17 +99,25 @@ absl::Status CudaRankDevice::Guarded(const char* doing, const std::function<absl
 // ---- Memory.
 
 absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass memory_class, DataType type) {
+  return Make("making a flat tensor", [&] {
+    return NewCudaTensor(ledger_, TensorShape{type, 1, {elements}},
+                         static_cast<size_t>(elements) * ElementBytes(type), memory_class, stream());
+  });
+}
+
+// Makes a tensor; where there is no memory, again once all that is unused has been given back.
+absl::StatusOr<Tensor> CudaRankDevice::Make(const char* doing,
+                                            const std::function<absl::StatusOr<Tensor>()>& make) {
   absl::StatusOr<Tensor> tensor;
-  const auto make = [&] {
-    tensor = NewCudaTensor(ledger_, TensorShape{type, 1, {elements}},
-                           static_cast<size_t>(elements) * ElementBytes(type), memory_class, stream());
+  const auto once = [&] {
+    tensor = make();
     return tensor.status();
   };
-  absl::Status made = Guarded("making a flat tensor", make);
+  absl::Status made = Guarded(doing, once);
   if (absl::IsResourceExhausted(made)) {
     // Memory that other streams read is kept until the next look.
     ReleaseUnused();
-    made = Guarded("making a flat tensor", make);
+    made = Guarded(doing, once);
   }
   if (!made.ok()) return made;
   return tensor;
@@ -268,8 +276,7 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
     MutexLock lock(mutex_);
     open.job->End(streams_.lanes[open.lane]);
     ends_[open.lane] = open.job->end();
-    --open_on_[open.lane];
-    open.counted = false;
+    if (std::exchange(open.counted, false)) --open_on_[open.lane];
     HoldDropped();
   }
   open.host_copies.HoldRest(*holds_);
@@ -448,13 +455,7 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToDevice(const Tensor& tensor, Memory
 
 absl::StatusOr<Tensor> CudaRankDevice::ToDevice(const Tensor& tensor, MemoryClass memory_class) {
   if (tensor.place == MemoryPlace::kDevice) return tensor;
-  absl::StatusOr<Tensor> there;
-  const absl::Status done = Guarded("copying a tensor to the device", [&] {
-    there = CopyToDevice(tensor, memory_class);
-    return there.status();
-  });
-  if (!done.ok()) return done;
-  return there;
+  return Make("copying a tensor to the device", [&] { return CopyToDevice(tensor, memory_class); });
 }
 
 at::Tensor CudaRankDevice::NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) {

@@ -120,6 +120,7 @@ class CudaRankDevice final : public RankDevice {
   absl::StatusOr<Tensor> PageLocked(const Tensor& tensor);
   absl::Status CopyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
   absl::Status Guarded(const char* doing, const std::function<absl::Status()>& work) const;
+  absl::StatusOr<Tensor> Make(const char* doing, const std::function<absl::StatusOr<Tensor>()>& make);
 
   const Options options_;
   const CudaStreams streams_;
