@@ -74,6 +74,22 @@ TEST(SnapshotWriter, TwoPieces_AreWrittenAtTheSameTimeAndReportedOnce) {
   reported.Wait();
 }
 
+// A device is asked on these threads whether a piece is there.
+TEST(SnapshotWriter, ThreadThatWrites_HasBegunAsItWasAskedTo) {
+  Notification reported;
+  thread_local int begun = 0;
+  SnapshotWriter writer([&](const SnapshotWriter::Done&) { reported.Notify(); }, [] { ++begun; });
+  int before = -1;
+  writer.Expect(1, 10, 1, [&](const StageSnapshot&) {
+    before = begun;
+    return absl::OkStatus();
+  });
+  writer.Write(1, 10, Piece(0));
+  reported.Wait();
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(begun, 0) << "on this thread";
+}
+
 // The receiver of a failure removes the folder. A piece that is still being written would come into it again.
 TEST(SnapshotWriter, OneOfTwoPiecesFails_IsReportedWhenTheOtherHasEnded) {
   Notification failed, may_end, reported;

@@ -37,9 +37,11 @@ struct SnapshotWriter::State {
     std::function<void()> prepare = nullptr;       // instead of both
   };
 
-  explicit State(std::function<void(const Done&)> d) : done(std::move(d)) {}
+  State(std::function<void(const Done&)> d, std::function<void()> begin)
+      : done(std::move(d)), begin_thread(std::move(begin)) {}
 
   const std::function<void(const Done&)> done;
+  const std::function<void()> begin_thread;  // may be null
   mutable Mutex mutex;
   CondVar changed ABSL_GUARDED_BY(mutex);
   std::map<Key, Expected> expected ABSL_GUARDED_BY(mutex);
@@ -70,6 +72,7 @@ void SnapshotWriter::State::Add(std::shared_ptr<State> self, Task task) {
 }
 
 void SnapshotWriter::State::Work() {
+  if (begin_thread) begin_thread();
   MutexLock lock(mutex);
   while (!stop) {
     if (tasks.empty()) {
@@ -141,8 +144,8 @@ void SnapshotWriter::State::Run(Task task) {
   done(report);
 }
 
-SnapshotWriter::SnapshotWriter(std::function<void(const Done&)> done)
-    : state_(std::make_shared<State>(std::move(done))) {}
+SnapshotWriter::SnapshotWriter(std::function<void(const Done&)> done, std::function<void()> begin_thread)
+    : state_(std::make_shared<State>(std::move(done), std::move(begin_thread))) {}
 
 SnapshotWriter::~SnapshotWriter() { End(MonotonicNow() + kLongestWrite); }
 

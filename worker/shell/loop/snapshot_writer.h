@@ -33,7 +33,10 @@ class SnapshotWriter {
     bool sealed = false;  // true for a Seal, false for the pieces
     std::string failure;
   };
-  explicit SnapshotWriter(std::function<void(const Done&)> done);
+  // `begin_thread`: called once on each thread, before any task. Pieces of a device ask it on these threads
+  // whether they are there.
+  explicit SnapshotWriter(std::function<void(const Done&)> done,
+                          std::function<void()> begin_thread = nullptr);
   // Ends as End does, within three seconds.
   ~SnapshotWriter();
 

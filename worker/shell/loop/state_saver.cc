@@ -28,8 +28,8 @@ StateSaver::StateSaver(Device& device, MemorySource& shared, Listener listener)
       memory_(OrdinaryMemory()),
       shared_memory_(shared),
       kept_(shared_memory_),
-      snapshots_(std::move(listener.snapshot_done)),
-      copies_(std::move(listener.copies_done)),
+      snapshots_(std::move(listener.snapshot_done), [&device] { device.PrepareThread(); }),
+      copies_(std::move(listener.copies_done), [&device] { device.PrepareThread(); }),
       validator_(std::move(listener.validated)) {}
 
 void StateSaver::BeginRun(const Assign& assign, std::shared_ptr<const RunSpec> spec, SharedFolders folders) {
