@@ -229,8 +229,10 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Graph& graph,
   CountWork(graph, stages, stays, &ranks);
   CountWaiting(graph, stages, run.buffers.has_value(), &ranks);
   CountEarly(graph, stages, &ranks);
+  // Libraries keep work memory for each thread and lane. A profile has one of each, a rank with pairs two.
+  const int64_t workspaces = graph.has_pairs() ? 4 : 1;
   for (RankMemory& rank : ranks) {
-    const int64_t standing = run.buffers.has_value() ? run.buffers->standing : 0;
+    const int64_t standing = run.buffers.has_value() ? workspaces * run.buffers->standing : 0;
     const int64_t norms = run.buffers.has_value() && run.train.takes_norm() ? kSmallTensors : 0;
     rank.work += standing + norms;
     rank.buffers += standing + norms;

@@ -690,7 +690,8 @@ TEST(RunMemory_Counts, GradientsThatLeaveTheirRank_HaveTheRoomOfTheirForward) {
   for (int s = 0; s < run.stages(); ++s) {
     EXPECT_EQ(counted.forwards.gradient_bytes[s], CountStage(run, s).parameters);
     weights += CountStage(run, s).parameters;
-    room += std::max(counted.forwards.BytesOf(s) + counted.gpu_activations[s], counted.forwards.GradientOf(s));
+    room +=
+        std::max(counted.forwards.BytesOf(s) + counted.gpu_activations[s], counted.forwards.GradientOf(s));
   }
   const RankMemory& rank = counted.ranks[0];
   EXPECT_EQ(rank.handed_out, 4 * weights);

@@ -130,6 +130,17 @@ TEST(StageBuffers, Budget_CountsThemInPlaceOfFormulas) {
   EXPECT_EQ(CountRun(standing, *ScheduleOf(standing)).ranks[3].work, counted.ranks[3].work + 77);
 }
 
+TEST(StageBuffers, RankWithPairs_HasWorkMemoryForEachThreadAndLane) {
+  RunSpec run = RunCut({1, 1, 1, 1, 1, 1});
+  run.schedule = {.name = "dualpipe"};
+  run.train.microbatches = 12;
+  const RunSchedule schedule = *ScheduleOf(run);
+  ASSERT_TRUE(Graph(schedule).has_pairs());
+  const int64_t without = CountRun(run, schedule).ranks[3].work;
+  run.buffers->standing = 77;
+  EXPECT_EQ(CountRun(run, schedule).ranks[3].work, without + 4 * 77);
+}
+
 // Each tensor that goes to the host is there until its copy has ended. Where the backward is on another rank,
 // none goes.
 TEST(StageBuffers, ForwardUnderOffload_HasWhatGoesToTheHost) {
