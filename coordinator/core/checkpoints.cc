@@ -81,16 +81,16 @@ void Checkpoints::Announce(int32_t step, int64_t now) {
   under_way_.push_back({step, now, std::vector<bool>(members_, step == 0), "", checkpoint});
 }
 
-int32_t Checkpoints::Stop(int32_t granted_end) {
-  if (stop_step_.has_value()) return *stop_step_;
+int32_t Checkpoints::Stop(int32_t granted_end, int32_t least) {
+  if (stop_step_.has_value() && *stop_step_ >= least) return *stop_step_;
+  const int32_t from = std::max(granted_end, least);
   // The first that is announced and has no granted step behind it: steps behind a stop would be lost.
   std::optional<int32_t> announced;
   for (const Snapshot& s : under_way_) {
     const bool gone = s.sealing && !s.checkpoint;
-    if (s.step > 0 && s.step >= granted_end && !gone)
-      announced = std::min(announced.value_or(s.step), s.step);
+    if (s.step > 0 && s.step >= from && !gone) announced = std::min(announced.value_or(s.step), s.step);
   }
-  const int32_t step = announced.value_or(std::min(granted_end + lead_, end_step_));
+  const int32_t step = announced.value_or(std::min(from + lead_, end_step_));
   stop_step_ = step;
   if (Snapshot* snapshot = Find(step)) snapshot->checkpoint = true;
   return step;

@@ -50,9 +50,9 @@ class Checkpoints {
   // Returns when Due should be asked though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
 
-  // Ends the run with a checkpoint: one that is under way, or the next that can be announced. Returns its
-  // step, or that of the run's own end.
-  int32_t Stop(int32_t granted_end);
+  // Ends the run with a checkpoint of the step `least` or a later one: one that is under way, or the next
+  // that can be announced. Returns its step, or that of the run's own end.
+  int32_t Stop(int32_t granted_end, int32_t least = 0);
   std::optional<int32_t> stop_step() const { return stop_step_; }
   // Notes that snapshots up to this step are over: none of them is due again.
   void TakeUpSealed(int32_t step) { announced_ = std::max(announced_, std::min(step, end_step_ - 1)); }

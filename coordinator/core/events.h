@@ -43,7 +43,7 @@ struct SubmitRun {
 };
 // Cancels a run. Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With
 // `save`, a run that has made a step and has an output folder goes on to the next step of which a checkpoint
-// can be announced, RunInfo::stop_step, and ends when that is complete.
+// can be announced, RunInfo::stop_step, and ends when that is complete (run_stop.h).
 struct CancelRun {
   uint64_t reply = 0;
   uint64_t run = 0;

@@ -21,6 +21,7 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       present_(submission_, attempts_, &info_),
       progress_(attempts_, present_, &info_),
       relocation_(submission_, present_, attempts_, progress_, info_),
+      stop_(submission_, present_, &info_),
       failures_(options, attempts_, present_.beginnings(), &info_),
       deadlines_(options),
       finish_(present_, progress_, failures_, deadlines_, &info_),
@@ -35,6 +36,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       present_(submission_, attempts_, &info_),
       progress_(attempts_, present_, &info_, restored.stored.figures.first_start_ns),
       relocation_(submission_, present_, attempts_, progress_, info_),
+      stop_(submission_, present_, &info_),
       failures_(options, attempts_, present_.beginnings(), &info_),
       deadlines_(options),
       finish_(present_, progress_, failures_, deadlines_, &info_),
@@ -77,6 +79,7 @@ void Run::GoOn(StepEffects& out, RestoreRun& restored) {
 void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
   for_workers ? deadlines_.AwaitWorkers(out.now) : deadlines_.Clear();
   if (!info_.restart_reason.empty()) reason = absl::StrCat(info_.restart_reason, "; ", reason);
+  reason = stop_.Explain(reason);
   if (info_.state == RunState::kWaiting && reason == info_.reason) return;
   info_.state = RunState::kWaiting;
   info_.reason = std::move(reason);
@@ -95,7 +98,7 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   deadlines_.EndGathering();
   deadlines_.Prepare(out.now);
   info_.state = RunState::kPreparing;
-  info_.reason.clear();
+  info_.reason = stop_.reason();
   Announce(out);
 }
 
@@ -135,11 +138,8 @@ void Run::GoOnTogether(StepEffects& out) {
         RestartCause::kCoordinator}));
   }
   deadlines_.EndGathering();
-  info_.state = RunState::kRunning;
   if (!attempt()->stops()) info_.reason.clear();
-  progress_.Running(out);
-  deadlines_.Run(out.now);
-  Announce(out);
+  BeginRunning(out);
   for (auto& [from, message] : back->deferred()) {
     if (ending_.has_value()) return;
     std::visit(
@@ -157,14 +157,16 @@ void Run::GoOnTogether(StepEffects& out) {
 void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
   if (info_.state != RunState::kPreparing) return;
   present_.members().Find(from)->prepared = true;
-  if (members().AllAlive(&RunMember::prepared) && !blaming()) BeginRunning(out);
+  if (!members().AllAlive(&RunMember::prepared) || blaming()) return;
+  attempt()->Begin(out);
+  BeginRunning(out);
 }
 
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
   progress_.Running(out);
   deadlines_.Run(out.now);
-  attempt()->Begin(out);
+  stop_.Begin();
   Announce(out);
 }
 
@@ -245,7 +247,7 @@ void Run::TakeRunning(StepEffects& out, RunMember& member, const std::vector<Run
     const std::string stuck = absl::StrCat("it is stuck: ", verdict.reason);
     if (!std::exchange(member.stuck, true))
       out.effects.stalls.push_back({info_.id, absl::StrCat(member.label, ": ", stuck)});
-    if (!ending_.has_value()) End(failures_.Lose(member, stuck, "", {*verdict.stuck}, ends()));
+    if (!ending_.has_value()) End(failures_.Lose(member, stuck, "", {*verdict.stuck}));
     return;
   }
   SetStall(out, std::move(verdict.slow), &member.slow);
@@ -257,7 +259,7 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (GoesOnWithout(out, member, absl::StrCat("failed: ", m.reason))) return;
   if (m.device_lost && !blaming())
     return EndForLoss(member, absl::StrCat("its device is lost to it: ", m.reason));
-  EndIf(failures_.Report(out, member, m, ends()));
+  EndIf(failures_.Report(out, member, m));
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {
@@ -350,11 +352,11 @@ bool Run::GoesOnWithout(StepEffects& out, RunMember& member, const std::string& 
 void Run::EndForLoss(const RunMember& member, const std::string& reason, const std::string& wrote) {
   if (ending_.has_value()) return;
   const std::vector<Job> in_hand = attempt() == nullptr ? std::vector<Job>() : attempt()->JobsInHand(member);
-  End(failures_.Lose(member, reason, wrote, in_hand, ends()));
+  End(failures_.Lose(member, reason, wrote, in_hand));
 }
 
 void Run::EndAttempt(const std::string& reason, RestartCause cause) {
-  if (!ending_.has_value()) End(failures_.EndAttempt(reason, cause, ends()));
+  if (!ending_.has_value()) End(failures_.EndAttempt(reason, cause));
 }
 
 // If the checkpoint with which the attempt stopped could not be saved, the run begins again with the one
@@ -400,13 +402,10 @@ void Run::Grant(StepEffects& out) {
 // ---- end
 
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
-  if (attempt() == nullptr || !attempt()->CanStop() || blaming()) return Cancel(reason);
-  if (info_.state != RunState::kRunning) {
-    // It ends by itself, with its last checkpoint. Nobody waits for more.
+  // A run that finishes ends by itself, with its last checkpoint. Nobody waits for more.
+  if (info_.state == RunState::kFinishing && attempt()->CanStop() && !blaming())
     return EndIf(finish_.GoOnWithoutValidations(out, "the run was told to stop"));
-  }
-  attempt()->Stop(reason, /*relocates=*/false);
-  Announce(out);
+  stop_.Order(reason) ? Announce(out) : Cancel(reason);
 }
 
 void Run::Relocate(StepEffects& out, const std::string& reason) {
@@ -428,7 +427,7 @@ void Run::End(RunEnding ending) {
 void Run::Close(StepEffects& out) {
   out.counts.jobs_quarantined += ending_->quarantined ? 1 : 0;
   info_.state = ending_->state;
-  info_.reason = std::move(ending_->reason);
+  info_.reason = stop_.Conclude(ending_->state, std::move(ending_->reason));
   ending_.reset();
   info_.ended_ns = out.now;
   info_.reports = attempts_.Reports();

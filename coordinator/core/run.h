@@ -10,8 +10,8 @@
 // Each part of this that has a state of its own is a machine of its own, which this class steps: what was
 // submitted (run_submission.h), the present attempt with its members and copies (present_attempt.h), all
 // attempts (run_attempts.h), what is told and stored of the run (run_progress.h), the way to other processes
-// (run_relocation.h), what failures call for (run_failures.h), deadlines (run_deadlines.h), the end behind
-// the last job (run_finish.h), and the jobs that run (job_watch.h).
+// (run_relocation.h), the end that was ordered (run_stop.h), what failures call for (run_failures.h),
+// deadlines (run_deadlines.h), the end behind the last job (run_finish.h), and the jobs (job_watch.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
@@ -44,6 +44,7 @@
 #include "coordinator/core/run_progress.h"
 #include "coordinator/core/run_relocation.h"
 #include "coordinator/core/run_return.h"
+#include "coordinator/core/run_stop.h"
 #include "coordinator/core/run_submission.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
@@ -159,8 +160,7 @@ class Run {
 
   // ---- end
 
-  // Ends the run with the next checkpoint that can be announced, where it has made a step and has an output
-  // folder; else at once.
+  // Ends the run with a checkpoint, where it has made a step and has an output folder; else at once.
   void SaveAndCancel(StepEffects& out, const std::string& reason);
   void Fail(const std::string& reason) { End({RunState::kFailed, reason}); }
   void Cancel(const std::string& reason) { End({RunState::kCancelled, reason}); }
@@ -191,8 +191,6 @@ class Run {
     if (ending.has_value()) End(*std::move(ending));
   }
   void EndAsStored(const RunEnding& ending);
-  // Returns true if the run was told to end with a checkpoint.
-  bool ends() const { return attempt() != nullptr && attempt()->ends(); }
   // Takes the schedule that the attempt stopped for, if it did.
   void TakeReplan(StepEffects& out);
   // Drops what belongs to one attempt.
@@ -221,6 +219,7 @@ class Run {
   PresentAttempt present_;
   RunProgress progress_;
   RunRelocation relocation_;
+  RunStop stop_;
   RunFailures failures_;
   RunDeadlines deadlines_;
   RunFinish finish_;

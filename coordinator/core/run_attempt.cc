@@ -51,7 +51,7 @@ void RunAttempt::AssignTo(StepEffects& out, const std::vector<Peer>& peers, cons
 }
 
 void RunAttempt::Stop(const std::string& reason, bool relocates) {
-  const int32_t step = checkpoints_->Stop(queue_.granted_end());
+  const int32_t step = checkpoints_->Stop(queue_.granted_end(), relocates ? 0 : info_->steps_done);
   copies_stop_.reset();
   relocates_ = relocates;
   if (!relocates) info_->stop_step = step;

@@ -100,8 +100,8 @@ class RunAttempt {
 
   // Returns true if it can stop without losing work: it has made a step, and saves checkpoints.
   bool CanStop() const { return HasSteps() && checkpoints_ != nullptr; }
-  // Stops behind a checkpoint: for good, or so that the run goes on elsewhere. Requires CanStop, and that the
-  // run runs. The newest call counts.
+  // Stops behind a checkpoint, so that the run goes on elsewhere, or for good: then behind each step that was
+  // reported. Requires that it saves checkpoints, and that the run runs. The newest call counts.
   void Stop(const std::string& reason, bool relocates);
   // Stops in front of the step, behind copies of its state, so that the run goes on elsewhere. Requires that
   // no job of that step or of a later one is granted.

@@ -53,6 +53,12 @@ void RunCheckpoints::GoOn(StepEffects& out, const AskedBefore& asked) {
   BeginValidation(out);
 }
 
+int32_t RunCheckpoints::Stop(int32_t granted_end, int32_t least) {
+  const int32_t step = checkpoints_.Stop(granted_end, least);
+  stop_sealed_ = sealed_ >= step;
+  return step;
+}
+
 void RunCheckpoints::TakeUpStop(int32_t step) {
   checkpoints_.TakeUpStop(step);
   stop_sealed_ = sealed_ >= step;

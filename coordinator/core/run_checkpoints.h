@@ -56,8 +56,9 @@ class RunCheckpoints {
   // Announces the snapshot of the run's end, unless it was.
   void AnnounceEnd(StepEffects& out);
 
-  // Chooses the checkpoint with which the run is to end, and returns its step.
-  int32_t Stop(int32_t granted_end) { return checkpoints_.Stop(granted_end); }
+  // Chooses the checkpoint with which the run is to end, of the step `least` or a later one, and returns its
+  // step.
+  int32_t Stop(int32_t granted_end, int32_t least);
   std::optional<int32_t> stop_step() const { return checkpoints_.stop_step(); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }

@@ -6,8 +6,7 @@
 // (suspect_jobs.h). Two failures wait for nothing. A checkpoint, or a copy, that proves damaged is forgotten,
 // and the run begins with what there is besides. A step with a number that is not finite is made once more.
 //
-// Invariants: a step is made again for its numbers at most once, and none before one that was. A run that was
-// told to end does not begin again.
+// Invariants: a step is made again for its numbers at most once, and none before one that was.
 //
 // Run (run.h) owns it, for all of its attempts, and ends as it is told. Refers to the attempts, the
 // beginnings and the info of that run. Not movable; pure; one thread.
@@ -46,14 +45,14 @@ class RunFailures {
   RunFailures& operator=(const RunFailures&) = delete;
 
   // Takes what a member reports, unless an earlier failure waits for its cause. Returns how the attempt ends;
-  // nothing while the cause is sought. `stops`: the run was told to end.
-  std::optional<RunEnding> Report(StepEffects& out, const RunMember& member, const Failed& m, bool stops);
+  // nothing while the cause is sought.
+  std::optional<RunEnding> Report(StepEffects& out, const RunMember& member, const Failed& m);
   // Takes the loss of a member with these jobs in hand, which explains a failure that was reported before.
   RunEnding Lose(const RunMember& member, const std::string& reason, const std::string& wrote,
-                 const std::vector<Job>& in_hand, bool stops);
+                 const std::vector<Job>& in_hand);
   // Counts an attempt that ends for a lost process or data link. Returns how: the run begins again, or fails
   // if it may not.
-  RunEnding EndAttempt(const std::string& reason, RestartCause cause, bool stops);
+  RunEnding EndAttempt(const std::string& reason, RestartCause cause);
   // Notes that the job was done: it is not what ends processes.
   void Done(const Job& job) { suspects_.Done(job); }
   // Forgets the failure of an attempt that is over.
@@ -64,7 +63,7 @@ class RunFailures {
   const FirstFailure& first() const { return first_; }
 
  private:
-  bool MakesOnceMore(int32_t step, bool stops);
+  bool MakesOnceMore(int32_t step);
 
   const CoreOptions& options_;
   RunAttempts& attempts_;

@@ -40,9 +40,7 @@ RestoredState TakeUp(const RestoreRun& restored, const RunSubmission& submission
   info->state = RunState::kWaiting;
   if (!submission.has_plan()) return {has_begun, RunEnding{RunState::kFailed, restored.failure}};
   if (info->stop_step >= 0) {
-    const std::string stopped =
-        absl::StrCat(info->reason, "; the coordinator was started again before the checkpoint of step ",
-                     info->stop_step, " was complete");
+    const std::string stopped = absl::StrCat(info->reason, "; the coordinator was started again");
     return {has_begun, RunEnding{RunState::kCancelled, stopped}, under_way};
   }
   const RunPlan& plan = submission.plan();

@@ -71,6 +71,17 @@ WorldOptions ToldToStop(uint64_t seed) {
 
 // ---- processes
 
+WorldOptions ToldToStopAndKilled(uint64_t seed) {
+  WorldOptions o = DrawChangingWorld(seed);
+  o.steps = o.first_step + 40;
+  o.snapshot_every = seed % 3 == 0 ? 4 : 0;
+  o.redundancy = seed % 2 == 0 && o.processes > 1;
+  o.stop_at_ns = Milliseconds(10 + seed * 7 % 200);
+  o.kills = 1 + Of(seed, 3);
+  o.kill_within_ns = o.stop_at_ns + Milliseconds(30);
+  return o;
+}
+
 WorldOptions Killed(uint64_t seed) {
   WorldOptions o = DrawChangingWorld(seed);
   o.steps += 2 + Of(seed, 7);
@@ -249,6 +260,8 @@ const std::vector<NamedWorld>& NamedWorlds() {
       {"snapshots", "snapshots behind any step are of one step and whole, on slow and full disks", Snapshots},
       {"validated", "validations are of every multiple, however slow or failing", Validated},
       {"told_to_stop", "a run that is told to stop ends with a whole checkpoint", ToldToStop},
+      {"told_to_stop_and_killed", "the same while processes are killed: each reported step is in it",
+       ToldToStopAndKilled},
       {"killed", "processes are killed; the run begins again from its checkpoints", Killed},
       {"killed_with_redundancy",
        "the same with copies in memory; some processes leave, some coordinators are killed",

@@ -332,6 +332,14 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
   EXPECT_GT(all.stopped, 20);
 }
 
+// Processes are killed before the run is told to stop, or while it saves. It begins again, and saves all.
+TEST(SimulatedWorld, ToldToStopAndKilled_EndsWithACheckpointOfEachReportedStep) {
+  const Befallen all = PlayAll("told_to_stop_and_killed", 200);
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 100);
+  EXPECT_GT(all.stopped, 50);
+}
+
 // Processes are killed at any moment, of every schedule, with messages lost and doubled. The run begins again
 // from its checkpoints, and ends as the undisturbed one.
 TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {

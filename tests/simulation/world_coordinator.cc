@@ -139,8 +139,7 @@ void World::CarryOut(Effects effects) {
       Problem(absl::StrCat("session closed: ", c.status.ToString()));
   }
   for (const RunInfo& run : effects.runs) {
-    stop_step_ = std::max(stop_step_, run.stop_step);
-    if (run.stop_step >= 0) stops_.insert(run.stop_step);
+    if (run.stop_step >= 0) stops_.insert(stop_step_ = run.stop_step);
     if (run.state == RunState::kFinished) finished_ = true;
     if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
     if (run.state == RunState::kFailed && options_.bad_job.kind != BadJob::Kind::kNone) {

@@ -154,6 +154,8 @@ TEST(Checkpoints, Stop_TakesTheNextThatCanBeOrOneThatIsUnderWay) {
   free.Announce(13, 0);
   EXPECT_EQ(free.Due(0, 13, 17), std::nullopt);
   EXPECT_EQ(free.Stop(13), 13) << "asked twice";
+  EXPECT_EQ(free.Stop(13, /*least=*/15), 16) << "more steps are to be in it";
+  EXPECT_EQ(free.Due(0, 13, 17), 16);
 
   const auto periodic = Plan("gpipe", 2, 2, 100, {10, 0, 2});
   Checkpoints busy(*periodic, 1);

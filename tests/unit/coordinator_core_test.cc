@@ -15,6 +15,7 @@
 namespace weft::coordinator_core_test {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int steps = 2,
@@ -116,6 +117,19 @@ class CoreTest : public ::testing::Test {
           any |= !grant->jobs.empty();
           Say(s, Complete(s, run, grant->jobs));
         }
+      }
+    }
+  }
+  // Ends granted jobs, one grant after the other, until so many steps are done.
+  void EndUntil(uint64_t run, int steps_done) {
+    for (bool any = true; any;) {
+      any = false;
+      for (SessionId s : {1, 2}) {
+        if (core->GetRun(run)->steps_done >= steps_done) return;
+        const auto grant = Heard<Grant>(s);
+        if (!grant.has_value()) continue;
+        any = true;
+        Say(s, Complete(s, run, grant->jobs));
       }
     }
   }
@@ -1946,6 +1960,171 @@ TEST_F(CoreTest, StopWhileTheLastWeightsAreValidated_EndsTheRunWithout) {
   }
   EXPECT_EQ(run_info.state, RunState::kFinished);
   EXPECT_THAT(run_info.validation_failure, HasSubstr("told to stop"));
+}
+
+// ---- runs that are told to end with a checkpoint
+
+// Two ranks on two processes; one process is lost, so that the other one has both ranks.
+class StopTest : public CoreTest {
+ protected:
+  StopTest() { run_steps = 12, restarts = 1; }
+  // Makes the first step, and saves the initial weights.
+  uint64_t RunningWithAStep() {
+    const uint64_t run = Running(4, "out");
+    Say(1, CheckpointSealed{run, 0, ""});
+    EndUntil(run, 1);
+    EXPECT_EQ(core->GetRun(run)->steps_done, 1);
+    return run;
+  }
+  void LoseSecond(uint64_t run) {
+    Do(WorkerExited{102, "killed by signal 9"});
+    Say(1, Forgotten{run});
+  }
+  // Prepares the run on the first process alone.
+  void PrepareAlone(uint64_t run) {
+    const std::optional<Assign> assign = Heard<Assign>(1);
+    ASSERT_TRUE(assign.has_value());
+    sent[1].clear();
+    Say(1, Prepared{run});
+    for (const RankLease& l : assign->leases) lease_of_rank[l.rank] = l;
+    for (const RankLease& l : assign->leases) Say(1, Credit{run, l.rank, l.token, 4});
+  }
+  // Carries out all that the first process is told to do, until it is told no more.
+  void WorkAlone(uint64_t run) {
+    for (bool any = true; any;) {
+      any = false;
+      while (const auto take = Heard<TakeSnapshot>(1)) any = true, Say(1, SnapshotSaved{run, take->step, ""});
+      while (const auto seal = Heard<SealCheckpoint>(1))
+        any = true, Say(1, CheckpointSealed{run, seal->step, ""});
+      while (const auto grant = Heard<Grant>(1)) {
+        any = true;
+        Completions m{run, grant->rank, grant->token, {}};
+        for (const Job& j : grant->jobs)
+          m.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+        Say(1, std::move(m));
+      }
+    }
+  }
+  // The run has ended as it was told to: no reported step is missing in its checkpoint.
+  void ExpectSaved(uint64_t run, const std::string& reason) {
+    const RunInfo info = *core->GetRun(run);
+    EXPECT_EQ(info.state, RunState::kCancelled);
+    EXPECT_EQ(info.reason, reason);
+    EXPECT_LT(info.steps_done, run_steps);
+    EXPECT_EQ(info.checkpoint_step, info.steps_done);
+    EXPECT_EQ(info.stop_step, info.steps_done);
+  }
+
+  std::map<Rank, RankLease> lease_of_rank;
+};
+
+TEST_F(StopTest, ProcessIsLostBeforeTheCheckpoint_RunBeginsAgainAndSavesIt) {
+  const uint64_t run = RunningWithAStep();
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  EXPECT_GT(run_info.stop_step, 1);
+  LoseSecond(run);
+  EXPECT_EQ(run_info.state, RunState::kPreparing) << run_info.reason;
+  EXPECT_EQ(run_info.reason, "enough");
+  EXPECT_THAT(run_info.restart_reason,
+              HasSubstr("was lost: killed by signal 9; the run begins again with step 0"));
+  PrepareAlone(run);
+  WorkAlone(run);
+  ExpectSaved(run, "enough");
+  EXPECT_EQ(run_info.restarts, 1);
+}
+
+TEST_F(StopTest, OrderWhileTheRunBeginsAgain_HoldsForTheNextAttempt) {
+  const uint64_t run = RunningWithAStep();
+  Do(WorkerExited{102, "killed by signal 9"});
+  ASSERT_EQ(run_info.state, RunState::kWaiting);
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_THAT(run_info.reason, HasSubstr("enough; process 1 (worker-2, pid 102 on host h) was lost"));
+  EXPECT_GT(run_info.stop_step, 1);
+  Say(1, Forgotten{run});
+  PrepareAlone(run);
+  WorkAlone(run);
+  ExpectSaved(run, "enough");
+}
+
+TEST_F(StopTest, OrderBeforeTheLostStepsAreMadeAgain_WaitsForThem) {
+  const uint64_t run = RunningWithAStep();
+  LoseSecond(run);
+  PrepareAlone(run);
+  ASSERT_EQ(run_info.state, RunState::kRunning);
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  EXPECT_EQ(run_info.state, RunState::kRunning);
+  EXPECT_GT(run_info.stop_step, run_info.steps_done);
+  WorkAlone(run);
+  ExpectSaved(run, "enough");
+}
+
+TEST_F(StopTest, OrderWhileAFailureWaitsForItsCause_IsNotLost) {
+  const uint64_t run = RunningWithAStep();
+  Say(1, Failed{run, "process 1 is lost: its data link carries nothing", 1});
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  EXPECT_EQ(run_info.state, RunState::kRunning);
+  LoseSecond(run);
+  PrepareAlone(run);
+  WorkAlone(run);
+  ExpectSaved(run, "enough");
+}
+
+TEST_F(StopTest, NoWorkerIsLeft_RunEndsAndSaysWhatIsSaved) {
+  const uint64_t run = RunningWithAStep();
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  for (const int64_t pid : {102, 101}) Do(WorkerExited{pid, "killed by signal 9"});
+  EXPECT_THAT(run_info.reason, HasSubstr("enough; process 1 (worker-2, pid 102 on host h) was lost"));
+  now += options.waiting_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("waited 600 s for worker processes: enough; process 1"));
+  EXPECT_THAT(run_info.reason, EndsWith("; the checkpoint with which it was to end was not saved; the newest "
+                                        "is of step 0"));
+}
+
+TEST_F(StopTest, RunMayNotBeginAgain_EndsAndSaysWhatIsSaved) {
+  restarts = 0;
+  const uint64_t run = RunningWithAStep();
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  Do(WorkerExited{102, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_EQ(run_info.reason,
+            "process 1 (worker-2, pid 102 on host h) was lost: killed by signal 9; the checkpoint with which "
+            "it was to end was not saved; the newest is of step 0");
+}
+
+TEST_F(StopTest, CancelledAtOnceMeanwhile_SaysWhatIsSaved) {
+  const uint64_t run = RunningWithAStep();
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  Do(CancelRun{4, run, "at once"});
+  EXPECT_EQ(run_info.state, RunState::kCancelled);
+  EXPECT_EQ(run_info.reason,
+            "at once; the checkpoint with which it was to end was not saved; the newest is of step 0");
+}
+
+TEST_F(StopTest, CheckpointCannotBeSaved_SaysWhyAndWhatIsSaved) {
+  const uint64_t run = RunningWithAStep();
+  Do(CancelRun{3, run, "enough", /*save=*/true});
+  const int32_t stop = run_info.stop_step;
+  EndAll(run);
+  Say(1, SnapshotSaved{run, stop, ""});
+  Say(2, SnapshotSaved{run, stop, "the disk is full"});
+  Say(1, CheckpointSealed{run, stop, "it was dropped"});
+  EXPECT_EQ(run_info.state, RunState::kCancelled);
+  EXPECT_EQ(run_info.reason,
+            absl::StrCat("enough; the checkpoint of step ", stop,
+                         " was not saved: process 1 (worker-2, pid 102 on host h) could not save it: the "
+                         "disk is full; the newest is of step 0"));
+}
+
+TEST_F(StopTest, OrderWithoutAReason_EndsTheRunToo) {
+  const uint64_t run = RunningWithAStep();
+  LoseSecond(run);
+  PrepareAlone(run);
+  Do(CancelRun{3, run, "", /*save=*/true});
+  WorkAlone(run);
+  ExpectSaved(run, "it was told to end");
 }
 
 // A process that hangs in a save is named.

@@ -385,7 +385,8 @@ TEST_F(RestoredCore, RunThatWasToldToStop_IsCancelled) {
   EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting) << "its processes may save it yet";
   Join(1);
   EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
-  EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("enough; the coordinator was started again"));
+  EXPECT_THAT(core->GetRun(run)->reason,
+              AllOf(HasSubstr("enough; the coordinator was started again"), HasSubstr(" was not saved; ")));
 }
 
 TEST_F(RestoredCore, RunThatCannotGoOn_FailsAndSaysWhy) {
@@ -515,6 +516,38 @@ TEST_F(RestoredCore, WorkerThatJoinsFirst_GetsNoNumberOfAnAwaitedProcess) {
   Return(1, run);
   Return(2, run);
   EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+}
+
+TEST_F(RestoredCore, ToldToStopWhileItsProcessesComeBack_StopsWithACheckpoint) {
+  const uint64_t run = RunUntil(3);
+  Restart();
+  Return(1, run);
+  Do(CancelRun{2, run, "enough", /*save=*/true});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kWaiting) << core->GetRun(run)->reason;
+  Return(2, run);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  const int32_t stop = core->GetRun(run)->stop_step;
+  EXPECT_GT(stop, 3);
+  Train(run, kSteps, {1, 2});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
+  EXPECT_EQ(core->GetRun(run)->checkpoint_step, stop);
+  EXPECT_EQ(core->GetRun(run)->reason, "enough");
+}
+
+TEST_F(RestoredCore, RunThatWasToldToStopComesBackAndLosesAProcess_BeginsAgainAndSaves) {
+  const uint64_t run = RunUntil(3);
+  Do(CancelRun{2, run, "enough", /*save=*/true});
+  Restart();
+  Return(1, run);
+  Return(2, run);
+  ASSERT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  Do(WorkerExited{102, "killed by signal 9"});
+  Say(1, Forgotten{run});
+  EXPECT_EQ(Prepare({1}, run), "out/checkpoint-2 from step 2");
+  Train(run, kSteps, {1});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled) << core->GetRun(run)->reason;
+  EXPECT_EQ(core->GetRun(run)->checkpoint_step, core->GetRun(run)->steps_done);
+  EXPECT_EQ(core->GetRun(run)->reason, "enough");
 }
 
 TEST_F(RestoredCore, RunThatWasToldToStopAndComesBack_StopsWithItsCheckpoint) {

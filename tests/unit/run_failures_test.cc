@@ -38,31 +38,23 @@ class RunFailuresTest : public ::testing::Test {
 
 TEST_F(RunFailuresTest, Report_WaitsForItsCauseAndTheFirstCounts) {
   out.now = 5;
-  EXPECT_FALSE(failures.Report(out, MemberOf(1), {1, "a device broke"}, false).has_value());
-  EXPECT_FALSE(failures.Report(out, MemberOf(2), {1, "a link broke"}, false).has_value());
+  EXPECT_FALSE(failures.Report(out, MemberOf(1), {1, "a device broke"}).has_value());
+  EXPECT_FALSE(failures.Report(out, MemberOf(2), {1, "a link broke"}).has_value());
   EXPECT_TRUE(failures.any());
   EXPECT_EQ(failures.first().due, 5 + options.blame_ns);
-  const RunEnding ending = failures.Lose(MemberOf(2), "killed", "", {}, false);
+  const RunEnding ending = failures.Lose(MemberOf(2), "killed", "", {});
   EXPECT_EQ(ending.state, RunState::kWaiting);
   EXPECT_EQ(ending.reason, "process 1 was lost: killed (then process 0 failed: a device broke)");
   failures.Clear();
   EXPECT_FALSE(failures.any());
 }
 
-TEST_F(RunFailuresTest, RunThatWasToldToEnd_DoesNotBeginAgain) {
-  EXPECT_EQ(failures.EndAttempt("a link broke", RestartCause::kLinkLost, /*stops=*/true).state,
-            RunState::kFailed);
-  EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(3), /*stops=*/true).has_value());
-  EXPECT_TRUE(failures.any());
-  EXPECT_EQ(attempts.restarts(), 0);
-}
-
 TEST_F(RunFailuresTest, StepWithABadNumber_IsMadeOnceMoreAndNoneBeforeIt) {
-  EXPECT_EQ(failures.Report(out, MemberOf(1), LossIsNan(3), false)->state, RunState::kWaiting);
+  EXPECT_EQ(failures.Report(out, MemberOf(1), LossIsNan(3))->state, RunState::kWaiting);
   EXPECT_EQ(info.non_finite_step, 3);
-  EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(2), false).has_value());
+  EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(2)).has_value());
   failures.Clear();
-  EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(3), false).has_value());
+  EXPECT_FALSE(failures.Report(out, MemberOf(1), LossIsNan(3)).has_value());
   EXPECT_THAT(failures.first().what, HasSubstr("the step was made twice"));
   EXPECT_EQ(info.non_finite_steps, 3);
 }
@@ -71,18 +63,18 @@ TEST_F(RunFailuresTest, DamagedCheckpoint_IsLeftOutIfTheAttemptBeganWithIt) {
   attempts.Checkpointed(20);
   attempts.Checkpointed(40);
   beginnings.Begin({40, std::nullopt});
-  const auto ending = failures.Report(out, MemberOf(1), Damaged(40), false);
+  const auto ending = failures.Report(out, MemberOf(1), Damaged(40));
   ASSERT_TRUE(ending.has_value());
   EXPECT_EQ(ending->state, RunState::kWaiting);
   EXPECT_EQ(info.checkpoint_step, 20);
   EXPECT_EQ(attempts.losses().losses(), 0) << "no process was lost";
-  EXPECT_FALSE(failures.Report(out, MemberOf(1), Damaged(20), false).has_value()) << "it began with another";
+  EXPECT_FALSE(failures.Report(out, MemberOf(1), Damaged(20)).has_value()) << "it began with another";
 }
 
 TEST_F(RunFailuresTest, DamagedCopies_AreLeftOutAndTheCheckpointStays) {
   attempts.Checkpointed(40);
   beginnings.Begin({44, RunCopies::Beginning{44, 1, ReductionMode::kOrdered, {}}});
-  EXPECT_EQ(failures.Report(out, MemberOf(1), Damaged(44), false)->state, RunState::kWaiting);
+  EXPECT_EQ(failures.Report(out, MemberOf(1), Damaged(44))->state, RunState::kWaiting);
   EXPECT_EQ(attempts.checkpoint_step(), 40);
   EXPECT_EQ(attempts.restarts(), 1);
 }
