@@ -133,7 +133,8 @@ bool Checkpoints::Passes(int32_t step) const {
 
 bool Checkpoints::Validates(int32_t step) const {
   const Snapshot* snapshot = Find(step);
-  return snapshot != nullptr && snapshot->validates.value_or(IsValidated(step) && step != stop_step_);
+  const bool stops = step == stop_step_ && step != end_step_;
+  return snapshot != nullptr && snapshot->validates.value_or(IsValidated(step) && !stops);
 }
 
 std::optional<int32_t> Checkpoints::BeginValidation() {

@@ -15,7 +15,7 @@
 // the step, else it passes: it goes when the validation is done. Validations are made one after the other,
 // beside the training. No multiple is left out here either: the next snapshot that is to be validated waits
 // until at most one validation is not done, and steps wait for it (hold). Behind the step at which a run is
-// stopped nothing is validated; a run that goes on there does it first.
+// stopped before its end nothing is validated; a run that goes on there does it first.
 //
 // It sends nothing: run_checkpoints.h owns it, and sends the messages that its answers call for. Pure.
 #ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
@@ -78,20 +78,13 @@ class Checkpoints {
 
   // Adds weights that stay aside to be validated: those of the snapshot that was sealed, or those with
   // which the run goes on.
-  void AddValidation(int32_t step) {
-    if (!validations_ended_) validations_.push_back({step, false});
-  }
+  void AddValidation(int32_t step) { validations_.push_back({step, false}); }
   bool ResumesWithValidation() const { return first_step_ > 0 && IsValidated(first_step_); }
   // Returns the validation that is to begin now, if there is one.
   std::optional<int32_t> BeginValidation();
   // Returns false if it has not begun.
   bool IsValidating(int32_t step) const;
   void Validated() { validations_.pop_front(); }
-  // Gives up the validations that are not done; no other begins.
-  void EndValidations() {
-    validations_ended_ = true;
-    validations_.clear();
-  }
   bool validating() const { return !validations_.empty(); }
   int32_t oldest_validation() const { return validations_.front().step; }
 
@@ -131,7 +124,6 @@ class Checkpoints {
   std::optional<int32_t> stop_step_;
   std::vector<Snapshot> under_way_;  // ascending
   std::deque<Pending> validations_;
-  bool validations_ended_ = false;
 };
 
 }  // namespace weft

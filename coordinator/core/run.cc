@@ -404,7 +404,7 @@ void Run::Grant(StepEffects& out) {
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
   // A run that finishes ends by itself, with its last checkpoint. Nobody waits for more.
   if (info_.state == RunState::kFinishing && attempt()->CanStop() && !blaming())
-    return EndIf(finish_.GoOnWithoutValidations(out, "the run was told to stop"));
+    return EndIf(finish_.GoOnWithoutValidations(out));
   stop_.Order(reason) ? Announce(out) : Cancel(reason);
 }
 

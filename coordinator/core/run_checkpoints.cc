@@ -102,8 +102,13 @@ void RunCheckpoints::RecordNotValidated(int32_t step, const std::string& cause) 
 }
 
 void RunCheckpoints::GiveUpValidations(const std::string& cause) {
-  if (checkpoints_.validating()) RecordNotValidated(checkpoints_.oldest_validation(), cause);
-  checkpoints_.EndValidations();
+  for (; checkpoints_.validating(); checkpoints_.Validated())
+    RecordNotValidated(checkpoints_.oldest_validation(), cause);
+  given_up_ = cause;
+}
+
+void RunCheckpoints::AddValidation(int32_t step) {
+  given_up_.empty() ? checkpoints_.AddValidation(step) : RecordNotValidated(step, given_up_);
 }
 
 void RunCheckpoints::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
@@ -151,7 +156,7 @@ void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, b
                                   int64_t announced_ns, const std::string& save_failure) {
   if (m.failure.empty()) {
     if (!passes) NoteComplete(out, m.step, announced_ns);
-    if (validates) checkpoints_.AddValidation(m.step);
+    if (validates) AddValidation(m.step);
     BeginValidation(out);
     return;
   }

@@ -67,7 +67,7 @@ class RunCheckpoints {
   // Return the newest steps of the attempt whose snapshot, and whose validation, is over; -1 for none.
   int32_t sealed() const { return sealed_; }
   int32_t validated() const { return validated_; }
-  // Gives up the validations that are not done.
+  // Gives up the validations that are not done, and those that are not begun yet.
   void GiveUpValidations(const std::string& cause);
 
   // Seals the checkpoints that waited for the steps that have ended now.
@@ -109,6 +109,7 @@ class RunCheckpoints {
   // Returns true if the run has gone on for more than two intervals since its newest checkpoint.
   bool IsLate(int64_t now, int32_t granted_end) const;
   void RecordNotValidated(int32_t step, const std::string& cause);
+  void AddValidation(int32_t step);
   void NoteComplete(StepEffects& out, int32_t step, int64_t announced_ns);
   void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates,
                     int64_t announced_ns, const std::string& save_failure);
@@ -123,6 +124,7 @@ class RunCheckpoints {
   int32_t sealed_ = -1, validated_ = -1;
   int64_t newest_ns_ = 0;  // time when the newest checkpoint was complete; before one, when the attempt began
   bool stop_sealed_ = false;
+  std::string given_up_;  // cause for which no weights are validated any more; "" for none
 };
 
 }  // namespace weft

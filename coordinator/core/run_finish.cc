@@ -3,6 +3,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace weft {
+namespace {
+
+constexpr char kToldToStop[] = "the run was told to stop";
+
+}  // namespace
 
 std::optional<RunEnding> RunFinish::GoOn(StepEffects& out) {
   TellToFinish(out);
@@ -21,6 +26,7 @@ void RunFinish::TellToFinish(StepEffects& out) {
   RunCheckpoints* const checkpoints = present_.attempt()->checkpoints();
   if (info_->state != RunState::kFinishing) {
     info_->state = RunState::kFinishing;
+    if (present_.attempt()->ends()) checkpoints->GiveUpValidations(kToldToStop);
     if (checkpoints != nullptr) checkpoints->AnnounceEnd(out);
     progress_.Announce(out);
   }
@@ -29,8 +35,8 @@ void RunFinish::TellToFinish(StepEffects& out) {
   for (const RunMember& m : present_.members().all()) out.Send(m.session, Finish{info_->id});
 }
 
-std::optional<RunEnding> RunFinish::GoOnWithoutValidations(StepEffects& out, const std::string& cause) {
-  present_.attempt()->checkpoints()->GiveUpValidations(cause);
+std::optional<RunEnding> RunFinish::GoOnWithoutValidations(StepEffects& out) {
+  present_.attempt()->checkpoints()->GiveUpValidations(kToldToStop);
   return GoOn(out);
 }
 

@@ -39,8 +39,8 @@ class RunFinish {
   // Begins, or goes on after a checkpoint or validation: tells the processes to finish once none is under
   // way. Requires an attempt whose jobs are all done.
   std::optional<RunEnding> GoOn(StepEffects& out);
-  // Goes on without the validations that are not done, because nobody waits for them.
-  std::optional<RunEnding> GoOnWithoutValidations(StepEffects& out, const std::string& cause);
+  // Goes on without the validations that are not done: the run was told to stop, and nobody waits for them.
+  std::optional<RunEnding> GoOnWithoutValidations(StepEffects& out);
   // Takes the last figures of a process.
   std::optional<RunEnding> Take(StepEffects& out, SessionId from, Finished& m);
   // Notes that there will be none: the process "was lost: ..", or "failed: ..". Requires HasResults,

@@ -140,6 +140,7 @@ void World::CarryOut(Effects effects) {
   }
   for (const RunInfo& run : effects.runs) {
     if (run.stop_step >= 0) stops_.insert(stop_step_ = run.stop_step);
+    failed_validations_ = run.failed_validations;
     if (run.state == RunState::kFinished) finished_ = true;
     if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
     if (run.state == RunState::kFailed && options_.bad_job.kind != BadJob::Kind::kNone) {

@@ -297,6 +297,7 @@ class World {
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;
+  int failed_validations_ = 0;                 // as the coordinator tells
   std::set<int> stops_;                        // all such steps, also of attempts from which a process leaves
   std::set<std::tuple<int, int, int>> saved_;  // saved parts by step, stage and member
   std::set<int> sealed_, dropped_;

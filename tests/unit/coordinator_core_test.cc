@@ -1962,6 +1962,53 @@ TEST_F(CoreTest, StopWhileTheLastWeightsAreValidated_EndsTheRunWithout) {
   EXPECT_THAT(run_info.validation_failure, HasSubstr("told to stop"));
 }
 
+// Nobody has told the run to stop: it only goes on elsewhere, and finishes before it could.
+TEST_F(CoreTest, WorkerLeavesInTheLastSteps_LastWeightsAreValidated) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndUntil(run, 1);
+  Say(2, Leaving{"SIGTERM"});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_TRUE(Heard<Validate>(1).has_value());
+  EXPECT_FALSE(Heard<Finish>(1).has_value());
+}
+
+TEST_F(CoreTest, StopInTheLastSteps_FinishesAndSaysThatTheLastWeightsAreNotValidated) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndUntil(run, 1);
+  Do(CancelRun{3, run, "stopped by SIGINT", /*save=*/true});
+  EXPECT_EQ(run_info.stop_step, 2);
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_FALSE(Heard<Validate>(1).has_value());
+  for (const SessionId s : {1, 2}) Say(s, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_EQ(run_info.validation_failure,
+            "the weights after step 2 were not validated: the run was told to stop");
+  EXPECT_EQ(run_info.failed_validations, 1);
+}
+
+TEST_F(CoreTest, StopWhileTheLastCheckpointIsSaved_SaysThatItsWeightsAreNotValidated) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  ASSERT_EQ(run_info.state, RunState::kFinishing);
+  Do(CancelRun{3, run, "stopped by SIGINT", /*save=*/true});
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  for (const SessionId s : {1, 2}) Say(s, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_EQ(run_info.validation_failure,
+            "the weights after step 2 were not validated: the run was told to stop");
+}
+
 // ---- runs that are told to end with a checkpoint
 
 // Two ranks on two processes; one process is lost, so that the other one has both ranks.
