@@ -112,9 +112,10 @@ std::optional<ReplanRun> RunRelocation::TakeReplan() {
 
 bool RunRelocation::MayExpand(int64_t now, int64_t interval_ns) const {
   const RunAttempt* const attempt = present_.attempt();
-  return present_.members().size() < info_.processes && !placement_.ordered() &&
-         info_.state == RunState::kRunning && attempt->CanStop() && !attempt->stops() &&
-         now - attempt->running_since_ns() >= info_.restarts * interval_ns;
+  const bool smaller = present_.members().size() < info_.processes && !placement_.ordered();
+  if (!smaller || info_.state != RunState::kRunning || attempt->stops()) return false;
+  if (now - attempt->running_since_ns() < info_.restarts * interval_ns) return false;
+  return attempt->CanStop() || StepOfCopies().value_or(submission_.plan().steps) < submission_.plan().steps;
 }
 
 std::optional<RunEnding> RunRelocation::Stopped() {

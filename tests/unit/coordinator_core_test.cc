@@ -1186,7 +1186,7 @@ class MoveTest : public CoreTest {
     plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
       return absl::StrCat(checkpoint, " from step ", step);
     };
-    Do(SubmitRun{1, "", std::move(plan), "{}", 2, output});
+    Do(SubmitRun{1, "", std::move(plan), "{}", processes, output});
     return replies.back().run;
   }
   // Prepares the processes that are assigned, and gives credit to their ranks.
@@ -1234,6 +1234,7 @@ class MoveTest : public CoreTest {
     return run;
   }
 
+  int processes = 2;
   std::map<SessionId, Assign> assigned;
 };
 
@@ -1347,6 +1348,85 @@ TEST_F(MoveTest, ProcessOfTheOrderIsLost_RunGoesOnWithoutIt) {
   for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
   EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
+}
+
+// Four ranks on three processes, of which one is lost. The run saves no checkpoints.
+class ExpandFromCopiesTest : public MoveTest {
+ protected:
+  // Begins, makes a step of which all parts are kept twice, and loses the third process. Returns the run,
+  // which goes on with two.
+  uint64_t RunningWithTwoOfThree() {
+    options.expand_ns = kSecond;
+    core = std::make_unique<CoordinatorCore>(options);
+    for (const SessionId s : {1, 2, 3}) Join(s);
+    processes = 3;
+    const uint64_t run = SubmitFour("", 1);
+    Prepare(run, {1, 2, 3});
+    EndSteps(run, 1);
+    KeepCopies(run, 1);
+    Do(WorkerExited{103, "killed by signal 9"});
+    assigned.clear();
+    for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+    Prepare(run, {1, 2});
+    EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0, 1, 1}));
+    EXPECT_THAT(core->GetRun(run)->restart_reason, HasSubstr("from the copies of step 1"));
+    return run;
+  }
+};
+
+TEST_F(ExpandFromCopiesTest, WorkerIsFree_RunTakesItInBehindCopies) {
+  const uint64_t run = RunningWithTwoOfThree();
+  now += kSecond;
+  Join(4);
+  EXPECT_EQ(core->GetRun(run)->reason, "") << "it has made no step yet";
+  EndSteps(run, 2);
+  Do(Tick{});
+  EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("(worker-4, pid 104 on host h) is free to take part"));
+  EndSteps(run, 6);
+  const int made = core->GetRun(run)->steps_done;
+  EXPECT_LT(made, 6) << "later steps wait";
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning) << "the copies are awaited";
+  KeepCopies(run, made);
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  const std::optional<Assign> assign = Heard<Assign>(4);
+  ASSERT_TRUE(assign.has_value());
+  EXPECT_EQ(assign->peers.size(), 3u);
+  EXPECT_EQ(assign->kept.size(), 4u);
+  EXPECT_EQ(assign->spec, absl::StrCat(" from step ", made)) << "no step is made again";
+  EXPECT_EQ(Restarts(), (std::map<std::string, uint64_t>{{"process_lost", 1}, {"relocated", 1}}));
+}
+
+// A process alone has nobody to keep copies: to go on with more it would begin at the first step.
+TEST_F(ExpandFromCopiesTest, OneProcessIsLeft_RunTakesNobodyIn) {
+  const uint64_t run = RunningWithTwoOfThree();
+  EndSteps(run, 2);
+  KeepCopies(run, 2);
+  Do(WorkerExited{102, "killed by signal 9"});
+  assigned.clear();
+  Say(1, Forgotten{run});
+  Prepare(run, {1});
+  EndSteps(run, 3);
+  Join(4);
+  now += 10 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EXPECT_EQ(core->GetRun(run)->reason, "");
+  EXPECT_EQ(core->GetWorker(now, "worker-4")->state, "free");
+}
+
+// The end comes first.
+TEST_F(ExpandFromCopiesTest, WorkerIsFreeInTheLastStep_RunFinishesWithoutIt) {
+  const uint64_t run = RunningWithTwoOfThree();
+  for (int step = 2; step <= 5; ++step) {
+    EndSteps(run, step);
+    KeepCopies(run, step);
+  }
+  EndSteps(run, 6);
+  Join(4);
+  now += kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing);
+  EXPECT_EQ(core->GetRun(run)->restarts, 1);
 }
 
 TEST_F(MoveTest, OrdersThatCannotBeCarriedOut_SayWhyAndChangeNothing) {
