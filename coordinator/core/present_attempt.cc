@@ -29,13 +29,13 @@ void PresentAttempt::Make(StepEffects& out, const std::vector<Worker*>& workers,
   info_->member_of_rank = members_.MemberOfRank();
   attempt_ = std::make_unique<RunAttempt>(std::move(plan), choice.mode, members_, info_, Saves());
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
-  out.effects.records.attempts.push_back(Record(workers));
+  out.effects.records.attempts.push_back(Record(workers, placement.ordered()));
   BeginCopies();
   attempt_->AssignTo(out, peers, submission_, beginnings_.present(), copies_.under_way(),
                      attempts_.watched_before());
 }
 
-AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const {
+AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers, bool ordered) const {
   AttemptRecord record;
   record.run = info_->id;
   record.epoch = members_.epoch();
@@ -47,6 +47,7 @@ AttemptRecord PresentAttempt::Record(const std::vector<Worker*>& workers) const 
   for (const Worker* w : workers) record.members.push_back({w->process, w->hello.worker, w->Label()});
   record.former = attempts_.Former();
   record.left_links = submission_.left_links();
+  record.ordered = ordered;
   return record;
 }
 

@@ -84,7 +84,7 @@ class PresentAttempt {
  private:
   bool Saves() const { return !submission_.output().empty(); }
   void BeginCopies();
-  AttemptRecord Record(const std::vector<Worker*>& workers) const;
+  AttemptRecord Record(const std::vector<Worker*>& workers, bool ordered) const;
 
   const RunSubmission& submission_;
   RunAttempts& attempts_;

@@ -57,6 +57,7 @@ struct AttemptRecord {
   std::vector<RankReport> former;  // totals of the attempts before
   // Slow links that the run has left, as its ranks are placed; text of coordinator/replanning/left_links.h.
   std::string left_links;
+  bool ordered = false;  // its ranks lie where they were ordered to (run_placement.h)
 };
 
 // Progress of a run. Each one replaces the one before.

@@ -132,6 +132,7 @@ void Run::EndAsStored(const RunEnding& ending) {
 
 void Run::GoOnTogether(StepEffects& out) {
   const std::unique_ptr<RunReturn> back = present_.EndReturn();
+  relocation_.TakeUp(back->record());
   if (!present_.GoOn(out, *back)) {
     return EndAsStored(back->otherwise().value_or(RunEnding{
         RunState::kWaiting, "the coordinator was started again, and what its processes say does not fit",

@@ -3,8 +3,9 @@
 //
 // An order names ranks and a process. All other ranks stay where they are, and a process that is left without
 // ranks leaves the run. The order holds for the attempts of the run that follow, as long as all of its
-// processes are there. Without one of them the run takes what is there, in equal blocks again: bits do not
-// depend on the placement (docs/design/recovery.md).
+// processes are there, also when they come back to a coordinator that was started again. Without one of them
+// the run takes what is there, in equal blocks again: bits do not depend on the placement
+// (docs/design/recovery.md).
 //
 // RunRelocation (run_relocation.h) owns it; RunQueue (run_queue.h) asks it which processes the next attempt
 // waits for. A value; pure; one thread.

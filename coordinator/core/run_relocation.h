@@ -43,6 +43,11 @@ class RunRelocation {
   const RunPlacement& placement() const { return placement_; }
   // Lets the run take any processes again: one of those that it was ordered to is not there.
   void Forget() { placement_.Forget(); }
+  // Takes up the order of an attempt whose coordinator was started again. Requires that its processes are
+  // back.
+  void TakeUp(const AttemptRecord& attempt) {
+    if (attempt.ordered) placement_.Keep(present_.members());
+  }
 
   // Returns OK if the ranks can move now, else why not (runs.proto). `blaming`: a failure waits for its
   // cause.

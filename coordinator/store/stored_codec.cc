@@ -68,6 +68,7 @@ std::string EncodeStored(const AttemptRecord& attempt) {
   out.set_from_copies(attempt.from_copies);
   out.set_schedule(attempt.schedule);
   out.set_left_links(attempt.left_links);
+  out.set_ordered(attempt.ordered);
   for (const AttemptRecord::Member& member : attempt.members) {
     v1::StoredMember* o = out.add_members();
     o->set_process(member.process);
@@ -130,6 +131,7 @@ absl::StatusOr<AttemptRecord> DecodeAttempt(absl::string_view bytes) {
   attempt.from_copies = in.from_copies();
   attempt.schedule = in.schedule();
   attempt.left_links = in.left_links();
+  attempt.ordered = in.ordered();
   for (const v1::StoredMember& member : in.members())
     attempt.members.push_back({static_cast<int32_t>(member.process()), member.worker(), member.label()});
   for (const v1::RankReport& report : in.former()) {

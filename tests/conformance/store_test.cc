@@ -158,6 +158,7 @@ TEST_P(Stores, WhatIsCommitted_IsThereAgainInItsOrder) {
   EXPECT_EQ(run.attempt.schedule, AttemptOf(1, 7).schedule);
   EXPECT_EQ(run.attempt.first_step, 250);
   EXPECT_EQ(run.attempt.reduction, ReductionMode::kFast);
+  EXPECT_TRUE(run.attempt.ordered);
   ASSERT_EQ(run.attempt.former.size(), 1u);
   EXPECT_EQ(run.attempt.former[0].wall_seconds, 1.5);
 }

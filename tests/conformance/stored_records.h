@@ -68,6 +68,7 @@ inline AttemptRecord AttemptOf(uint64_t run, uint64_t epoch) {
   attempt.former.emplace_back().wall_seconds = 1.5;
   attempt.schedule = R"({"ddp": {"ranks": "2"}})";
   attempt.left_links = R"({"slow": []})";
+  attempt.ordered = true;
   return attempt;
 }
 

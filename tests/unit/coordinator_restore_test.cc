@@ -293,6 +293,32 @@ TEST_F(RestoredCore, FirstRankHadMoved_ItsProcessIsAskedAgainForTheValidation) {
   EXPECT_FALSE(Heard<Validate>(2).has_value());
 }
 
+TEST_F(RestoredCore, RanksHadMoved_LaterAttemptsHaveThemThereToo) {
+  const uint64_t run = RunUntil(1);
+  Join(3);
+  Do(MoveRanks{7, run, {0}, "worker-3", ""});
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  Train(run, kSteps, {1, 2});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_THAT(Prepare({2, 3}, run), HasSubstr("out/checkpoint-"));
+  const int32_t begun = core->GetRun(run)->restart_step;
+  for (int restart = 0; restart < 2; ++restart) {
+    Restart();
+    for (const SessionId s : {2, 3}) Return(s, run);
+    ASSERT_EQ(core->GetRun(run)->state, RunState::kRunning) << core->GetRun(run)->reason;
+    EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{1, 0}));
+  }
+  Say(2, Failed{run, "the checkpoint is damaged", -1, begun});
+  for (const SessionId s : {2, 3}) Say(s, Forgotten{run});
+  Prepare({2, 3}, run);
+  EXPECT_EQ(core->GetRun(run)->restarts, 2);
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{1, 0}));
+  Do(WorkerExited{103, "killed by signal 9"});
+  Say(2, Forgotten{run});
+  Join(4);
+  EXPECT_EQ(core->GetRun(run)->member_of_rank, (std::vector<int32_t>{0, 0})) << "one of them is not there";
+}
+
 TEST_F(RestoredCore, OneWorkerComesBack_TheRunTakesItWhenTheOtherHadItsTime) {
   const uint64_t run = RunUntil(3);
   Restart();
