@@ -38,6 +38,14 @@ const char* WordOf(RunState state) {
   return state == RunState::kCancelled ? "stopped" : "failed";
 }
 
+// Returns the one path of a folder that several may lead to, through links or with a slash at the end. The
+// folder need not be there. Returns `path` where the kernel does not say.
+std::string PlaceOf(const std::string& path) {
+  std::error_code unknown;
+  const std::string place = fs::weakly_canonical(path, unknown).string();
+  return unknown ? path : std::string(absl::StripSuffix(place, "/"));
+}
+
 }  // namespace
 
 // Keeps the pictures of the last runs that have ended, so that a page that shows a run when it ends still has
@@ -75,6 +83,7 @@ class RunRecords::Recording {
             bool same_run = false)
       : id_(id),
         path_(folder->path()),
+        place_(PlaceOf(path_)),
         spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
@@ -88,7 +97,8 @@ class RunRecords::Recording {
         recorder_(
             spec_.stages(), kTracedJobs, [this] { Wake(); }, spec_.record_hashes) {}
 
-  const std::string& path() const { return path_; }
+  // Returns true if the run's folder has this path, or was there when the run took it.
+  bool IsIn(const std::string& path) const { return path == path_ || PlaceOf(path) == place_; }
   RunRecorder& recorder() { return recorder_; }
   Look LookAt() const { return {recorder_.run(), recorder_.history(), recorder_.LastJobs(), spec_.stages()}; }
 
@@ -181,7 +191,7 @@ class RunRecords::Recording {
   void Say(absl::string_view sentence) const { log_(id_, std::string(sentence)); }
 
   const uint64_t id_;
-  const std::string path_;  // of the output folder
+  const std::string path_, place_;  // of the output folder: its name, and where that led at the beginning
   const RunSpec spec_;
   const RunSchedule schedule_;
   const std::string file_;
@@ -231,7 +241,7 @@ RunRecords::~RunRecords() {
 absl::Status RunRecords::CheckNoRunIn(const std::string& path) {
   MutexLock lock(mu_);
   for (const auto& [run, recording] : recordings_) {
-    if (recording->path() != path) continue;
+    if (!recording->IsIn(path)) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat("run ", run, " is writing in ", path,
                      "; wait for its end or stop it, or give another folder with --out"));

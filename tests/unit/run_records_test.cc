@@ -47,6 +47,35 @@ TEST_F(RunRecordsTest, FolderOfARunThatWasRemoved_IsNotTakenByAnother) {
   EXPECT_TRUE(records.Claim(3, request_, *plan_).ok());
 }
 
+// The lock went with the folder, so that only the path tells.
+TEST_F(RunRecordsTest, OtherPathToTheRemovedFolderOfARun_IsNotTakenByAnother) {
+  RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
+  ASSERT_TRUE(records.Claim(1, request_, *plan_).ok());
+  fs::remove_all(request_.output);
+  fs::create_directory(parent_ / "inner");
+  fs::create_directory_symlink(fs::path(request_.output).parent_path(), parent_ / "link");
+  for (const char* other : {"out/", "inner/../out", "link/out", "link/out/"}) {
+    request_.output = parent_ / other;
+    const auto second = records.Claim(2, request_, *plan_);
+    EXPECT_TRUE(absl::IsResourceExhausted(second.status())) << other << ": " << second.status();
+  }
+}
+
+// A link to the folder may lead nowhere, or elsewhere, once the folder is gone.
+TEST_F(RunRecordsTest, RemovedFolderThatARunHasByALink_IsNotTakenByAnother) {
+  RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
+  fs::create_directory(parent_ / "real");
+  fs::create_directory_symlink(parent_ / "real", parent_ / "link");
+  request_.output = parent_ / "link";
+  ASSERT_TRUE(records.Claim(1, request_, *plan_).ok());
+  fs::remove_all(parent_ / "real");
+  request_.output = parent_ / "real";
+  EXPECT_TRUE(absl::IsResourceExhausted(records.Claim(2, request_, *plan_).status()));
+  fs::remove(parent_ / "link");
+  request_.output = parent_ / "link";
+  EXPECT_TRUE(absl::IsResourceExhausted(records.Claim(3, request_, *plan_).status()));
+}
+
 // Several runs share the coordinator's log, so each warning names its run, from the first one on.
 TEST_F(RunRecordsTest, StepsThatCannotBeWritten_AreReportedWithTheNumberOfTheRun) {
   std::vector<uint64_t> warned;
