@@ -14,7 +14,8 @@ enum class IdleCause : uint8_t {
   kDependency,  // the bubble: what the next job needs has not been computed yet
   kTransfer,    // it has been computed and is on its way
   kLimit,       // a forward is ready; the schedule's own limit of activations holds it back
-  kMemory,      // a forward is ready; its activations do not fit the byte budget now
+  kMemory,      // a job is ready, but for room in the byte budget: a forward's activations do not fit now, or
+                // what the rank has given to others is not back
   kDispatch,    // the runtime itself: waiting for grants, starting and reporting jobs
   kReduce,      // waiting for gradients or their sum
   kRecovery,    // the run is being restored; part of the contract, though workers do not count it yet

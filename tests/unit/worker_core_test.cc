@@ -509,6 +509,7 @@ TEST_F(OneProcess, UpdateWithinABudget_WaitsUntilReadersHaveGivenTheVersionBack)
   core_->OnTensorTaken(10, {7, 3, 0, 0, {update}}, &out);
   run();
   EXPECT_EQ(done.count(update), 0u);
+  EXPECT_EQ(core_->ClockAt(11, 0).cause(), IdleCause::kMemory) << "all that it needs has been computed";
   core_->OnTensorTaken(11, {7, 3, 0, 0, {update}}, &out);
   run();
   EXPECT_EQ(done.count(update), 1u);

@@ -75,6 +75,18 @@ void PendingJobs::InputArrived(JobId id, int microbatch) {
   if (FlagsOf(id) & (kClaimed | kTakes)) Consider(id);
 }
 
+void PendingJobs::AwaitTaking(JobId id) {
+  ++MissingOf(id);
+  ++takings_[id];
+}
+
+void PendingJobs::Taken(JobId id) {
+  const auto awaited = takings_.find(id);
+  Require(awaited != takings_.end(), "only a tensor for which a job waits is given back to it");
+  if (--awaited->second == 0) takings_.erase(awaited);
+  InputArrived(id, /*microbatch=*/-1);
+}
+
 void PendingJobs::JointOperationDone(Rank rank, const Job& job) {
   const JobId id = run_.IdOf(job);
   Require(progress_.jobs().RankOf(id) == rank && run_.graph().IsJoint(job) && joint_.HasBegun(job),
@@ -160,6 +172,11 @@ void PendingJobs::LeaveFirst() {
 
 bool PendingJobs::AwaitsGather(JobId id) const {
   return joint_.AwaitsGather(JobOf(id), progress_.At(StepOf(id)).missing[IndexOf(id)]);
+}
+
+bool PendingJobs::AwaitsTakings(JobId id) const {
+  const auto awaited = takings_.find(id);
+  return awaited != takings_.end() && awaited->second == progress_.At(StepOf(id)).missing[IndexOf(id)];
 }
 
 }  // namespace weft

@@ -20,6 +20,7 @@
 #define WEFT_WORKER_CORE_PENDING_JOBS_H_
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "schedules/dispatch/admission.h"
@@ -50,8 +51,9 @@ class PendingJobs {
   // Lets the rank's jobs up to this step take gradients, where forwards wait for that. Returns those that may
   // from now on.
   std::vector<Job> BeginTaking(LocalRank& rank, int step);
-  // Lets the job, which has not started, wait for one more input.
-  void AwaitInput(JobId id) { ++MissingOf(id); }
+  // Lets the job, which has not started, wait until a tensor has been given back; and notes that it has been.
+  void AwaitTaking(JobId id);
+  void Taken(JobId id);
   // Notes that an input is there: the gradient of the micro-batch, or, for -1, another one.
   void InputArrived(JobId id, int microbatch);
   // Notes that an input of the joint operation with which the job begins is there.
@@ -83,6 +85,8 @@ class PendingJobs {
   bool IsWaiting(JobId id) { return (FlagsOf(id) & (kQueued | kDone)) == 0; }
   // Returns true if the job, which waits, waits for nothing but a gather of its weights, which has begun.
   bool AwaitsGather(JobId id) const;
+  // Returns true if the job, which waits, waits for nothing but tensors that have to be given back.
+  bool AwaitsTakings(JobId id) const;
   // Returns the groups of joint operations of the ranks of this process.
   std::vector<PrepareEffect::Group> JointGroups() const { return joint_.Groups(); }
 
@@ -104,6 +108,7 @@ class PendingJobs {
   LocalRanks& ranks_;
   StepProgress progress_;  // of the jobs of this process
   int64_t claimed_ = 0;
+  std::map<JobId, int32_t> takings_;  // how many tensors have to be given back, of the jobs that wait for any
   GradientIntake intake_;
   JointOperations joint_;
 };

@@ -303,7 +303,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
 
 void WorkerRun::OnTensorTaken(int64_t now, const TakenTensor& taken, WorkerEffects* out) {
   LocalRank& rank = ranks_.Of(taken.rank);
-  for (const Job& job : taken.waiting) pending_.InputArrived(run_.IdOf(job), /*microbatch=*/-1);
+  for (const Job& job : taken.waiting) pending_.Taken(run_.IdOf(job));
   if (taken.waiting.empty()) {
     rank.ready.ReleaseGradient(taken.stage);
     ranks_.Touch(rank);
@@ -370,7 +370,7 @@ std::optional<TakenTensor> WorkerRun::AwaitTaking(const Edge& edge) {
   std::erase_if(waiting,
                 [&](const Job& job) { return job.step < run_.first_step() || job.step >= run_.steps(); });
   if (waiting.empty()) return std::nullopt;
-  for (const Job& job : waiting) pending_.AwaitInput(run_.IdOf(job));
+  for (const Job& job : waiting) pending_.AwaitTaking(run_.IdOf(job));
   return TakenTensor{run_.assignment().run, run_.assignment().epoch, graph.RankOf(edge.from), edge.from.stage,
                      std::move(waiting)};
 }
@@ -445,6 +445,7 @@ IdleCause WorkerRun::CauseOf(const LocalRank& rank) const {
   if (rank.claimed.empty()) return IdleCause::kDispatch;
   const JobId id = rank.claimed.front();
   const Job next = pending_.JobOf(id);
+  if (pending_.AwaitsTakings(id)) return IdleCause::kMemory;
   if (pending_.AwaitsGather(id)) return IdleCause::kTransfer;
   return HasMicrobatch(next.kind) ? IdleCause::kDependency : IdleCause::kReduce;
 }
