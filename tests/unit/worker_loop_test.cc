@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -583,6 +584,30 @@ TEST_F(WorkerLoopTest, ModelThatCannotFit_IsRefusedWithItsBytesBeforeAnythingIsA
   EXPECT_THAT(failed->reason, HasSubstr("GiB available on the machine"));
   link_.Say(Abort{kRun, "a process failed"});
   EXPECT_TRUE(link_.Await<Forgotten>().has_value());
+}
+
+// Where another process has the other rank, one of the states is here at a time; else both are.
+TEST_F(WorkerLoopTest, StatesThatMigrateAndCannotFit_AreRefusedWithTheirBytes) {
+  device_.kind = "cpu";
+  uint64_t run = kRun;
+  double bytes = 0;
+  for (const std::string& peer : {other_->address(), std::string()}) {
+    Assign a = Pipeline(++run, peer);
+    a.spec = absl::StrReplaceAll(
+        a.spec, {{"\"layers\": 2, \"width\": 32", "\"layers\": 200, \"width\": 16384"},
+                 {"{\"1f1b\": {}}", "{\"fsdp\": {\"residency\": \"migrating\"}, \"rule\": \"cdp_v2\"}"}});
+    link_.Say(a);
+    const auto failed = link_.Await<Failed>();
+    ASSERT_TRUE(failed.has_value());
+    const std::string words = " ranks take at least ";
+    const size_t at = failed->reason.find(words);
+    ASSERT_NE(at, std::string::npos) << failed->reason;
+    const double needed = std::strtod(failed->reason.c_str() + at + words.size(), nullptr);
+    EXPECT_GT(needed, 1.5 * bytes) << failed->reason;
+    bytes = needed;
+    link_.Say(Abort{run, "a process failed"});
+    EXPECT_TRUE(link_.Await<Forgotten>().has_value());
+  }
 }
 
 TEST_F(WorkerLoopTest, JobThatRuns_IsReportedWithItsAge) {

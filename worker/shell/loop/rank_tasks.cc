@@ -1,6 +1,8 @@
 #include "worker/shell/loop/rank_tasks.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -116,6 +118,23 @@ static int CopiesOf(const RunSpec& spec) {
   return spec.checkpoint.periodic() ? 1 : 0;
 }
 
+// Returns the bytes of migrating states that this process has at a time: of all of them where it has all
+// ranks of the run, else of one, as the next may come when that has left.
+static int64_t CountStates(const RunSpec& spec, const PrepareEffect& effect) {
+  std::map<int, int64_t> states;  // by stage, of which several ranks compute jobs
+  for (const PrepareEffect::Stage& s : effect.stages) {
+    if (!s.state_travels || states.count(s.stage) > 0) continue;
+    states[s.stage] = (1 + OptimizerBuffers(spec.train.optimizer)) * CountStage(spec, s.stage).parameters;
+  }
+  const Assign& a = effect.assignment;
+  int64_t all = 0, largest = 0;
+  for (const auto& [stage, bytes] : states) {
+    all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return a.leases.size() == a.process_of_rank.size() ? all : largest;
+}
+
 absl::Status CheckRunPaths(const RunSpec& run, const std::string& output) {
   std::vector<NamedPath> paths = NamedPaths(run);
   if (!output.empty()) paths.push_back({"output", output});
@@ -127,7 +146,7 @@ absl::Status CheckRunPaths(const RunSpec& run, const std::string& output) {
 }
 
 absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {
-  int64_t needed = 0;
+  int64_t needed = CountStates(spec, effect);
   for (const PrepareEffect::Stage& s : effect.stages) {
     if (!s.holds_weights) continue;
     const int state = 1 + (s.updated_elsewhere ? 0 : OptimizerBuffers(spec.train.optimizer));

@@ -64,8 +64,8 @@ absl::StatusOr<std::map<Rank, ResumeTask>> ResumeTasks(const ResumeEffect& effec
 absl::Status CheckRunPaths(const RunSpec& run, const std::string& output);
 
 // Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the
-// kernel would end this process later, or another one, without a word. It counts the memory that stays, once
-// each; a run needs more.
+// kernel would end this process later, or another one, without a word. It counts the memory that stays, and
+// migrating states that are here at a time, once each; a run needs more.
 absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect);
 
 }  // namespace weft
