@@ -15,9 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/path_text.h"
 #include "client/commands/auto_plan.h"
 #include "client/files/absolute_path.h"
-#include "client/files/path_text.h"
 #include "client/files/run_file.h"
 #include "client/files/schedule_file.h"
 #include "client/training/local_training.h"

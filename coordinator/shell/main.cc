@@ -34,6 +34,7 @@
 #include "base/net/address.h"
 #include "base/net/security_flags.h"
 #include "base/open_files.h"
+#include "base/path_text.h"
 #include "base/release.h"
 #include "base/run_files.h"
 #include "base/service/service_notices.h"
@@ -532,6 +533,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
                  "(default: out "
                  "in the working directory); the workers must see it under the same path")
+      ->check([](const std::string& path) { return std::string(CheckPathText(path).message()); })
       ->type_name("DIR");
   app.add_option("--roots", flags.roots,
                  "Folders beneath which a run may have its output folder, as in /data,/runs, beside "
@@ -587,6 +589,9 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
     return absl::InvalidArgumentError(
         absl::StrCat(e.what(), "\nweft-coordinator: see weft-coordinator --help"));
   }
+  // The folder that is not given depends on the working directory.
+  if (const absl::Status text = CheckPathText(flags.output_root); !text.ok())
+    return absl::FailedPreconditionError(absl::StrCat("--output-root: ", text.message()));
   if (const auto answer = AnswerTo(flags.question, settings); answer.has_value()) {
     std::cout << *answer;
     return absl::CancelledError("");

@@ -25,6 +25,7 @@
 namespace weft::coordinator_daemon_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Daemon {
@@ -123,6 +124,20 @@ TEST(CoordinatorDaemon, WrongUse_HasTheDocumentedExitCodes) {
   Daemon second({"--listen", first.WaitFor("listening on ")});
   EXPECT_EQ(second.ExitCode(), 75);
   EXPECT_THAT(second.log(), HasSubstr("in use"));
+}
+
+// Neither messages to workers nor the store could hold the folders of runs in it.
+TEST(CoordinatorDaemon, OutputRootThatIsNotUtf8_IsRefused) {
+  const TestFolder folder;
+  const CommandResult flag =
+      Command::Run({"weft-coordinator", "--output-root", folder / "out\xff", "--check-config"});
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_THAT(flag.err, AllOf(HasSubstr("--output-root"), HasSubstr("out\\xff\" is not UTF-8")));
+  const CommandResult working_directory = Command::Run(
+      {"/bin/sh", "-c", "mkdir \"$1\" && cd \"$1\" && exec \"$0\"/weft-coordinator --check-config",
+       std::getenv("WEFT_BIN"), folder / "at\xff"});
+  EXPECT_EQ(working_directory.code, 78);
+  EXPECT_THAT(working_directory.err, HasSubstr("at\\xff/out\" is not UTF-8"));
 }
 
 TEST(CoordinatorDaemon, WithoutListen_TheAddressIsThatOfTheClients) {

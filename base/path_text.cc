@@ -1,4 +1,4 @@
-#include "client/files/path_text.h"
+#include "base/path_text.h"
 
 #include <filesystem>
 

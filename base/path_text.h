@@ -1,6 +1,6 @@
 // Says which paths a run can have: its records, its messages and its files' JSON hold UTF-8 only.
-#ifndef WEFT_CLIENT_FILES_PATH_TEXT_H_
-#define WEFT_CLIENT_FILES_PATH_TEXT_H_
+#ifndef WEFT_BASE_PATH_TEXT_H_
+#define WEFT_BASE_PATH_TEXT_H_
 
 #include <string>
 
@@ -13,4 +13,4 @@ absl::Status CheckPathText(const std::string& path);
 
 }  // namespace weft
 
-#endif  // WEFT_CLIENT_FILES_PATH_TEXT_H_
+#endif  // WEFT_BASE_PATH_TEXT_H_
