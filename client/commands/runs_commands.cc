@@ -90,16 +90,30 @@ class Watcher {
                                                    " s; it is ", RunStateName(run_.state), " and goes on"));
     }
     if (!status.ok()) return Fail(status);
-    const auto run = client.Get(id_);
-    // The next command that looks into the folder finds all of it, if it is on this machine.
-    const double until = MonotonicSeconds() + kRecordSeconds;
-    while (run.ok() && OutputInUse(run->output) && MonotonicSeconds() < until) absl::SleepFor(kRecordTry);
+    const absl::StatusOr<RunInfo> run = AwaitResults(client);
     const ExitCode printed = PrintRun(options, run.ok() ? *run : run_);
     if (printed != kExitOk) return printed;
+    if (run.ok() && !run->output_failure.empty())
+      return weft::Fail(kExitFailed, absl::StrCat("run ", id_, ": ", run->output_failure));
     return run_.state == RunState::kFinished ? kExitOk : kExitFailed;
   }
 
  private:
+  // Returns the run, which has ended, when its results have been written, so that the next command that looks
+  // into the folder finds all of it; or soon, if that takes long. A coordinator of an older release does not
+  // say so: then the folder's lock does, if it is on this machine.
+  absl::StatusOr<RunInfo> AwaitResults(RunsClient& client) const {
+    const double until = MonotonicSeconds() + kRecordSeconds;
+    absl::StatusOr<RunInfo> run = client.Get(id_);
+    while (run.ok() && MonotonicSeconds() < until) {
+      const bool writes = OutputInUse(run->output);
+      if (!writes && run->output_closed.value_or(true)) break;
+      absl::SleepFor(kRecordTry);
+      if (!writes) run = client.Get(id_);
+    }
+    return run;
+  }
+
   bool Hear(const RunEvent& event) {
     MutexLock lock(mu_);
     if (const auto* run = std::get_if<RunInfo>(&event)) run_ = *run;

@@ -29,6 +29,7 @@ Client::Run PublicRun(const RunInfo& run) {
   out.state = static_cast<Client::State>(run.state);
   out.reason = run.reason;
   out.output = run.output;
+  out.output_failure = run.output_failure;
   out.file = run.file;
   out.pool = run.terms.pool;
   out.owner = run.terms.owner;

@@ -49,7 +49,7 @@ std::string PlaceOf(const std::string& path) {
 }  // namespace
 
 // Keeps the pictures of the last runs that have ended, so that a page that shows a run when it ends still has
-// them. Any thread.
+// them; and of those whose results could not be written, why not. Any thread.
 class RunRecords::EndedRuns {
  public:
   void Add(Look look) {
@@ -58,6 +58,21 @@ class RunRecords::EndedRuns {
     MutexLock lock(mu_);
     looks_.push_back(std::move(look));
     if (looks_.size() > kMostRuns) looks_.pop_front();
+  }
+
+  void AddFailure(uint64_t run, absl::string_view failure) {
+    MutexLock lock(mu_);
+    failures_.emplace_back(run, failure);
+    if (failures_.size() > kMostFailures) failures_.pop_front();
+  }
+
+  // Returns "" for none.
+  std::string FailureOf(uint64_t run) const {
+    MutexLock lock(mu_);
+    for (const auto& [of, failure] : failures_) {
+      if (of == run) return failure;
+    }
+    return "";
   }
 
   std::optional<Look> Find(uint64_t run) const {
@@ -69,9 +84,11 @@ class RunRecords::EndedRuns {
 
  private:
   static constexpr size_t kMostRuns = 16, kMostJobs = 20'000;  // about a MiB each
+  static constexpr size_t kMostFailures = 1000;
 
   mutable Mutex mu_;
   std::deque<Look> looks_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::pair<uint64_t, std::string>> failures_ ABSL_GUARDED_BY(mu_);  // by run
 };
 
 // Records one run: the loop fills the recorder, the thread empties it into the folder.
@@ -97,6 +114,7 @@ class RunRecords::Recording {
         recorder_(
             spec_.stages(), kTracedJobs, [this] { Wake(); }, spec_.record_hashes) {}
 
+  uint64_t id() const { return id_; }
   // Returns true if the run's folder has this path, or was there when the run took it.
   bool IsIn(const std::string& path) const { return path == path_ || PlaceOf(path) == place_; }
   RunRecorder& recorder() { return recorder_; }
@@ -175,7 +193,10 @@ class RunRecords::Recording {
           LeaveResults(results, RecordOf(results.spec, file_, WordOf(run.state), steps_.seconds().size()),
                        folder_.get(), &steps_);
       for (const std::string& sentence : ended_run.lost) Say(sentence);
-      if (!ended_run.status.ok()) Say(ended_run.status.message());
+      if (!ended_run.status.ok()) {
+        Say(ended_run.status.message());
+        ended_->AddFailure(id_, ended_run.status.message());
+      }
     } else {
       const TrainResults so_far = ResultsSoFar(spec_, schedule_, recorder_);
       const RunRecord record =
@@ -318,6 +339,15 @@ std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {
 std::optional<RunRecords::Look> RunRecords::LookAt(uint64_t run) {
   const std::shared_ptr<Recording> recording = Find(run);
   return recording == nullptr ? ended_->Find(run) : recording->LookAt();
+}
+
+std::optional<std::string> RunRecords::EndOf(uint64_t run) {
+  MutexLock lock(mu_);
+  const auto writes = [run](const auto& recording) {
+    return recording->id() == run && !recording->AwaitWritten(0);
+  };
+  if (recordings_.count(run) > 0 || std::any_of(ending_.begin(), ending_.end(), writes)) return std::nullopt;
+  return ended_->FailureOf(run);
 }
 
 absl::StatusOr<RunTrace> RunRecords::TraceOf(uint64_t run, const std::string& output) {

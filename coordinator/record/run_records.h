@@ -74,6 +74,11 @@ class RunRecords {
   };
   std::optional<Look> LookAt(uint64_t run);
 
+  // Returns what came of the writing of a run's end: "", or a sentence about results of a run that finished
+  // and that could not be written. Nothing while the run goes on or is being written; "" for runs that these
+  // records have not written, and in the end for all.
+  std::optional<std::string> EndOf(uint64_t run);
+
   // Returns the trace of a run: of one that goes on, from what is recorded; else as it is in its folder,
   // `output`. May take long, and blocks on the disk; from any thread. FailedPrecondition for a run that has
   // ended no step yet, or that has left no trace.

@@ -226,6 +226,7 @@ Json RunJson(const RunInfo& run) {
                {"submitted", Seconds(run.submitted_ns)},
                {"started", Seconds(run.started_ns)},
                {"ended", Seconds(run.ended_ns)}};
+  if (!run.output_failure.empty()) json["output_failure"] = run.output_failure;
   if (run.restarts > 0) json["restarts"] = run.restarts;
   if (run.non_finite_steps > 0) json["non_finite_steps"] = run.non_finite_steps;
   if (!run.restart_reason.empty()) {
@@ -348,6 +349,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   if (run.terms.priority != 0) line("priority   ", absl::StrCat(run.terms.priority));
   if (!run.file.empty()) line("file       ", run.file);
   if (!run.output.empty()) line("out        ", run.output);
+  if (!run.output_failure.empty()) line("results    ", run.output_failure);
   if (run.submitted_ns > 0) {
     line("submitted  ",
          absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(run.submitted_ns), absl::LocalTimeZone()));

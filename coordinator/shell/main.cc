@@ -221,6 +221,7 @@ void RecordRuns(RunRecords* records, const DaemonLog& log, FlightRecorder* recor
     return records->Claim(run, request, plan);
   };
   options->release = [records](uint64_t run) { records->Release(run); };
+  options->output_end = [records](uint64_t run) { return records->EndOf(run); };
   options->trace = [records](uint64_t run, const std::string& output) {
     return records->TraceOf(run, output);
   };

@@ -27,8 +27,9 @@ template <typename Request, typename Response>
 using RunsCall = UnaryCall<v1::Runs::AsyncService, Request, Response>;
 
 absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
-  const absl::StatusOr<RunInfo> run = loop->core().GetRun(id);
+  absl::StatusOr<RunInfo> run = loop->core().GetRun(id);
   if (!run.ok()) return run.status();
+  loop->AddOutputEnd(&*run);
   wire::Encode(*run, loop->unix_minus_monotonic(), out);
   return absl::OkStatus();
 }

@@ -260,6 +260,13 @@ void ServerLoop::Release(uint64_t durable) {
   }
 }
 
+void ServerLoop::AddOutputEnd(RunInfo* run) const {
+  if (!IsFinal(run->state) || run->output.empty() || !options_.output_end) return;
+  const std::optional<std::string> end = options_.output_end(run->id);
+  run->output_closed = end.has_value();
+  run->output_failure = end.value_or("");
+}
+
 void ServerLoop::WhenDurable(std::function<void()> answer) {
   if (held_.empty()) return answer();
   held_.push_back({written_, std::move(answer)});

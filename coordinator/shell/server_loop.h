@@ -81,6 +81,8 @@ class ServerLoop {
   const CoordinatorCore& core() const { return core_; }
   // Calls `answer`, which reads from the core, as soon as all that the core has decided so far is durable.
   void WhenDurable(std::function<void()> answer);
+  // Says in the run, if it has ended, what came of the writing of its results.
+  void AddOutputEnd(RunInfo* run) const;
   int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
   // Says that the server serves no more, to those that ask for its health. Loop's thread.
   void StopServing() { health_.StopServing(); }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,9 @@ struct CoordinatorServerOptions {
       claim;
   // Releases a run that was not taken in after it was claimed; called on the server's thread.
   std::function<void(uint64_t run)> release;
+  // Returns what came of the writing of an ended run's results: "", or a sentence about what could not be
+  // written; nothing while they are being written. Called on the server's thread. Absent: nobody knows.
+  std::function<std::optional<std::string>(uint64_t run)> output_end;
   // Returns the trace of a run whose folder is `output`; absent if there are no traces. It is called on a
   // thread of its own, because it waits for the disk, and ends before the server does.
   std::function<absl::StatusOr<RunTrace>(uint64_t run, const std::string& output)> trace;

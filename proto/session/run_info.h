@@ -60,7 +60,11 @@ struct RunInfo {
   // the assignment on.
   std::string reduction;
   std::string output;  // folder of the results; "" for none
-  std::string file;    // the run file's name, as the client gave it
+  // True once a run that has ended writes nothing more there; nothing where that is not known. And a sentence
+  // that says why results of a run that finished are missing there.
+  std::optional<bool> output_closed;
+  std::string output_failure;
+  std::string file;  // the run file's name, as the client gave it
   // Labels of its processes, once it has them, and the number of each rank's process among these; empty in
   // lists.
   std::vector<std::string> members;

@@ -154,6 +154,8 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_ended_ns(wall(run.ended_ns));
   for (const RankReport& r : run.reports) Encode(r, out->add_reports());
   out->set_output(CleanText(run.output, kMaxTextBytes));
+  if (run.output_closed.has_value()) out->set_output_closed(*run.output_closed);
+  out->set_output_failure(CleanText(run.output_failure, kMaxTextBytes));
   out->set_file(CleanText(run.file, kMaxTextBytes));
   for (const std::string& member : run.members) out->add_members(CleanText(member, kMaxTextBytes));
   out->mutable_member_of_rank()->Assign(run.member_of_rank.begin(), run.member_of_rank.end());
@@ -183,6 +185,8 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.members.assign(in.members().begin(), in.members().end());
   run.member_of_rank.assign(in.member_of_rank().begin(), in.member_of_rank().end());
   run.output = in.output();
+  if (in.has_output_closed()) run.output_closed = in.output_closed();
+  run.output_failure = CleanText(in.output_failure(), kMaxTextBytes);
   run.file = in.file();
   run.id = in.id();
   run.run_id = CleanText(in.run_id(), kMaxTextBytes);

@@ -316,6 +316,30 @@ TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   }
 }
 
+// The run cannot end before the folder is gone: its worker waits until then.
+TEST_F(Runs, WhoseFolderIsRemoved_FinishWithASentenceAndExitOne) {
+  StartWorkers(1);
+  const std::string file = WriteSmallRun(
+      folder_,
+      {{"model", "{gpt: {layers: 2, width: 16, heads: 2, context: 8}}"},
+       {"train", "{steps: 400, batch: 4, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+  const std::string out = folder_ / "out";
+  Command submit({"weft", "submit", file, "--processes", "1", "--out", out, "--coordinator", address_});
+  ASSERT_TRUE(AwaitSteps(1, 1));
+  workers_[0]->Signal(SIGSTOP);
+  fs::remove_all(out);
+  workers_[0]->Signal(SIGCONT);
+  const CommandResult result = submit.Wait(120);
+  EXPECT_EQ(result.code, 1);
+  const std::string sentence = "the folder " + out + " was removed while the run went on";
+  EXPECT_THAT(result.err, HasSubstr("run 1: the run finished, but " + sentence));
+  const CommandResult wait = Weft({"wait", "1", "-o", "json"});
+  EXPECT_EQ(wait.code, 1);
+  const Json run = Json::parse(wait.out);
+  EXPECT_EQ(run["state"], "finished");
+  EXPECT_THAT(run["output_failure"].get<std::string>(), HasSubstr(sentence));
+}
+
 // No terminal is there to show it.
 TEST_F(Runs, WatchedWhileItWaits_SaysForWhatAndEachChange) {
   Command watching({"weft", "submit", WriteSmallRun(folder_), "--coordinator", address_});

@@ -2,12 +2,14 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/process/eventually.h"
 #include "tests/test_folder.h"
 
 namespace weft::run_records_test {
@@ -74,6 +76,28 @@ TEST_F(RunRecordsTest, RemovedFolderThatARunHasByALink_IsNotTakenByAnother) {
   fs::remove(parent_ / "link");
   request_.output = parent_ / "link";
   EXPECT_TRUE(absl::IsResourceExhausted(records.Claim(3, request_, *plan_).status()));
+}
+
+// The run has finished before its results are written, so this is told when they are, or are not.
+TEST_F(RunRecordsTest, ResultsThatAreMissing_AreToldAtTheEndOfTheRun) {
+  for (const bool removed : {false, true}) {
+    RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
+    request_.output = parent_ / (removed ? "removed" : "out");
+    ASSERT_TRUE(records.Claim(1, request_, *plan_).ok());
+    EXPECT_FALSE(records.EndOf(1).has_value());
+    RunInfo run;
+    run.id = 1;
+    run.state = RunState::kRunning;
+    records.OnRun(run);
+    if (removed) fs::remove_all(request_.output);
+    run.state = RunState::kFinished;
+    records.OnRun(run);
+    std::optional<std::string> end;
+    EXPECT_TRUE(Eventually([&] { return (end = records.EndOf(1)).has_value(); }));
+    EXPECT_THAT(end.value_or("nothing"), HasSubstr(removed ? "was removed while the run went on" : ""));
+    EXPECT_EQ(end.value_or("nothing").empty(), !removed);
+    EXPECT_EQ(records.EndOf(2), "") << "it is none of these";
+  }
 }
 
 // Several runs share the coordinator's log, so each warning names its run, from the first one on.

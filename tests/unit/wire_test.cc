@@ -838,6 +838,8 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   run.reports = {SomeReport()};
   run.validation = Validation{4, 2, 8, 8, 0.75, {{"accuracy", 0.5}}};
   run.validation_failure = "the disk is full";
+  run.output_closed = true;
+  run.output_failure = "the folder was removed";
   run.restarts = 2;
   run.terms = {5, "large", "alice"};
   run.recovery_ns = RecoveryTimes{1, 2, 3, 4};
@@ -859,6 +861,8 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   EXPECT_EQ(back.validation->step, 2);
   EXPECT_EQ(back.validation->loss, 0.75);
   EXPECT_EQ(back.validation_failure, "the disk is full");
+  EXPECT_EQ(back.output_closed, true);
+  EXPECT_EQ(back.output_failure, "the folder was removed");
   EXPECT_EQ(back.restarts, 2);
   EXPECT_EQ(back.terms, run.terms);
   EXPECT_EQ(back.recovery_ns, run.recovery_ns);

@@ -81,8 +81,9 @@ class Client {
     uint64_t id = 0;
     std::string name, schedule;  // as the run file has them
     State state = State::kSubmitted;
-    std::string reason;             // sentence that says why it waits, failed or was cancelled
-    std::string output;             // folder of the results
+    std::string reason;          // sentence that says why it waits, failed or was cancelled
+    std::string output;          // folder of the results
+    std::string output_failure;  // why results of a run that finished are missing there, once that is known
     std::string file, pool, owner;  // of its submission; the owner is the submitter's name
     int priority = 0;
     int ranks = 0, processes = 0;
