@@ -204,7 +204,8 @@ bool HasWork(const fs::path& folder) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     std::error_code error;
     if (name == "steps.jsonl") return fs::file_size(folder / name, error) > 0 && !error;
-    if (absl::EndsWith(name, kPartial) || name == "run.json" || absl::StartsWith(name, "log.")) return false;
+    const bool notes = name == "run.json" || name == "inputs.jsonl" || absl::StartsWith(name, "log.");
+    if (notes || absl::EndsWith(name, kPartial)) return false;
     const int64_t step = StepOfName(name, /*partial=*/false);
     // A folder without an index counts too: its owner may still want the files.
     return step == -2 || (step != 0 && !fs::is_empty(folder / name, error));

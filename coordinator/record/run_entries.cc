@@ -14,7 +14,8 @@ namespace {
 const char* const kResultFiles[] = {"summary.json", "run.json",    "steps.jsonl",
                                     "hashes.jsonl", "trace.json",  "timeline.svg",
                                     "loss.svg",     "actions.csv", "events.out.tfevents.weft",
-                                    "log.jsonl",    "log.1.jsonl", "replans.jsonl"};
+                                    "log.jsonl",    "log.1.jsonl", "replans.jsonl",
+                                    "inputs.jsonl"};
 
 }  // namespace
 

@@ -173,6 +173,22 @@ TEST_F(Recovery, OnlyProcessKilledBeforeACheckpoint_BeginsAtTheFirstStep) {
   for (const Json& idle : summary["idle_seconds"]) EXPECT_GT(idle.value("recovery", 0.0), 0.0);
 }
 
+// The next attempt would go on with other samples.
+TEST_F(Recovery, DataReplacedInMidRun_FailsAtTheNextLossAndNamesTheFile) {
+  const auto train = Begin(WriteRun("{1f1b: {}}", 100000), 2);
+  ASSERT_TRUE(AwaitSteps(7));
+  const std::string data = folder_ / "text.txt";
+  fs::rename(folder_.Write("other.txt", RandomLetters(30000)), data);
+  const size_t steps = LossesIn(out_).size();
+  EXPECT_TRUE(AwaitSteps(steps + 2)) << "this attempt has opened the former file";
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  kill(workers[1], SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr(data + " is not the file with which the run began: its 30000 bytes"));
+}
+
 TEST_F(Recovery, AProcessKilledAgainAndAgain_EndsWithTheBitsOfAnUndisturbedRun) {
   constexpr int kSteps = 60;
   const std::string file = WriteRun("{lpp: {groups: 2, ranks: 2}}", kSteps);

@@ -40,6 +40,7 @@ class CheckpointFolders {
   CheckpointFolders(std::string output, const ScheduledRun& run, std::string run_id, uint64_t attempt);
 
   const std::string& output() const { return output_; }
+  const std::string& run_id() const { return identity_.run_id; }  // "" if none was given
   // Return the folder in which the checkpoint of the step is written, and its final folder.
   std::string Partial(int64_t step) const;
   std::string Final(int64_t step) const;

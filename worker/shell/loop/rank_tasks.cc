@@ -14,6 +14,7 @@
 #include "worker/shell/checkpoint/packed_snapshot.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/data/data.h"
+#include "worker/shell/data/input_notes.h"
 
 namespace weft {
 namespace {
@@ -30,6 +31,13 @@ absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& fol
   return AsDamagedCheckpoint(folders.KeepAside(spec.first_step(), spec.resume.checkpoint));
 }
 
+// Prepares the output, and finds inputs that are not those of the run's earlier attempts.
+absl::Status PrepareFolders(const RunSpec& spec, const CheckpointFolders& folders) {
+  if (absl::Status status = folders.Prepare(); !status.ok()) return status;
+  if (folders.run_id().empty()) return absl::OkStatus();
+  return CheckInputs(folders.output(), folders.run_id(), InputFiles(spec));
+}
+
 StageRole RoleOf(const PrepareEffect::Stage& stage) {
   StageRole role = stage.parts > 1           ? StageRole::Slice(stage.part, stage.parts)
                    : stage.updated_elsewhere ? StageRole::Installed(stage.installs_late)
@@ -42,7 +50,7 @@ StageRole RoleOf(const PrepareEffect::Stage& stage) {
 absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& memory,
                          std::unique_ptr<RankCompute>* compute) {
   if (task.folders != nullptr && task.first) {
-    if (absl::Status status = task.folders->Prepare(); !status.ok()) return status;
+    if (absl::Status status = PrepareFolders(task.run->spec, *task.folders); !status.ok()) return status;
   }
   if (task.folders != nullptr && task.rank == 0) {
     if (absl::Status status = PrepareToValidate(task.run->spec, *task.folders); !status.ok()) return status;
