@@ -319,9 +319,10 @@ StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& 
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.output = AlignedBytes(output);
   memory.activation_bytes = retained ? all : memory.output;
-  if (retained)
-    memory.gpu_activations =
-        BytesKeptOnGpu(layers, links.first_layer, links.end_layer, run.microbatch_samples());
+  // The loss is there until the device has done the forward, whatever that keeps.
+  memory.gpu_activations =
+      retained ? BytesKeptOnGpu(layers, links.first_layer, links.end_layer, run.microbatch_samples())
+               : (stage + 1 == run.stages() ? kTensorAlignment : 0);
   memory.sure_activations = std::holds_alternative<ExportedSpec>(run.model) ? 0 : memory.activation_bytes;
   // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
   // than there are activations, at the end of the chain once more for the scores. Activations and an input
