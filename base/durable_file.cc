@@ -115,6 +115,22 @@ absl::Status DurableFile::Finish() {
   return SyncToDisk(FolderOf(path_));
 }
 
+absl::StatusOr<std::string> ReplaceableFile(const std::string& path) {
+  std::error_code error;
+  const fs::file_status itself = fs::symlink_status(path, error);
+  // What cannot be looked at cannot be written either, and that says why.
+  if (itself.type() == fs::file_type::none || !fs::exists(itself) || fs::is_regular_file(itself)) return path;
+  if (fs::is_symlink(itself) && fs::is_regular_file(path, error)) {
+    const fs::path at_its_end = fs::canonical(path, error);
+    if (!error) return at_its_end.string();
+  }
+  const char* const what = fs::is_directory(itself) ? "a folder"
+                           : fs::is_symlink(itself) ? "a symbolic link to no regular file"
+                                                    : "a pipe, a device or a socket";
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is ", what, "; name a file that is new, or a regular file to replace"));
+}
+
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
   DurableFile file(path);
   file.Append(text.data(), text.size());

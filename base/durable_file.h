@@ -56,6 +56,11 @@ class DurableFile {
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// Returns the file that is replaced when one is written to a path that a user named: the path itself where
+// nothing or a regular file is there, and the file at the end of a symbolic link to one. InvalidArgument for
+// anything else, as a folder, a pipe or a device: a rename would put a regular file in its place.
+absl::StatusOr<std::string> ReplaceableFile(const std::string& path);
+
 // Writes a small file in one call.
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
 

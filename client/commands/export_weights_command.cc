@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/durable_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
@@ -51,9 +52,11 @@ absl::StatusOr<size_t> WriteWeights(const std::string& checkpoint, const std::st
 }  // namespace
 
 ExitCode RunExportWeights(const ExportWeightsOptions& options) {
+  const absl::StatusOr<std::string> file = ReplaceableFile(options.file);
+  if (!file.ok()) return Fail(kExitBadConfiguration, file.status().message());
   const absl::StatusOr<std::string> checkpoint = CheckpointIn(options.folder);
   if (!checkpoint.ok()) return Fail(kExitBadConfiguration, checkpoint.status().message());
-  const absl::StatusOr<size_t> tensors = WriteWeights(*checkpoint, options.file);
+  const absl::StatusOr<size_t> tensors = WriteWeights(*checkpoint, *file);
   if (!tensors.ok()) {
     const absl::Status& why = tensors.status();
     return Fail(absl::IsDataLoss(why) ? kExitBadConfiguration : kExitFailed, why.message());

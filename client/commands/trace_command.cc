@@ -73,7 +73,7 @@ absl::StatusOr<OtlpCounts> WriteSpans(const FoundTrace& found, const Graph* grap
   });
   file.close();
   if (!counts.ok()) {
-    fs::remove(path, ignored);
+    if (fs::is_regular_file(fs::symlink_status(path, ignored))) fs::remove(path, ignored);
     return absl::InvalidArgumentError(
         absl::StrCat(found.name, " is not of the run in ", found.folder, ": ", counts.status().message()));
   }
@@ -104,9 +104,12 @@ std::string Text(const OrderedJson& json) {
                       " links in ", json["otlp"]["file"].get<std::string>(), "\n");
 }
 
-// Writes the trace itself. Unavailable where it cannot.
+// Writes the trace itself. Unavailable where it cannot; InvalidArgument where the file is no regular one.
 absl::Status Save(const FoundTrace& found, const std::string& path) {
-  if (!found.text.empty()) return WriteWholeFile(path, found.text);
+  if (!found.text.empty()) {
+    const absl::StatusOr<std::string> file = ReplaceableFile(path);
+    return file.ok() ? WriteWholeFile(*file, found.text) : file.status();
+  }
   std::error_code error;
   fs::copy_file(found.name, path, fs::copy_options::overwrite_existing, error);
   if (!error) return absl::OkStatus();
@@ -132,8 +135,9 @@ ExitCode Show(const TraceOptions& options, const FoundTrace& found) {
   if (!found.trace.ok()) return FailToRead(found.trace.status());
   OrderedJson json = Contents(found);
   if (!options.perfetto.empty()) {
-    if (const absl::Status saved = Save(found, options.perfetto); !saved.ok())
-      return Fail(kExitFailed, saved.message());
+    if (const absl::Status saved = Save(found, options.perfetto); !saved.ok()) {
+      return Fail(absl::IsInvalidArgument(saved) ? kExitBadConfiguration : kExitFailed, saved.message());
+    }
     json["perfetto"] = options.perfetto;
   }
   if (!options.otlp.empty()) {

@@ -1,5 +1,7 @@
 // The checkpoints of real trainings: listed, verified, and damaged. A flipped byte of one is never believed:
 // a run goes on with the right bits, or refuses the file by its name.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -155,6 +157,21 @@ TEST_F(Checkpoints, WrongArguments_AreUsageErrorsAndWhatIsNotThereIsNamed) {
   EXPECT_EQ(empty.code, 78);
   EXPECT_THAT(empty.err, HasSubstr("holds no complete checkpoint"));
   EXPECT_EQ(Weft({"checkpoint", "ls", folder_.path()}).code, 0);
+}
+
+TEST_F(Checkpoints, ExportedWeights_ReplaceRegularFilesAlone) {
+  const std::string pipe = folder_ / "pipe", link = folder_ / "link", file = folder_.Write("file", "former");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  fs::create_symlink("file", link);
+  for (const std::string& other : {pipe, out_}) {
+    const CommandResult refused = Weft({"export-weights", out_, other});
+    EXPECT_EQ(refused.code, 78) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(other + " is a "));
+  }
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  EXPECT_EQ(Weft({"export-weights", out_, link}).code, 0);
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_GT(fs::file_size(file), 100u);
 }
 
 // Says whether a run reads the checkpoint, and to which values.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -80,6 +81,24 @@ TEST_F(DurableFiles, WriteThatFails_IsReportedAtTheEnd) {
   const absl::Status status = file.Finish();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(fs::exists(folder_ + "/in"));
+}
+
+TEST_F(DurableFiles, FileToReplace_IsNewOrRegularOrWhereALinkLeads) {
+  fs::create_directories(folder_ + "/in");
+  std::ofstream(folder_ + "/in/file") << "former";
+  ASSERT_EQ(mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  fs::create_symlink("in/file", folder_ + "/link");
+  fs::create_symlink("pipe", folder_ + "/to_pipe");
+  fs::create_symlink("none", folder_ + "/to_none");
+  EXPECT_EQ(*ReplaceableFile(folder_ + "/new"), folder_ + "/new");
+  EXPECT_EQ(*ReplaceableFile(folder_ + "/none/new"), folder_ + "/none/new");
+  EXPECT_EQ(*ReplaceableFile(folder_ + "/in/file"), folder_ + "/in/file");
+  EXPECT_EQ(*ReplaceableFile(folder_ + "/link"), fs::canonical(folder_ + "/in/file").string());
+  for (const char* const name : {"in", "pipe", "to_pipe", "to_none"}) {
+    const absl::Status refused = ReplaceableFile(folder_ + "/" + name).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr(folder_ + "/" + name + " is a "));
+  }
 }
 
 TEST(Checksum, IsTheCrc32OfZipAndGzip) {
