@@ -842,6 +842,22 @@ TEST(Cli_Simulate, FormulasOfTheGallery_RunAsItsPagesSay) {
   EXPECT_EQ(makespan("halves.yaml", "16"), 60);
 }
 
+// The page says that the word is the schedule of the file, whose `priority` decides.
+TEST(Cli_Simulate, FormulasInOneWordOfTheGallery_AreThoseOfItsFile) {
+  const std::string gallery = std::string(std::getenv("WEFT_SOURCE")) + "/docs/schedules/";
+  const std::string page = ReadWholeFile(gallery + "custom.md"), before = "weft simulate \"";
+  const size_t begin = page.find(before) + before.size();
+  ASSERT_GE(begin, before.size());
+  const std::string word = page.substr(begin, page.find('"', begin) - begin);
+  const auto jobs = [](const std::string& schedule) {
+    const CommandResult r = Command::Run(
+        {"weft", "simulate", schedule, "--stages", "8", "--microbatches", "8", "--jobs", "-o", "json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.code == 0 ? r.out : "{\"jobs\": 0}")["jobs"];
+  };
+  EXPECT_EQ(jobs(word), jobs(gallery + "custom_lpp.yaml"));
+}
+
 TEST(Cli_Simulate, RunFile_HasItsModelsTimesAndSizesAsCompareHas) {
   const TestFolder folder;
   const std::string run = GptRun(folder);
