@@ -288,6 +288,7 @@ TEST_F(TextTest, FileOverwrittenUnderTheRunWithAsManyBytes_IsDataLossThatNamesIt
   const absl::Status status = (*data)->ReadInputs(0, x.data());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("t.txt was written to while the run read it"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Give new data a new name"));
 }
 
 TEST_F(TextTest, FileReplacedByAnotherOfItsName_TheRunReadsTheOneThatItOpened) {

@@ -130,6 +130,18 @@ TEST_F(Safetensors, DamagedFiles_AreRefusedWithTheCause) {
   EXPECT_EQ(ReadSafetensors(path_).status().code(), absl::StatusCode::kNotFound);
 }
 
+// They may be the only copy.
+TEST_F(Safetensors, WeightsOfOthersThatAreNone_AreNotToBeDeleted) {
+  std::ofstream(path_, std::ios::binary) << "PK\x03\x04 and what torch.save writes behind it";
+  const absl::Status status = ReadWeightsHeader(path_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr(path_ + " is no whole safetensors file: its header"));
+  EXPECT_THAT(std::string(status.message()), ::testing::Not(::testing::HasSubstr("delete")));
+  Write("{}", "");
+  EXPECT_TRUE(ReadWeightsHeader(path_).ok());
+}
+
 TEST_F(Safetensors, RandomDamageOfTheHeader_NeverCrashes) {
   const std::vector<float> values(100, 1.5f);
   ASSERT_TRUE(WriteSafetensors(path_,

@@ -102,11 +102,14 @@ bool ReadAll(int fd, uint64_t offset, void* data, size_t n) {
   return true;
 }
 
+// Says what is wrong with a file whose name and origin the caller knows.
+absl::Status Unreadable(absl::string_view why) { return absl::DataLossError(why); }
+
 // Parses the JSON of the header and refuses doubled names, which parsers otherwise resolve each in its own
 // way.
-absl::StatusOr<nlohmann::json> ParseHeader(const std::string& path, const std::string& text) {
+absl::StatusOr<nlohmann::json> ParseHeader(const std::string& text) {
   if (absl::Status s = CheckJsonDepth(text); !s.ok())
-    return Damaged(path, absl::StrCat("its header ", s.message()));
+    return Unreadable(absl::StrCat("its header ", s.message()));
   std::set<std::string> names;
   bool doubled = false;
   auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
@@ -116,14 +119,13 @@ absl::StatusOr<nlohmann::json> ParseHeader(const std::string& path, const std::s
     return true;
   };
   nlohmann::json header = nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
-  if (header.is_discarded() || !header.is_object()) return Damaged(path, "its header is not a JSON object");
-  if (doubled) return Damaged(path, "its header names a tensor twice");
+  if (header.is_discarded() || !header.is_object()) return Unreadable("its header is not a JSON object");
+  if (doubled) return Unreadable("its header names a tensor twice");
   return header;
 }
 
-absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& path, const std::string& name,
-                                            const nlohmann::json& value) {
-  auto bad = [&](const char* why) { return Damaged(path, absl::StrCat("tensor ", name, " ", why)); };
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const nlohmann::json& value) {
+  auto bad = [&](const char* why) { return Unreadable(absl::StrCat("tensor ", name, " ", why)); };
   if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
       !value.contains("data_offsets")) {
     return bad("does not have just dtype, shape and data_offsets");
@@ -151,20 +153,19 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& path, const std::
   return entry;
 }
 
-absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
+absl::StatusOr<SafetensorsHeader> ReadBareHeader(int fd) {
   struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return Unreadable("it is not a regular file");
   const uint64_t bytes = static_cast<uint64_t>(info.st_size);
   uint64_t length = 0;
-  if (bytes < kLengthBytes || !ReadAll(fd, 0, &length, kLengthBytes))
-    return Damaged(path, "it has no header");
+  if (bytes < kLengthBytes || !ReadAll(fd, 0, &length, kLengthBytes)) return Unreadable("it has no header");
   if (length > kMaxHeaderBytes || length > bytes - kLengthBytes) {
-    return Damaged(path, absl::StrFormat("its header claims %d bytes of a file of %d", length, bytes));
+    return Unreadable(absl::StrFormat("its header claims %d bytes of a file of %d", length, bytes));
   }
   std::string text(length, '\0');
-  if (!ReadAll(fd, kLengthBytes, text.data(), text.size())) return Damaged(path, "its header cannot be read");
-  if (text.empty() || text[0] != '{') return Damaged(path, "its header is not a JSON object");
-  absl::StatusOr<nlohmann::json> json = ParseHeader(path, text);
+  if (!ReadAll(fd, kLengthBytes, text.data(), text.size())) return Unreadable("its header cannot be read");
+  if (text.empty() || text[0] != '{') return Unreadable("its header is not a JSON object");
+  absl::StatusOr<nlohmann::json> json = ParseHeader(text);
   if (!json.ok()) return json.status();
 
   SafetensorsHeader header;
@@ -173,14 +174,14 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   header.data_bytes = bytes - header.data_begin;
   for (const auto& [name, value] : json->items()) {
     if (name == "__metadata__") {
-      if (!value.is_object()) return Damaged(path, "its metadata is not an object");
+      if (!value.is_object()) return Unreadable("its metadata is not an object");
       for (const auto& [key, text_value] : value.items()) {
-        if (!text_value.is_string()) return Damaged(path, "its metadata is not text");
+        if (!text_value.is_string()) return Unreadable("its metadata is not text");
         header.metadata[key] = text_value.get<std::string>();
       }
       continue;
     }
-    absl::StatusOr<SafetensorsEntry> entry = ParseEntry(path, name, value);
+    absl::StatusOr<SafetensorsEntry> entry = ParseEntry(name, value);
     if (!entry.ok()) return entry.status();
     header.entries.push_back(*std::move(entry));
   }
@@ -191,13 +192,20 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   uint64_t at = 0;
   for (const SafetensorsEntry& entry : header.entries) {
     if (entry.begin != at) {
-      return Damaged(path, absl::StrCat("there is a gap or an overlap before tensor ", entry.name));
+      return Unreadable(absl::StrCat("there is a gap or an overlap before tensor ", entry.name));
     }
     at = entry.end;
   }
   if (at != header.data_bytes) {
-    return Damaged(path, absl::StrFormat("its tensors have %d bytes, its data %d", at, header.data_bytes));
+    return Unreadable(absl::StrFormat("its tensors have %d bytes, its data %d", at, header.data_bytes));
   }
+  return header;
+}
+
+// Reads the header of a file of a checkpoint.
+absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
+  absl::StatusOr<SafetensorsHeader> header = ReadBareHeader(fd);
+  if (!header.ok()) return Damaged(path, header.status().message());
   return header;
 }
 
@@ -271,6 +279,16 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path)
   File file(path, O_RDONLY);
   if (file.get() < 0) return OpenError(path, errno);
   return ReadHeader(path, file.get());
+}
+
+absl::StatusOr<SafetensorsHeader> ReadWeightsHeader(const std::string& path) {
+  File file(path, O_RDONLY);
+  if (file.get() < 0) return OpenError(path, errno);
+  absl::StatusOr<SafetensorsHeader> header = ReadBareHeader(file.get());
+  if (header.ok()) return header;
+  return absl::DataLossError(
+      absl::StrFormat("%s is no whole safetensors file: %s; name one that is, or copy it again", path,
+                      std::string(header.status().message())));
 }
 
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {

@@ -53,6 +53,10 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<Safeten
 // Reads and checks the header, against the length of the file too.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path);
 
+// Reads the header of a file that others wrote, or may have: the message about what cannot be read calls it
+// no safetensors file, and advises nobody to delete it.
+absl::StatusOr<SafetensorsHeader> ReadWeightsHeader(const std::string& path);
+
 struct SafetensorsFile {
   SafetensorsHeader header;
   std::vector<uint8_t> data;

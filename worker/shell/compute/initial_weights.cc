@@ -152,6 +152,8 @@ absl::Status InitialWeights::AddFolder(const std::string& folder) {
     return absl::NotFoundError(
         absl::StrCat(folder, " holds neither ", std::string(kCheckpointIndex), " nor ", kOneFile));
   }
+  if (absl::IsDataLoss(text.status()))
+    return absl::DataLossError(absl::StrCat(index, " is no index of weights, which is a file of JSON"));
   if (!text.ok()) return text.status();
   const absl::StatusOr<Json> json = ParseJson(*text);
   if (!json.ok() || !json->is_object() || !json->contains("weight_map") || !(*json)["weight_map"].is_object())
@@ -171,7 +173,7 @@ absl::Status InitialWeights::AddFolder(const std::string& folder) {
 }
 
 absl::Status InitialWeights::AddFile(const std::string& file, bool of_weft) {
-  absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(file);
+  absl::StatusOr<SafetensorsHeader> header = ReadWeightsHeader(file);
   if (!header.ok()) return header.status();
   for (SafetensorsEntry& entry : header->entries) {
     const std::string name = of_weft ? WithoutStage(entry.name) : entry.name;

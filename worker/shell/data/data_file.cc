@@ -128,7 +128,7 @@ absl::Status DataFile::CheckUnchanged() const {
   return absl::DataLossError(absl::StrCat(
       path_,
       " was written to while the run read it; resume the run from a checkpoint with the file as it was, or "
-      "begin again. To change data, write a file of another name"));
+      "begin again. Give new data a new name"));
 }
 
 }  // namespace weft
