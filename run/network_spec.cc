@@ -39,11 +39,11 @@ void ReadLink(FileSection& section, double* bandwidth, double* latency) {
     const std::optional<double> bytes = ParseByteSize(value.get<std::string>());
     if (!bytes.has_value()) section.Fail("bandwidth", "must be a number of bytes per unit of time, as 10GB");
     *bandwidth = bytes.value_or(0);
+    if (section.ok() && !(*bandwidth >= kLeastOfALink && *bandwidth <= kMostOfALink))
+      section.Fail("bandwidth", absl::StrCat("must be from ", kLeastOfALink, " to ", kMostOfALink));
   } else {
-    section.Read("bandwidth", *bandwidth, 0, kMostOfALink);
+    section.Read("bandwidth", *bandwidth, kLeastOfALink, kMostOfALink);
   }
-  if (section.ok() && *bandwidth > 0 && *bandwidth < kLeastOfALink)
-    section.Fail("bandwidth", absl::StrCat("must be 0 or from ", kLeastOfALink, " to ", kMostOfALink));
   section.Read("latency", *latency, 0, kMostOfALink);
 }
 

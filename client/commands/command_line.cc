@@ -111,26 +111,59 @@ std::string SimulateFooter() {
       text);
 }
 
+// The numbers that a flag takes.
+struct NumberForm {
+  bool bytes;       // true where each may end in KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB
+  bool above_zero;  // true where 0 would mean no limit
+  double most;      // largest number: results stay finite, and bytes within whole numbers of 64 bits
+};
+constexpr NumberForm kTimes = {false, false, 1e30}, kRates = {false, true, 1e30};
+constexpr NumberForm kSizes = {true, false, 1e18}, kBudgets = {true, true, 1e18};
+constexpr NumberForm kBandwidths = {true, true, 1e30};
+
+// Parses "1,2.5,3": at least one number.
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, const NumberForm& form) {
+  std::vector<double> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const auto wrong = [&](absl::string_view why, auto... more) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", part.substr(0, 64), "\" is ", why, more...));
+    };
+    double number = 0;
+    const std::optional<double> size = form.bytes ? ParseByteSize(part) : std::nullopt;
+    const bool plain = !form.bytes && absl::SimpleAtod(part, &number) && std::isfinite(number) && number >= 0;
+    if (!plain && !size.has_value()) {
+      return wrong("not a number from 0 up",
+                   form.bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : "");
+    }
+    numbers.push_back(size.value_or(number));
+    if (form.above_zero && numbers.back() == 0) return absl::InvalidArgumentError("must be above 0");
+    if (numbers.back() > 0 && numbers.back() < kLeastOfALink)
+      return wrong("too small; the least number above 0 is ", kLeastOfALink);
+    if (numbers.back() > form.most) return wrong("too large; the largest number is ", form.most);
+  }
+  return numbers;
+}
+
 // Adds a flag that takes numbers; wrong numbers are explained in full sentences.
-void AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& target, bool bytes,
+void AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& target, const NumberForm& form,
                 const std::string& help) {
   app.add_option_function<std::string>(
          name,
-         [&target, name, bytes](const std::string& text) {
-           auto numbers = ParseNumbers(text, bytes);
+         [&target, name, form](const std::string& text) {
+           auto numbers = ParseNumbers(text, form);
            if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
            target = *std::move(numbers);
          },
          help)
-      ->type_name(bytes ? "BYTES[,..]" : "X[,..]");
+      ->type_name(form.bytes ? "BYTES[,..]" : "X[,..]");
 }
 
-void AddNumber(CLI::App& app, const std::string& name, double& target, bool bytes, const std::string& type,
-               const std::string& help) {
+void AddNumber(CLI::App& app, const std::string& name, double& target, const NumberForm& form,
+               const std::string& type, const std::string& help) {
   app.add_option_function<std::string>(
          name,
-         [&target, name, bytes](const std::string& text) {
-           const auto numbers = ParseNumbers(text, bytes);
+         [&target, name, form](const std::string& text) {
+           const auto numbers = ParseNumbers(text, form);
            if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
            if (numbers->size() != 1) throw CLI::ValidationError(name, "takes one number, not a list");
            target = numbers->front();
@@ -141,12 +174,9 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
 
 // Adds the number by which counted FLOPs become time.
 void AddFlops(CLI::App& app, double& flops) {
-  AddNumber(app, "--flops", flops, false, "N",
+  AddNumber(app, "--flops", flops, kRates, "N",
             "Number of counted FLOPs that take one unit of time (default 1e9)");
-  app.get_option("--flops")->excludes("--profile")->check([](const std::string& text) {
-    const auto numbers = ParseNumbers(text, false);
-    return numbers.ok() && numbers->front() == 0 ? "must be above 0" : "";
-  });
+  app.get_option("--flops")->excludes("--profile");
 }
 
 // Refuses paths that a run's records and messages cannot hold.
@@ -234,7 +264,7 @@ void AddNetwork(CLI::App& app, std::string* network) {
 // Adds the bandwidth of copies to the host.
 void AddHostBandwidth(CLI::App& app, double* bandwidth) {
   AddNumber(
-      app, "--host-bandwidth", *bandwidth, true, "BYTES",
+      app, "--host-bandwidth", *bandwidth, kBandwidths, "BYTES",
       "Bytes per unit of time that `activations: offload` copies between a rank's memory and the host's "
       "(default: the profile's; else its copies take no time, and weft plan does not choose it)");
 }
@@ -244,31 +274,32 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];
   };
-  AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
-  AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a whole backward (default 1)");
-  AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), false,
+  AddNumbers(*sub, "--forward", duration(JobKind::kForward), kTimes, "Time of a forward (default 1)");
+  AddNumbers(*sub, "--backward", duration(JobKind::kBackward), kTimes,
+             "Time of a whole backward (default 1)");
+  AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), kTimes,
              "Time of the half of a backward for the input, in schedules that split it (default: half of "
              "--backward)");
-  AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
+  AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), kTimes,
              "Time of the half of a backward for the weights (default: half of --backward)");
-  AddNumber(*sub, "--overlapped", o.simulation.overlapped, false, "X",
+  AddNumber(*sub, "--overlapped", o.simulation.overlapped, kTimes, "X",
             "Time of a forward and a backward as one overlapped pair (default: the longer of the two)");
-  AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
+  AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), kTimes,
              "Time of a gradient sum over replicas (default 0)");
-  AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");
-  AddNumbers(*sub, "--activation", o.simulation.activation, true,
+  AddNumbers(*sub, "--update", duration(JobKind::kUpdate), kTimes, "Time of an optimizer step (default 0)");
+  AddNumbers(*sub, "--activation", o.simulation.activation, kSizes,
              "Bytes of the activations of one micro-batch on a stage");
-  AddNumbers(*sub, "--weight", o.simulation.weight, true, "Bytes of a stage's weights");
-  AddNumbers(*sub, "--state", o.simulation.state, true,
+  AddNumbers(*sub, "--weight", o.simulation.weight, kSizes, "Bytes of a stage's weights");
+  AddNumbers(*sub, "--state", o.simulation.state, kSizes,
              "Bytes of a stage's gradients and optimizer state, on each rank that holds the weights");
-  AddNumber(*sub, "--memory", o.simulation.memory, true, "BYTES",
+  AddNumber(*sub, "--memory", o.simulation.memory, kBudgets, "BYTES",
             "Bytes that a rank may use: a forward waits until its activations fit. A schedule that can never "
             "fit is an error");
   sub->add_option("--profile", o.profile, "Times and bytes from this file (docs/guide/profile.md)")
       ->type_name("FILE");
-  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES",
+  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, kBandwidths, "BYTES",
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
-  AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
+  AddNumber(*sub, "--latency", o.simulation.latency, kTimes, "X", "Latency of each transfer (default 0)");
   AddNetwork(*sub, &o.network);
   AddHostBandwidth(*sub, &o.host_bandwidth);
 }
@@ -372,15 +403,15 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   CLI::App* sub =
       app.add_subcommand("compare", "Predict every schedule on a run file's model, or --measure them");
   sub->add_option("FILE", o.file, "The run file; its data need not be there")->required()->type_name("");
-  AddNumber(*sub, "--memory", o.memory, true, "BYTES",
+  AddNumber(*sub, "--memory", o.memory, kBudgets, "BYTES",
             "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
   sub->add_option("--profile", o.profile,
                   "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
   AddFlops(*sub, o.flops);
-  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
+  AddNumber(*sub, "--bandwidth", o.bandwidth, kBandwidths, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
-  AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
+  AddNumber(*sub, "--latency", o.latency, kTimes, "X", "Latency of each transfer (default 0)");
   AddNetwork(*sub, &o.network);
   AddHostBandwidth(*sub, &o.host_bandwidth);
   sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
@@ -418,9 +449,9 @@ void AddPlanCosts(CLI::App& sub, PlanOptions& o) {
                  "For a run file: measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");
   AddFlops(sub, o.flops);
-  AddNumber(sub, "--bandwidth", o.bandwidth, true, "BYTES",
+  AddNumber(sub, "--bandwidth", o.bandwidth, kBandwidths, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: the profile's, else infinite)");
-  AddNumber(sub, "--latency", o.latency, false, "X",
+  AddNumber(sub, "--latency", o.latency, kTimes, "X",
             "Latency of each transfer (default: the profile's, else 0)");
   AddNetwork(sub, &o.network);
   AddHostBandwidth(sub, &o.host_bandwidth);
@@ -440,7 +471,7 @@ CLI::App* AddPlan(CLI::App& app, PlanOptions& o) {
           ->type_name("OUT")
           ->excludes(file)
           ->excludes(workers);
-  AddNumber(*sub, "--memory", o.memory, true, "BYTES",
+  AddNumber(*sub, "--memory", o.memory, kBudgets, "BYTES",
             "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
   AddPlanCosts(*sub, o);
   sub->add_option("--microbatches", o.microbatches,
@@ -1264,29 +1295,6 @@ CommandLine Answer(CLI::App& app, const std::vector<std::string>& arguments, con
   if (!first.empty()) PrintMessage(absl::StrCat("see weft ", known ? first + " " : "", "--help"));
   return {std::nullopt, kExitUsage};
 }
-
-}  // namespace
-
-absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
-  std::vector<double> numbers;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    double number = 0;
-    const std::optional<double> size = bytes ? ParseByteSize(part) : std::nullopt;
-    const bool plain = !bytes && absl::SimpleAtod(part, &number) && std::isfinite(number) && number >= 0;
-    if (!plain && !size.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", part.substr(0, 64), "\" is not a number from 0 up",
-                       bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
-    }
-    numbers.push_back(size.value_or(number));
-    if (numbers.back() > 0 && numbers.back() < kLeastOfALink)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "\"", part.substr(0, 64), "\" is too small; the least number above 0 is ", kLeastOfALink));
-  }
-  return numbers;
-}
-
-namespace {
 
 // The parser of all commands, with what they fill.
 class CommandParser {

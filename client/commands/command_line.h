@@ -59,10 +59,6 @@ std::optional<std::string> CheckClientConfig(const std::string& file);
 // file, "" for the user's own. InvalidArgument, with the line, if it is wrong.
 absl::StatusOr<std::vector<Setting>> ClientSettings(const std::string& file);
 
-// Parses "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers
-// of 1000) or KiB, MiB, GiB, TiB.
-absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes);
-
 }  // namespace weft
 
 #endif  // WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_

@@ -14,8 +14,12 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Rounds bytes: they are whole numbers in the contract, and the simulator counts in doubles.
-int64_t Whole(double bytes) { return std::llround(bytes); }
+// Rounds bytes: they are whole numbers in the contract, and the simulator counts in doubles. Those that no
+// whole number of 64 bits can hold stay as they are.
+OrderedJson Whole(double bytes) {
+  constexpr double kMostWhole = 9e18;
+  return std::abs(bytes) <= kMostWhole ? OrderedJson(int64_t{std::llround(bytes)}) : OrderedJson(bytes);
+}
 
 // Lists the causes for which a simulation can idle; dispatch and recovery are of real runs.
 OrderedJson CausesJson(const std::array<double, kIdleCauses>& by_cause) {

@@ -78,11 +78,11 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
   section.Read("accumulate", part.accumulate, 0, kMax);
   section.Read("cold", part.cold, 0, kMax);
   section.Read("update", part.update, 0, kMax);
-  section.Read("activation_bytes", part.activation_bytes, 0, kMax);
+  section.Read("activation_bytes", part.activation_bytes, 0, kMaxBufferBytes);
   part.output_bytes = part.activation_bytes;
-  section.Read("output_bytes", part.output_bytes, 0, kMax);
-  section.Read("weight_bytes", part.weight_bytes, 0, kMax);
-  section.Read("state_bytes", part.state_bytes, 0, kMax);
+  section.Read("output_bytes", part.output_bytes, 0, kMaxBufferBytes);
+  section.Read("weight_bytes", part.weight_bytes, 0, kMaxBufferBytes);
+  section.Read("state_bytes", part.state_bytes, 0, kMaxBufferBytes);
   return part;
 }
 
@@ -148,17 +148,12 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   }
   if (status.ok()) status = CheckTied(profile);
   file.Read("overlapped", profile.overlapped, 0, kMax);
-  file.Read("bandwidth", profile.bandwidth, 0, kMax);
+  file.Read("bandwidth", profile.bandwidth, kLeastOfALink, kMax);
   file.Read("latency", profile.latency, 0, kMax);
   file.Read("dispatch", profile.dispatch, 0, kMax);
   file.Read("samples", profile.samples, 1, kMaxSamples);
   file.Read("activations", profile.activations);
-  file.Read("host_bandwidth", profile.host_bandwidth, 0, kMax);
-  for (const auto& [key, bandwidth] :
-       {std::pair("bandwidth", profile.bandwidth), std::pair("host_bandwidth", profile.host_bandwidth)}) {
-    if (file.ok() && bandwidth > 0 && bandwidth < kLeastOfALink)
-      file.Fail(key, absl::StrCat("must be 0 or from ", kLeastOfALink, " to ", kMax));
-  }
+  file.Read("host_bandwidth", profile.host_bandwidth, kLeastOfALink, kMax);
   if (file.Has("network")) profile.network = ReadNetworkSpec(file.At("network"), "network", status);
   double standing = 0;
   file.Read("standing_buffer_bytes", standing, 0, kMaxBufferBytes);

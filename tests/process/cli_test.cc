@@ -226,6 +226,38 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError(Simulate({"--activation", "3 pounds"}), "may end in KB");
   ExpectUsageError(Simulate({"--latency", "1,2"}), "one number, not a list");
   ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "10000", "--microbatches", "10000"}, "more than");
+  ExpectUsageError(Simulate({"--backward", "1e308"}), "\"1e308\" is too large; the largest number is 1e+30");
+  ExpectUsageError(Simulate({"--latency", "1e31"}), "the largest number is 1e+30");
+  ExpectUsageError(Simulate({"--activation", "1e19"}), "\"1e19\" is too large; the largest number is 1e+18");
+}
+
+// 0 would stand for no limit, and for links that take no time.
+TEST(Cli_Figures, ZeroMemoryOrBandwidth_IsRefused) {
+  const TestFolder folder;
+  const std::string run = GptRun(folder);
+  for (const char* const flag : {"--memory", "--bandwidth", "--host-bandwidth"}) {
+    const std::string refusal = std::string(flag) + ": must be above 0";
+    ExpectUsageError(Simulate({flag, "0"}), refusal);
+    ExpectUsageError({"weft", "compare", run, flag, "0"}, refusal);
+    ExpectUsageError({"weft", "plan", run, "--workers", "2", flag, "0GB"}, refusal);
+  }
+  for (const char* const key : {"bandwidth", "host_bandwidth"}) {
+    const std::string profile =
+        folder.Write("profile.json", std::string(R"({"layers": [{"forward": 1}], ")") + key + R"(": 0})");
+    ExpectBadFile(Simulate({"--profile", profile}), std::string(key) + ": must be a number from 1e-30");
+  }
+}
+
+TEST(Cli_Simulate, SumsOfLargeSizes_ArePositiveAndFinite) {
+  const CommandResult r = Command::Run(Simulate({"--activation", "1e18", "--latency", "1e30", "-o", "json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json json = Json::parse(r.out);
+  EXPECT_GT(json["makespan"].get<double>(), 1e30);
+  EXPECT_GT(json["peak_live_bytes"].get<double>(), 9.9e18);
+  const TestFolder folder;
+  const std::string profile =
+      folder.Write("profile.json", R"({"layers": [{"forward": 1, "weight_bytes": 1e30}]})");
+  ExpectBadFile(Simulate({"--profile", profile}), "layers[0].weight_bytes: must be a number from 0");
 }
 
 TEST(Cli_Simulate, Memory_AdmitsForwardsAndNamesWhatCannotFit) {
@@ -440,7 +472,7 @@ TEST(Cli_Network, OfARunFile_CountsWithoutAFlag_AndBeforeAProfiles) {
     GptRun(folder, "network: {" + text + "}\n");
   }
   ExpectRefusal(78, {"weft", "compare", GptRun(folder, "network:\n  bandwidth: -1\n")},
-                "run.yaml:7: network.bandwidth: must be a number from 0");
+                "run.yaml:7: network.bandwidth: must be a number from 1e-30");
   ExpectRefusal(78, {"weft", "simulate", GptRun(folder, "network: {speeds: [1, 1]}\n")},
                 "run.yaml:6: network: speeds: there are 2; the schedule has 4 ranks");
   folder.Write("profile.json", R"({"layers": [{"forward": 1}], "network": {"nodes": [0]}})");

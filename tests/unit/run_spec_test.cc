@@ -92,7 +92,10 @@ TEST(RunSpec, Network_IsReadAndWritten) {
 TEST(RunSpec, NetworkWithMistakes_IsRefusedWithItsPlace) {
   ExpectRefused({With("/network", {{"link", "port"}}), "network.link", "unknown key"});
   ExpectRefused({With("/network", {{"links", "prot"}}), "network.links", "did you mean \"port\"?"});
-  ExpectRefused({With("/network", {{"bandwidth", -1}}), "network.bandwidth", "from 0"});
+  ExpectRefused({With("/network", {{"bandwidth", -1}}), "network.bandwidth", "from 1e-30"});
+  ExpectRefused({With("/network", {{"bandwidth", 0}}), "network.bandwidth", "from 1e-30"});
+  ExpectRefused({With("/network", {{"bandwidth", "0GB"}}), "network.bandwidth", "from 1e-30"});
+  ExpectRefused({With("/network", {{"bandwidth", "1e40GB"}}), "network.bandwidth", "to 1e+30"});
   ExpectRefused({With("/network", {{"bandwidth", "-1GB"}}), "network.bandwidth", "as 10GB"});
   ExpectRefused({With("/network", {{"latency", "low"}}), "network.latency", "number"});
   ExpectRefused({With("/network", {{"between", {{"latency", 1}}}}), "network.between", "nodes: [4, 4]"});
@@ -103,7 +106,7 @@ TEST(RunSpec, NetworkWithMistakes_IsRefusedWithItsPlace) {
   ExpectRefused({With("/network", {{"speeds", {1, 0.5, 0, 1}}}), "network.speeds[2]", "the speed of rank 2"});
   ExpectRefused({With("/network", {{"speeds", {1, 1e-320, 1, 1}}}), "network.speeds[1]",
                  "the speed of rank 1 must be from 1e-09 to 1e+09"});
-  ExpectRefused({With("/network", {{"bandwidth", 1e-320}}), "network.bandwidth", "must be 0 or from 1e-30"});
+  ExpectRefused({With("/network", {{"bandwidth", 1e-320}}), "network.bandwidth", "from 1e-30"});
   ExpectRefused({With("/network", {{"speeds", Json::array()}}), "network.speeds", "list of numbers"});
 }
 
