@@ -92,23 +92,19 @@ FolderDiff DiffTraces(const RunTraces& a, const RunTraces& b) {
 }
 
 std::string FolderDiffText(const FolderDiff& diff, const DiffNames& names) {
+  if (diff.equal()) return absl::StrCat("equal: ", WhatIsEqual(diff), "\n");
   std::string text;
-  if (diff.equal()) {
-    absl::StrAppend(&text, "equal: ", WhatIsEqual(diff), "\n");
-  } else {
-    if (diff.differing_checkpoint.has_value()) {
-      absl::StrAppend(&text, "The first checkpoint that differs is of step ", *diff.differing_checkpoint,
-                      ": ", absl::StrJoin(diff.differing_files, ", "), "\n");
-    }
-    if (diff.equal_checkpoint.has_value())
-      absl::StrAppend(&text, "The checkpoint of step ", *diff.equal_checkpoint, " is equal.\n");
-    if (diff.differing_loss.has_value())
-      absl::StrAppend(&text, "The first loss that differs is of step ", *diff.differing_loss, ".\n");
+  if (diff.differing_checkpoint.has_value()) {
+    absl::StrAppend(&text, "The first checkpoint that differs is of step ", *diff.differing_checkpoint, ": ",
+                    absl::StrJoin(diff.differing_files, ", "), "\n");
   }
+  if (diff.equal_checkpoint.has_value())
+    absl::StrAppend(&text, "The checkpoint of step ", *diff.equal_checkpoint, " is equal.\n");
+  if (diff.differing_loss.has_value())
+    absl::StrAppend(&text, "The first loss that differs is of step ", *diff.differing_loss, ".\n");
   absl::StrAppend(&text,
                   "Losses and checkpoints do not tell which job it was: train both with `--record hashes`");
-  if (!diff.equal() && diff.equal_checkpoint.value_or(0) > 0)
-    absl::StrAppend(&text, ", from that checkpoint on (`--resume`)");
+  if (diff.equal_checkpoint.value_or(0) > 0) absl::StrAppend(&text, ", from that checkpoint on (`--resume`)");
   return absl::StrCat(text, ", then `weft diff ", names.a, " ", names.b, "` names it.\n");
 }
 
