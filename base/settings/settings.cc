@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -44,6 +45,10 @@ bool IsSet(const std::string& variable) {
   const char* const value = variable.empty() ? nullptr : std::getenv(variable.c_str());
   return value != nullptr && *value != '\0';
 }
+
+// Returns true if the command line or the environment gives the option, while the file has not been taken
+// yet.
+bool IsGiven(const CLI::Option* option) { return option->count() > 0 || IsSet(option->get_envname()); }
 
 template <typename T>
 bool Has(const std::vector<T>& all, const T& one) {
@@ -154,9 +159,10 @@ class Settings::Reader final : public CLI::Config {
     const bool is_switch = option->get_items_expected_max() == 0;
     if (is_switch && !value.is_boolean()) Refuse(path, "must be true or false");
     const auto other = options_.replaced_by.find(key);
-    const bool in_environment =
-        IsSet(option->get_envname()) || (other != options_.replaced_by.end() && IsSet(other->second));
-    if (option->count() > 0 || in_environment || lines_.count(option) > 0) return;
+    const bool replaced = other != options_.replaced_by.end() && IsSet(other->second);
+    const std::set<CLI::Option*> excluded = option->get_excludes();
+    if (IsGiven(option) || replaced || lines_.count(option) > 0) return;
+    if (std::any_of(excluded.begin(), excluded.end(), [](auto* one) { return IsGiven(one); })) return;
     if (&app != &app_ && app.count() == 0) return;  // of a command that is not run
     lines_[option] = yaml_.LineOf(path);
     items->push_back(std::move(item));

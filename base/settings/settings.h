@@ -8,8 +8,8 @@
 // line.
 //
 // CLI11 parses; it would let the file win over the environment, so a key of the file is left out where the
-// variable is set. Use: construct when all flags are there, then parse, then ask. One thread. The app
-// outlives this object.
+// variable is set. It is also left out where the command line or a variable gives a flag that excludes it.
+// Use: construct when all flags are there, then parse, then ask. One thread. The app outlives this object.
 #ifndef WEFT_BASE_SETTINGS_SETTINGS_H_
 #define WEFT_BASE_SETTINGS_SETTINGS_H_
 

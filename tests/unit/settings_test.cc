@@ -181,6 +181,8 @@ struct Program : Parsed {
       if (std::string(name) == "ls") sub->add_option("--coordinator", coordinator);
       if (std::string(name) == "ls") sub->add_option("--token-file", token_file);
       sub->add_option("--device", device[name]);
+      CLI::Option* const processes = sub->add_option("--processes", processes_of[name]);
+      sub->add_flag("--reference", reference[name])->excludes(processes);
     }
     settings.emplace(
         app, SettingsOptions{"", UnknownName, {"coordinator", "token-file"}, {{"token-file", "WEFT_TOKEN"}}});
@@ -188,6 +190,8 @@ struct Program : Parsed {
 
   std::string coordinator, token_file;
   std::map<std::string, std::string> device;
+  std::map<std::string, int> processes_of;
+  std::map<std::string, bool> reference;
 };
 
 TEST_F(SettingsTest, Commands_TakeTheirSectionsAndWhatStandsAbove) {
@@ -199,6 +203,19 @@ TEST_F(SettingsTest, Commands_TakeTheirSectionsAndWhatStandsAbove) {
   EXPECT_EQ(ls.device["train"], "") << "it is not run";
   ASSERT_EQ(train.Parse({"--config", file_, "train"}), "");
   EXPECT_EQ(train.device["train"], "cuda");
+}
+
+TEST_F(SettingsTest, FlagThatAKeyExcludes_WinsOverTheFile) {
+  Write("train: {device: cuda, processes: 2}\n");
+  Program flag, none;
+  ASSERT_EQ(flag.Parse({"--config", file_, "train", "--reference"}), "");
+  EXPECT_TRUE(flag.reference["train"]);
+  EXPECT_EQ(flag.processes_of["train"], 0);
+  EXPECT_EQ(flag.device["train"], "cuda");
+  ASSERT_EQ(none.Parse({"--config", file_, "train"}), "");
+  EXPECT_EQ(none.processes_of["train"], 2);
+  Write("train: {reference: true, processes: 2}\n");
+  EXPECT_THAT(Program().Parse({"--config", file_, "train"}), AllOf(HasSubstr(":1: "), HasSubstr("excludes")));
 }
 
 TEST_F(SettingsTest, KeysOfCommands_AreRefusedWithTheNearest) {
