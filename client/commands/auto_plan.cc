@@ -97,6 +97,9 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   const auto wanted = ParseWantedPlan("auto");
   if (!wanted.ok()) return wanted.status();
   auto report = MakePlan(*source, *wanted, {planned_for.ranks, asked.time_limit, asked.microbatches});
+  // The budget is the run file's own.
+  if (absl::IsResourceExhausted(report.status()))
+    return absl::InvalidArgumentError(absl::StrCat(file, ": memory: ", report.status().message()));
   if (!report.ok()) return report.status();
   report->profile = kKeptProfile;
   planned.line = PlanLine(*report);

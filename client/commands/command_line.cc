@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/net/address.h"
 #include "base/path_text.h"
 #include "base/release.h"
 #include "base/settings/settings.h"
@@ -576,6 +577,11 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
                 "Replace the run that the folder holds, once this one has results of its own");
   sub->add_option("--metrics", o.metrics,
                   "Serve metrics for Prometheus here; worker process i serves its own at port + 1 + i")
+      ->check([](const std::string& text) {
+        const auto address = ParseAddress(text);
+        if (!address.ok()) return std::string(address.status().message());
+        return std::string(address->is_unix ? "must be HOST:PORT, not a unix socket" : "");
+      })
       ->type_name("HOST:PORT");
   sub->add_option("--plan", o.plan,
                   "Train by this plan (weft plan -o yaml), in place of the run file's schedule, stages and "

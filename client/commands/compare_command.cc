@@ -289,6 +289,7 @@ ExitCode RunCompare(const CompareOptions& options) {
   }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  if (const absl::Status cut = CheckStages(*run, asked); !cut.ok()) return Fail(kExitUsage, cut.message());
   const auto costs = RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth,
                                      options.latency, options.network, options.host_bandwidth},
                                     *run);

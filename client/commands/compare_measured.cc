@@ -133,6 +133,8 @@ ExitCode RunMeasuredCompare(const CompareOptions& options) {
   const bool fleet = options.fleet.wanted;
   auto run = ReadRunFile(options.file, fleet ? RunFileData::kElsewhere : RunFileData::kReadable);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  const absl::Status cut = CheckStages(*run, {.stages = options.stages});
+  if (!cut.ok()) return Fail(kExitUsage, cut.message());
   run->validate = {};  // its loss is the same under all
   run->replan = {};    // each is measured as it is
   if (options.out.empty()) run->checkpoint = {.none = true};

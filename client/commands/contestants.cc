@@ -206,6 +206,12 @@ absl::Status CheckNamed(const ContestantOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStages(const RunSpec& run, const ContestantOptions& options) {
+  if (options.stages == 0) return absl::OkStatus();
+  const absl::Status cut = Recut(run, options.stages).status();
+  return cut.ok() ? cut : absl::InvalidArgumentError(absl::StrCat("--stages: ", cut.message()));
+}
+
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options) {
   std::vector<Contestant> contestants;
   const std::string own = ToText(run.schedule);

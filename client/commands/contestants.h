@@ -46,6 +46,10 @@ struct ContestantOptions {
 // Checks that the named schedules exist. InvalidArgument, which begins with the flag --schedules.
 absl::Status CheckNamed(const ContestantOptions& options);
 
+// Checks that the model can be cut into the stages that the options ask for. InvalidArgument, which begins
+// with the flag --stages.
+absl::Status CheckStages(const RunSpec& run, const ContestantOptions& options);
+
 // Returns the contestants to predict: every family, also those that read old weights, in every size that
 // varies; and the run file's own schedule.
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options);

@@ -190,6 +190,8 @@ ExitCode RunSubmit(const SubmitOptions& options) {
   part.resume = options.resume;
   if (const absl::Status steps = ChooseSteps(part, &*run_file); !steps.ok())
     return weft::Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
+  if (const absl::Status few = CheckProcesses(options.processes, *run_file); !few.ok())
+    return weft::Fail(kExitUsage, few.message());
   auto client = ConnectTo(options.coordinator);
   if (!client.ok()) return FailToConnect(client.status());
   SubmitRequest request;

@@ -236,6 +236,13 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   return Resumed(fits.ok() && named ? CheckNamed(spec->resume.checkpoint) : fits);
 }
 
+absl::Status CheckProcesses(int processes, const ScheduledRun& run) {
+  const int ranks = run.schedule->scheme.ranks;
+  if (processes <= ranks) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--processes ", processes, " is more than the ", ranks,
+                                                 " ranks of the schedule ", ToText(run.spec.schedule)));
+}
+
 ExitCode RunTrain(const TrainOptions& options) {
   std::string shown;
   FormerWork former;
@@ -265,10 +272,8 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
-  if (options.processes > ranks && !training->may_have_fewer_ranks) {
-    return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
-                                         " ranks of the schedule ", ToText(spec->schedule)));
-  }
+  const absl::Status few = CheckProcesses(options.processes, *run);
+  if (!few.ok() && !training->may_have_fewer_ranks) return Fail(kExitUsage, few.message());
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }

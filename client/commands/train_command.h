@@ -32,6 +32,9 @@ struct TrainOptions {
 // OutOfRange for more steps than the file has, else InvalidArgument; it begins with the flag.
 absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run);
 
+// Checks that the schedule has a rank for each process. InvalidArgument, which begins with the flag.
+absl::Status CheckProcesses(int processes, const ScheduledRun& run);
+
 ExitCode RunTrain(const TrainOptions& options);
 
 }  // namespace weft

@@ -598,6 +598,14 @@ TEST(Cli_Compare, Ranks_EachFamilyTakesTheStagesThatItNeeds) {
   EXPECT_TRUE(listed) << many.out;
 }
 
+TEST(Cli_Compare, MoreStagesThanLayers_ExitTwoWithoutATable) {
+  const TestFolder folder;
+  const std::string file = CompareRun(folder, "1f1b");
+  const std::string refusal = "--stages: 99 stages are more than the model's";
+  ExpectUsageError({"weft", "compare", file, "--stages", "99"}, refusal);
+  ExpectUsageError({"weft", "compare", file, "--stages", "99", "--measure"}, refusal);
+}
+
 TEST(Cli_Compare, Schedules_OnlyThoseThatWereNamedBesideTheRunFiles) {
   const TestFolder folder;
   const std::string file = GptRun(folder);

@@ -184,6 +184,12 @@ TEST_F(EvalTest, WhatCannotBeEvaluated_IsRefusedByNameWithItsCode) {
   EXPECT_THAT(result.err, HasSubstr("none"));
 
   const std::string stage = checkpoint_ + "/stage01.safetensors";
+  std::filesystem::rename(stage, stage + ".kept");
+  std::filesystem::create_symlink("stage01.safetensors", stage);
+  result = Eval({"--checkpoint", checkpoint_});
+  EXPECT_EQ(result.code, 78) << "it cannot be opened";
+  EXPECT_THAT(result.err, HasSubstr("cannot open "));
+  std::filesystem::rename(stage + ".kept", stage);
   std::filesystem::resize_file(stage, std::filesystem::file_size(stage) - 3);
   result = Eval({"--checkpoint", checkpoint_});
   EXPECT_EQ(result.code, 78);

@@ -555,6 +555,9 @@ TEST_F(Runs, MistakesAndUnknownRuns_ExitCodesOfTheContract) {
   EXPECT_EQ(no_number.code, 2);
   EXPECT_THAT(no_number.err, HasSubstr("\"first\" is not the number of a run; weft ls shows the numbers"));
   EXPECT_EQ(Weft({"submit", WriteSmallRun(folder_, {{"stages", "99"}})}).code, 78);
+  const CommandResult many = Weft({"submit", WriteSmallRun(folder_), "--processes", "5"});
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.err, HasSubstr("--processes 5 is more than the 4 ranks"));
   coordinator_.reset();
   const CommandResult gone = Weft({"ls"});
   EXPECT_EQ(gone.code, 69);

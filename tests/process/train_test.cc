@@ -239,6 +239,16 @@ TEST(Train_Processes, MoreThanRanks_ExitTwo) {
   EXPECT_THAT(result.err, HasSubstr("--processes 5 is more than the 4 ranks"));
 }
 
+TEST(Train_Metrics, NoAddress_ExitTwo) {
+  const TestFolder folder;
+  for (const char* const address : {"foo", "unix:/tmp/socket"}) {
+    const CommandResult result =
+        Command::Run({"weft", "train", WriteSmallRun(folder), "--metrics", address, "--out", folder / "out"});
+    EXPECT_EQ(result.code, 2) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("--metrics"), HasSubstr("HOST:PORT")));
+  }
+}
+
 TEST(Train_Until, MoreStepsThanTheFile_ExitTwo) {
   const TestFolder folder;
   const CommandResult result =

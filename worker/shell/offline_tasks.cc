@@ -46,6 +46,13 @@ absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {
   return request;
 }
 
+// Returns the code for a checkpoint that is damaged or cannot be opened: as bad a configuration as such data.
+// Other tasks speak to a coordinator, which may be what is unavailable.
+int CodeOfReading(const absl::Status& status) {
+  const bool unreadable = absl::IsDataLoss(status) || absl::IsUnavailable(status);
+  return unreadable ? kBadConfiguration : CodeOf(status);
+}
+
 }  // namespace
 
 int CheckModel(const std::string& specification) {
@@ -104,9 +111,7 @@ int EvaluateCheckpoint(const std::string& specification, const std::string& chec
   };
   const absl::StatusOr<Evaluation> result = Evaluate(*spec, checkpoint, print, backend, samples);
   if (result.ok()) return kOk;
-  // A damaged checkpoint is as bad a configuration as damaged data.
-  const bool damaged = absl::IsDataLoss(result.status());
-  return Complain(result.status(), damaged ? kBadConfiguration : CodeOf(result.status()));
+  return Complain(result.status(), CodeOfReading(result.status()));
 }
 
 int GenerateText(const std::string& specification, const std::string& checkpoint,
@@ -121,7 +126,7 @@ int GenerateText(const std::string& specification, const std::string& checkpoint
   };
   const absl::Status status = Generate(*spec, checkpoint, *request, print, backend);
   if (status.ok()) return kOk;
-  return Complain(status, absl::IsDataLoss(status) ? kBadConfiguration : CodeOf(status));
+  return Complain(status, CodeOfReading(status));
 }
 
 }  // namespace weft

@@ -122,8 +122,8 @@ absl::Status CompareInput(const std::string& path, const InputNote& noted, const
                                  : absl::StrCat("it has ", found.bytes, " bytes, and that had ", noted.bytes);
   return absl::FailedPreconditionError(
       absl::StrCat(path, " is not the file with which the run began: ", differs,
-                   "; put that file back and resume the run from a checkpoint, or begin again. To change "
-                   "data, write a file of another name"));
+                   "; put that file back and resume the run from a checkpoint, or begin again. Give new "
+                   "data a new name"));
 }
 
 }  // namespace
