@@ -161,6 +161,14 @@ ExitCode Verify(const std::string& folder, bool json) {
 
 }  // namespace
 
+absl::StatusOr<std::string> CheckpointToRead(const std::string& folder) {
+  const auto found = FindWholeCheckpoint(folder);
+  if (!found.ok()) return found.status();
+  for (const std::string& damage : found->left_out) PrintMessage(absl::StrCat("left out: ", damage));
+  if (!found->left_out.empty()) PrintMessage(absl::StrCat("reading ", found->folder, ", which is whole"));
+  return found->folder;
+}
+
 ExitCode RunCheckpoint(const CheckpointOptions& options) {
   const auto folder = FolderOf(options.folder);
   if (!folder.ok()) return Fail(kExitBadConfiguration, folder.status().message());

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "client/console/console.h"
 
 namespace weft {
@@ -16,6 +17,10 @@ struct CheckpointOptions {
   std::string folder;  // a checkpoint, or the output of a run; or a run file, for its out/NAME
   bool json = false;
 };
+
+// Returns the checkpoint whose weights a command reads: the one that the folder is, or the newest whole one
+// of a run's output. Says which newer ones it leaves out.
+absl::StatusOr<std::string> CheckpointToRead(const std::string& folder);
 
 ExitCode RunCheckpoint(const CheckpointOptions& options);
 

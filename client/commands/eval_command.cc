@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "client/commands/checkpoint_command.h"
 #include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
@@ -18,7 +19,6 @@
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
-#include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
 namespace {
@@ -149,7 +149,7 @@ ExitCode RunEval(const EvalOptions& options) {
   }
   const std::string folder =
       options.checkpoint.empty() ? absl::StrCat("out/", spec->name) : options.checkpoint;
-  const auto found = FindCheckpoint(folder);
+  const auto found = CheckpointToRead(folder);
   if (!found.ok()) return Fail(kExitBadConfiguration, found.status().message());
   const std::string& checkpoint = *found;
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended

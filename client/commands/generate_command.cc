@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/commands/checkpoint_command.h"
 #include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/files/run_folder.h"
@@ -20,7 +21,6 @@
 #include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 #include "run/text_model.h"
-#include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
 namespace {
@@ -40,10 +40,10 @@ absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
 
 // The newest whole one: the run's last, or one on the way of a run that has not ended.
 absl::StatusOr<std::string> CheckpointOf(const GenerateOptions& options, const RunSpec& spec) {
-  if (!options.checkpoint.empty()) return FindCheckpoint(options.checkpoint);
+  if (!options.checkpoint.empty()) return CheckpointToRead(options.checkpoint);
   std::error_code ignored;
   const bool folder = fs::is_directory(options.source, ignored);
-  return FindCheckpoint(folder ? options.source : absl::StrCat("out/", spec.name));
+  return CheckpointToRead(folder ? options.source : absl::StrCat("out/", spec.name));
 }
 
 // The bytes of a text; or, where the run's data are ids of tokens, these.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <optional>
@@ -37,8 +36,6 @@
 
 namespace weft {
 namespace {
-
-namespace fs = std::filesystem;
 
 void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
   if (train.lr_schedule.warmup < train.steps || train.lr_schedule.warmup == 0) return;
@@ -99,19 +96,13 @@ absl::Status Resumed(const absl::Status& status) {
 // Returns the checkpoint to go on from: the one that is named, or of a run's output the newest that is whole.
 // Damaged ones that are newer are left out, and named.
 absl::StatusOr<std::string> FindResumed(const std::string& folder) {
-  std::error_code error;
-  if (fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) return folder;
-  const NewestValid newest = FindNewestValid(folder);
-  std::vector<std::string> damages;
-  for (const CheckpointAudit& refused : newest.refused) damages.push_back(refused.damages.front().message);
-  if (newest.folder.empty()) {
-    if (damages.empty()) return FindCheckpoint(folder, /*least=*/1);
-    return absl::DataLossError(
-        absl::StrCat("no checkpoint of ", folder, " is whole: ", absl::StrJoin(damages, "; ")));
-  }
-  for (const std::string& damage : damages) PrintMessage(absl::StrCat("--resume leaves out: ", damage));
-  if (!damages.empty()) PrintMessage(absl::StrCat("going on from ", newest.folder, ", which is whole"));
-  return newest.folder;
+  const auto found = FindWholeCheckpoint(folder, /*least=*/1);
+  if (!found.ok()) return found.status();
+  for (const std::string& damage : found->left_out)
+    PrintMessage(absl::StrCat("--resume leaves out: ", damage));
+  if (!found->left_out.empty())
+    PrintMessage(absl::StrCat("going on from ", found->folder, ", which is whole"));
+  return found->folder;
 }
 
 // Reads the checkpoint that was named, against its checksums: damage is found before anything starts, and not

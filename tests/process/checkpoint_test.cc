@@ -261,6 +261,19 @@ TEST_F(Flipped, OutputFolderThatIsNamed_GoesOnFromTheNewestThatIsWhole) {
   EXPECT_TRUE(ReadTensors(folder_ / "rest/checkpoint") == ReadTensors(In("checkpoint"))) << "other bits";
 }
 
+TEST_F(Flipped, OutputFolderWhoseNewestIsDamaged_IsEvaluatedAndWritesFromTheOneBefore) {
+  FlipLast(In("checkpoint/stage00.safetensors"));
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"eval", file_, "--checkpoint", out_, "-o", "json"},
+        std::vector<std::string>{"generate", out_, "--tokens", "2", "-o", "json"}}) {
+    const CommandResult result = Weft(command);
+    ASSERT_EQ(result.code, 0) << command[0] << result.err;
+    EXPECT_EQ(Json::parse(result.out)["checkpoint"], In("checkpoint-6"));
+    EXPECT_THAT(result.err, AllOf(HasSubstr("left out: "), HasSubstr(In("checkpoint/stage00.safetensors")),
+                                  HasSubstr(absl::StrCat("reading ", In("checkpoint-6")))));
+  }
+}
+
 TEST_F(Flipped, OutputFolderWithoutAWholeCheckpoint_IsRefusedWithAllCauses) {
   for (const std::string name : {"checkpoint", "checkpoint-4", "checkpoint-6"})
     FlipLast(In(absl::StrCat(name, "/stage00.safetensors")));
@@ -268,6 +281,9 @@ TEST_F(Flipped, OutputFolderWithoutAWholeCheckpoint_IsRefusedWithAllCauses) {
   EXPECT_EQ(result.code, 78);
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("is whole"), HasSubstr(In("checkpoint-4")), HasSubstr(In("checkpoint-6"))));
+  const CommandResult generated = Weft({"generate", out_});
+  EXPECT_EQ(generated.code, 78);
+  EXPECT_THAT(generated.err, AllOf(HasSubstr("is whole"), HasSubstr(In("checkpoint-4"))));
 }
 
 }  // namespace

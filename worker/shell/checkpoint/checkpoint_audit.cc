@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/safetensors.h"
@@ -209,6 +210,23 @@ NewestValid FindNewestValid(const std::string& output) {
     }
   }
   return newest;
+}
+
+absl::StatusOr<WholeCheckpoint> FindWholeCheckpoint(const std::string& folder, int least) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) return WholeCheckpoint{folder, {}};
+  const NewestValid newest = FindNewestValid(folder);
+  WholeCheckpoint found = {newest.folder, {}};
+  for (const CheckpointAudit& refused : newest.refused)
+    found.left_out.push_back(refused.damages.front().message);
+  if (!found.folder.empty()) return found;
+  if (!found.left_out.empty()) {
+    return absl::DataLossError(
+        absl::StrCat("no checkpoint of ", folder, " is whole: ", absl::StrJoin(found.left_out, "; ")));
+  }
+  auto complete = FindCheckpoint(folder, least);
+  if (!complete.ok()) return complete.status();
+  return WholeCheckpoint{*std::move(complete), {}};
 }
 
 }  // namespace weft

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
 
@@ -60,6 +61,16 @@ struct NewestValid {
 };
 // Looks for it in a run's output. Reads every byte of each from the newest on, until one is whole.
 NewestValid FindNewestValid(const std::string& output);
+
+// A checkpoint to read, and why newer ones are left out, a sentence each.
+struct WholeCheckpoint {
+  std::string folder;
+  std::vector<std::string> left_out;
+};
+// Returns the checkpoint for a path: `folder` itself if it is one, which is not looked into, else the newest
+// in it that is whole. If none is because none has a state to go on with, the newest complete one of at least
+// `least` updates. NotFound if there is none; DataLoss, with all causes, if all are damaged.
+absl::StatusOr<WholeCheckpoint> FindWholeCheckpoint(const std::string& folder, int least = 0);
 
 }  // namespace weft
 
