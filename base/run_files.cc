@@ -136,6 +136,14 @@ absl::Status CheckRunPath(const std::string& path) {
   }
 }
 
+absl::Status CheckReadable(const std::string& path) {
+  std::error_code error;
+  const int mode = fs::is_directory(path, error) ? R_OK | X_OK : R_OK;
+  if (faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0 || errno == ENOENT || errno == ENOTDIR)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+}
+
 std::ifstream RunFileToRead(const std::string& path) {
   // The stream opens the same file again, by its descriptor, and has one of its own. It would wait for the
   // other end of a pipe.

@@ -41,6 +41,11 @@ int OpenRunFile(const std::string& path, int flags, mode_t mode = 0);
 // Returns what an errno of OpenRunFile means.
 std::string RunFileError(int error);
 
+// Says why a file or folder cannot be read: InvalidArgument with the path and the reason. OK if it can be,
+// and if there is none, which callers report in words of their own. For the rights of a user; roots do not
+// count.
+absl::Status CheckReadable(const std::string& path);
+
 // Opens a regular file as a stream. Where OpenRunFile would fail, the stream is not open, and errno is as
 // there.
 std::ifstream RunFileToRead(const std::string& path);

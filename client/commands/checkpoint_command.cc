@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/run_files.h"
 #include "client/files/run_file.h"
 #include "nlohmann/json.hpp"
 #include "schedules/byte_text.h"
@@ -24,6 +25,7 @@ constexpr size_t kIdShown = 8;  // digits of an id in a table
 
 // Returns the folder that the argument means.
 absl::StatusOr<std::string> FolderOf(const std::string& argument) {
+  if (absl::Status readable = CheckReadable(argument); !readable.ok()) return readable;
   std::error_code error;
   if (fs::is_directory(argument, error)) return argument;
   if (!fs::exists(argument, error)) return absl::NotFoundError(absl::StrCat("no folder ", argument));
@@ -41,6 +43,7 @@ std::string NameOf(const CheckpointAudit& audit) {
 
 std::string StateOf(const CheckpointAudit& audit) {
   if (audit.named.partial) return "partial";
+  if (audit.unreadable()) return "unreadable";
   return audit.complete() ? "complete" : "damaged";
 }
 
@@ -119,13 +122,22 @@ std::string GoesOnFrom(const std::vector<CheckpointAudit>& audits) {
 }
 
 std::string Advice(const std::vector<CheckpointAudit>& audits, const std::string& good) {
-  const auto damaged = std::count_if(audits.begin(), audits.end(),
-                                     [](const CheckpointAudit& audit) { return !audit.damages.empty(); });
-  std::string text = absl::StrCat(damaged, " of ", audits.size(),
-                                  audits.size() == 1 ? " checkpoint is damaged" : " checkpoints are damaged");
-  if (good.empty())
-    return absl::StrCat(text, ", and there is none to go on from: copy it again, or train anew");
-  return absl::StrCat(text, "; ", good, " is whole: weft train FILE --resume ", good, " goes on from it");
+  int damaged = 0, unreadable = 0;
+  for (const CheckpointAudit& audit : audits) {
+    unreadable += audit.unreadable() ? 1 : 0;
+    damaged += !audit.damages.empty() && !audit.unreadable() ? 1 : 0;
+  }
+  const std::string of =
+      absl::StrCat(" of ", audits.size(), audits.size() == 1 ? " checkpoint" : " checkpoints");
+  std::string text;
+  if (damaged > 0) text = absl::StrCat(damaged, of, audits.size() == 1 ? " is damaged" : " are damaged");
+  if (unreadable > 0)
+    absl::StrAppend(&text, damaged > 0 ? ", and " : "", unreadable, damaged > 0 ? "" : of, " cannot be read");
+  if (!good.empty())
+    return absl::StrCat(text, "; ", good, " is whole: weft train FILE --resume ", good, " goes on from it");
+  absl::StrAppend(&text, ", and there is none to go on from: ");
+  return absl::StrCat(
+      text, unreadable > 0 ? "see to it that this user may read the files" : "copy it again, or train anew");
 }
 
 ExitCode List(const std::string& folder, bool json) {

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 std::optional<uint64_t> RunNumber(const std::string& place) {
   uint64_t number = 0;
-  if (!absl::SimpleAtoi(place, &number) || fs::exists(place)) return std::nullopt;
+  std::error_code error;
+  if (!absl::SimpleAtoi(place, &number) || fs::exists(place, error)) return std::nullopt;
   return number;
 }
 
@@ -53,7 +54,8 @@ FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise)
     if (!absl::IsUnavailable(asked.status()))
       return {place, place, "", asked.status(), ReadRunOfFolder(place, otherwise)};
   }
-  const bool is_folder = fs::is_directory(place) || !fs::exists(place);
+  std::error_code error;
+  const bool is_folder = fs::is_directory(place, error) || !fs::exists(place, error);
   const std::string file = is_folder ? (fs::path(place) / "trace.json").string() : place;
   const std::string folder = is_folder ? place : fs::path("." / fs::path(place)).parent_path().string();
   return {file, folder, "", ReadTrace(file), ReadRunOfFolder(folder, otherwise)};

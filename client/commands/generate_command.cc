@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/run_files.h"
 #include "client/commands/checkpoint_command.h"
 #include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
@@ -32,6 +33,7 @@ absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
   std::error_code ignored;
   if (fs::is_directory(options.source, ignored))
     return ReadRunOfFolder(options.source, "give the run file instead, and the checkpoint with --checkpoint");
+  if (const absl::Status readable = CheckReadable(options.source); !readable.ok()) return readable;
   if (!fs::exists(options.source, ignored))
     return absl::InvalidArgumentError(
         absl::StrCat(options.source, ": there is no such folder of a run, and no such run file"));

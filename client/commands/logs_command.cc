@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/monotonic_clock.h"
+#include "base/run_files.h"
 #include "coordinator/record/log_file.h"
 
 namespace weft {
@@ -87,7 +88,10 @@ ExitCode PrintRunLog(const LogsOptions& options, RunsClient& client, uint64_t ru
 ExitCode RunLogs(const LogsOptions& options) {
   uint64_t run = 0;
   if (!absl::SimpleAtoi(options.run, &run) || run == 0) {
-    if (std::filesystem::is_directory(options.run)) return PrintFolder(options);
+    std::error_code error;
+    if (std::filesystem::is_directory(options.run, error)) return PrintFolder(options);
+    if (const absl::Status readable = CheckReadable(options.run); !readable.ok())
+      return Fail(kExitBadConfiguration, readable.message());
     return Fail(kExitUsage,
                 absl::StrCat("logs: \"", options.run.substr(0, 200),
                              "\" is neither the number of a run, as weft ls shows it, nor a folder"));

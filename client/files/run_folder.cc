@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "base/run_files.h"
 #include "client/files/run_file.h"
 #include "nlohmann/json.hpp"
 
@@ -30,6 +31,10 @@ absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder, absl::string_
   if (run.is_object() && run.contains("file") && run["file"].is_string()) {
     const std::string file = run["file"];
     if (!file.empty()) return ReadRunFile(file, RunFileData::kIgnored);
+  }
+  for (const char* name : {"", "run.json", "summary.json"}) {
+    const absl::Status readable = CheckReadable((std::filesystem::path(folder) / name).string());
+    if (!readable.ok()) return readable;
   }
   return absl::InvalidArgumentError(
       absl::StrCat(folder, " has no summary.json and no run.json that say which run it is of; ", otherwise));

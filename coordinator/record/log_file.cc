@@ -114,6 +114,9 @@ absl::StatusOr<std::vector<RunLogLine>> ReadLogFile(const std::string& folder) {
       if (auto line = ParseRunLogLine(text); line.has_value()) lines.push_back(*std::move(line));
     }
   }
+  for (const std::string& place : {folder, absl::StrCat(folder, "/", LogFile::kName)}) {
+    if (absl::Status readable = CheckReadable(place); !any && !readable.ok()) return readable;
+  }
   if (!any) return absl::NotFoundError(absl::StrCat(folder, " has no ", LogFile::kName));
   return lines;
 }

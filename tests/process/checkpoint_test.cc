@@ -1,8 +1,10 @@
 // The checkpoints of real trainings: listed, verified, and damaged. A flipped byte of one is never believed:
 // a run goes on with the right bits, or refuses the file by its name.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -172,6 +174,65 @@ TEST_F(Checkpoints, ExportedWeights_ReplaceRegularFilesAlone) {
   EXPECT_EQ(Weft({"export-weights", out_, link}).code, 0);
   EXPECT_TRUE(fs::is_symlink(link));
   EXPECT_GT(fs::file_size(file), 100u);
+}
+
+// Runs commands as a user who may not read every file, as root may unless it gives up that right.
+class Unreadable : public Checkpoints {
+ protected:
+  void SetUp() override {
+    if (geteuid() == 0 && Limited({"--version"}).code != 0) GTEST_SKIP() << "NOT TESTED: setpriv is not here";
+    Checkpoints::SetUp();
+  }
+  void TearDown() override {
+    std::error_code none;
+    fs::permissions(out_, fs::perms::owner_all, none);
+  }
+  static CommandResult Limited(const std::vector<std::string>& arguments) {
+    std::vector<std::string> words = {std::string(std::getenv("WEFT_BIN")) + "/weft"};
+    if (geteuid() == 0) {
+      const std::string rights = "-dac_override,-dac_read_search";
+      words.insert(words.begin(),
+                   {"/usr/bin/env", "setpriv", "--bounding-set=" + rights, "--inh-caps=" + rights});
+    }
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return Command::Run(words, kSeconds);
+  }
+};
+
+TEST_F(Unreadable, OutputFolder_IsNotTakenForAnEmptyOne) {
+  fs::permissions(out_, fs::perms::none);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"generate", out_},
+        {"explain", out_},
+        {"plan", "--from", out_},
+        {"train", file_, "--resume", out_, "--out", folder_ / "rest"},
+        {"logs", out_},
+        {"checkpoint", "ls", out_},
+        {"checkpoint", "verify", out_},
+        {"generate", out_ + "/in"},
+        {"logs", out_ + "/in"},
+        {"explain", out_ + "/in"}}) {
+    const CommandResult result = Limited(command);
+    EXPECT_EQ(result.code, 78) << command[0] << result.out << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("cannot read " + out_), HasSubstr("Permission denied")))
+        << command[0];
+  }
+}
+
+TEST_F(Unreadable, FileOfACheckpoint_IsNotCalledDamaged) {
+  fs::permissions(In("checkpoint/stage00.safetensors"), fs::perms::none);
+  const CommandResult table = Limited({"checkpoint", "verify", out_});
+  EXPECT_EQ(table.code, 78);
+  EXPECT_THAT(table.out,
+              AllOf(HasSubstr("unreadable"), HasSubstr("Permission denied"), Not(HasSubstr("damaged"))));
+  EXPECT_THAT(table.err, AllOf(HasSubstr("1 of 4 checkpoints cannot be read; "),
+                               HasSubstr(In("checkpoint-6") + " is whole")));
+  const CommandResult alone = Limited({"checkpoint", "verify", In("checkpoint"), "-o", "json"});
+  EXPECT_EQ(Json::parse(alone.out)["checkpoints"][0]["state"], "unreadable");
+  for (const char* const name : {"checkpoint-4", "checkpoint-6"})
+    fs::permissions(In(absl::StrCat(name, "/stage00.safetensors")), fs::perms::none);
+  EXPECT_THAT(Limited({"checkpoint", "verify", out_}).err,
+              AllOf(HasSubstr("this user may read the files"), Not(HasSubstr("train anew"))));
 }
 
 // Says whether a run reads the checkpoint, and to which values.

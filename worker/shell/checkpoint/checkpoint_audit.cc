@@ -52,11 +52,11 @@ class Examination {
   std::string PathOf(const std::string& file) const { return absl::StrCat(audit_.folder(), "/", file); }
 
   // Notes what is wrong with a file; the first finding about it counts.
-  void Note(const std::string& file, std::string message) {
+  void Note(const std::string& file, std::string message, bool unreadable = false) {
     for (const CheckpointDamage& damage : audit_.damages) {
       if (damage.file == file) return;
     }
-    audit_.damages.push_back({file, std::move(message)});
+    audit_.damages.push_back({file, std::move(message), unreadable});
   }
 
   void ReadFile(const std::string& file, AuditDepth depth) {
@@ -64,7 +64,8 @@ class Examination {
         depth == AuditDepth::kData ? CheckSafetensors(PathOf(file)) : ReadSafetensorsHeader(PathOf(file));
     if (absl::IsNotFound(header.status()))
       return Note(file, absl::StrCat(PathOf(file), " is missing; use another checkpoint"));
-    if (!header.ok()) return Note(file, std::string(header.status().message()));
+    const bool unreadable = absl::IsUnavailable(header.status());
+    if (!header.ok()) return Note(file, std::string(header.status().message()), unreadable);
     const absl::Status own = index_.Check(audit_.folder(), file, *header);
     if (!own.ok()) return Note(file, std::string(own.message()));
     const std::string version = absl::StrCat(index_.version);
@@ -149,7 +150,9 @@ CheckpointAudit BeginAudit(const NamedCheckpoint& named) {
   if (index.ok()) {
     audit.index = *std::move(index);
   } else {
-    audit.damages.push_back({std::string(kCheckpointIndex), std::string(index.status().message())});
+    const absl::Status& why = index.status();
+    audit.damages.push_back(
+        {std::string(kCheckpointIndex), std::string(why.message()), absl::IsUnavailable(why)});
   }
   return audit;
 }
@@ -179,6 +182,11 @@ std::vector<CheckpointAudit> BeginAudits(const std::string& folder) {
 }
 
 }  // namespace
+
+bool CheckpointAudit::unreadable() const {
+  return !damages.empty() && std::all_of(damages.begin(), damages.end(),
+                                         [](const CheckpointDamage& damage) { return damage.unreadable; });
+}
 
 CheckpointAudit AuditCheckpoint(const NamedCheckpoint& named, AuditDepth depth) {
   CheckpointAudit audit = BeginAudit(named);

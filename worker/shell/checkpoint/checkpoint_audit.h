@@ -22,8 +22,9 @@
 namespace weft {
 
 struct CheckpointDamage {
-  std::string file;     // name within the checkpoint
-  std::string message;  // a sentence: the file by its path, what is wrong with it, what to do
+  std::string file;         // name within the checkpoint
+  std::string message;      // a sentence: the file by its path, what is wrong with it, what to do
+  bool unreadable = false;  // true for a file that cannot be opened, which may be whole
 };
 
 // Findings in one checkpoint.
@@ -35,6 +36,8 @@ struct CheckpointAudit {
 
   const std::string& folder() const { return named.folder; }
   bool complete() const { return index.has_value() && damages.empty(); }
+  // Returns true if files cannot be opened, and nothing else is known to be wrong.
+  bool unreadable() const;
   // Returns true if it has all that a run needs to go on.
   bool resumable() const { return complete() && index->version > 0 && !index->state.empty(); }
   // Returns the step as the index has it, else as the name has it.

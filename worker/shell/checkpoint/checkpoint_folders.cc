@@ -315,6 +315,7 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& folder, int least)
     newest = std::max(newest, std::optional(std::tuple(index->sealed_ms, index->version, path)));
   }
   if (newest.has_value()) return std::get<2>(*newest);
+  if (absl::Status readable = CheckReadable(folder); !readable.ok()) return readable;
   return absl::NotFoundError(absl::StrFormat(
       "%s is no whole checkpoint and holds none: there is no %s/%s, which a training writes last, and no "
       "complete folder checkpoint or checkpoint-N",

@@ -92,7 +92,8 @@ std::optional<NamedCheckpoint> ReadCheckpointName(const std::string& folder);
 std::vector<NamedCheckpoint> CheckpointsIn(const std::string& output);
 
 // Returns the checkpoint folder for a path: `folder` itself, or the newest complete one in it where it is a
-// run's output. The checkpoint has at least `least` updates. NotFound if there is none.
+// run's output. The checkpoint has at least `least` updates. NotFound if there is none;
+// InvalidArgument if this user may not read the folder.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& folder, int least = 0);
 
 }  // namespace weft
