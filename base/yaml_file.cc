@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -186,6 +187,12 @@ absl::StatusOr<YamlFile> ParseYaml(const std::string& text) {
     }
     return ErrorAtLine(e.mark, absl::StrCat("is not YAML: ", e.msg));
   }
+}
+
+absl::Status InYamlFile(const std::string& path, const absl::Status& failure) {
+  const absl::string_view message = failure.message();
+  const bool numbered = !message.empty() && absl::ascii_isdigit(static_cast<unsigned char>(message[0]));
+  return absl::InvalidArgumentError(absl::StrCat(path, numbered ? ":" : ": ", message));
 }
 
 }  // namespace weft

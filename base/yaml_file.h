@@ -28,6 +28,9 @@ struct YamlFile {
 
 absl::StatusOr<YamlFile> ParseYaml(const std::string& text);
 
+// Returns a failure of ParseYaml with the file that it is of: "FILE:3: .." or "FILE: is empty".
+absl::Status InYamlFile(const std::string& path, const absl::Status& failure);
+
 }  // namespace weft
 
 #endif  // WEFT_BASE_YAML_FILE_H_

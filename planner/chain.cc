@@ -10,8 +10,6 @@
 namespace weft {
 namespace {
 
-constexpr double kLeastSpeed = 1e-3;
-
 // Makes the tasks and the holds of a placed chain, batch after batch.
 class Placer {
  public:
@@ -149,12 +147,14 @@ int64_t PlannedChain::TicksOn(int rank, int64_t ticks) const {
 
 absl::Status CheckChain(const PlannedChain& chain) {
   const auto of_ranks = [&](size_t size) { return size == 0 || size == static_cast<size_t>(chain.ranks); };
-  const auto is_speed = [](double speed) { return speed >= kLeastSpeed && speed <= 1 / kLeastSpeed; };
+  const auto is_speed = [](double speed) {
+    return speed >= kLeastPlannedSpeed && speed <= 1 / kLeastPlannedSpeed;
+  };
   if (!of_ranks(chain.speeds.size()) || !of_ranks(chain.node.size()) ||
       !std::all_of(chain.speeds.begin(), chain.speeds.end(), is_speed)) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "each of %d ranks has a speed of %g to %g and a node; there are %d speeds, and nodes for %d ranks",
-        chain.ranks, kLeastSpeed, 1 / kLeastSpeed, chain.speeds.size(), chain.node.size()));
+        chain.ranks, kLeastPlannedSpeed, 1 / kLeastPlannedSpeed, chain.speeds.size(), chain.node.size()));
   }
   if (chain.layers.empty() || chain.ranks < 1 || chain.memory < 0 || chain.input < 0 || chain.latency < 0 ||
       chain.latency_between < 0) {

@@ -80,6 +80,9 @@ struct ChainPattern {
   std::vector<int> forward, backward;  // by batch * layers + layer: the task
 };
 
+// The least speed of a rank; the largest is its reciprocal.
+inline constexpr double kLeastPlannedSpeed = 1e-3;
+
 // Returns InvalidArgument, naming the layer, for values that cannot be.
 absl::Status CheckChain(const PlannedChain& chain);
 

@@ -159,13 +159,15 @@ void FileSection::Read(absl::string_view key, bool& value) {
 Choice ReadChoice(const Json& value, absl::string_view path, const ChoiceNames& names, absl::Status& status) {
   Choice choice;
   if (!status.ok()) return choice;
-  const std::string one_of = absl::StrCat("one of ", absl::StrJoin(names.names, ", "));
+  std::vector<std::string> all = names.names;
+  all.insert(all.end(), names.elsewhere.begin(), names.elsewhere.end());
+  const std::string one_of = absl::StrCat("one of ", absl::StrJoin(all, ", "));
   const auto path_of = [&](const std::string& name) {
     return path.empty() ? name : absl::StrCat(path, ".", name);
   };
   const auto take = [&](const std::string& name, const Json& parameters, const std::string& where) {
     if (!Contains(names.names, name)) {
-      std::vector<std::string> valid = names.names;
+      std::vector<std::string> valid = Contains(all, name) ? names.names : all;
       if (value.is_object()) valid.insert(valid.end(), names.further_keys.begin(), names.further_keys.end());
       status = ErrorAt(where, UnknownName(names.what, name, valid));
     } else if (!choice.name.empty()) {

@@ -66,9 +66,10 @@ struct Choice {
 };
 
 struct ChoiceNames {
-  std::string what;                       // the noun for messages: "model"
-  std::vector<std::string> names;         // the alternatives
-  std::vector<std::string> further_keys;  // keys that may stand beside the alternative, as `rule`
+  std::string what;                         // the noun for messages: "model"
+  std::vector<std::string> names;           // the alternatives
+  std::vector<std::string> further_keys;    // keys that may stand beside the alternative, as `rule`
+  std::vector<std::string> elsewhere = {};  // alternatives that a caller has taken before; only in messages
 };
 
 // Reads the one alternative that is given; fails if there is none or more than one.

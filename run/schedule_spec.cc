@@ -17,8 +17,12 @@ using Json = nlohmann::json;
 
 constexpr double kLongestStep = 1e9;  // seconds
 
-ChoiceNames ScheduleChoices() {
-  return {"schedule", ScheduleNames(), {"rule", "reduction", "activations", "planned_step"}};
+// Returns the names of schedules. A run file, whose path names the key, may also have `auto`, which is
+// planned before it comes here.
+ChoiceNames ScheduleChoices(absl::string_view path) {
+  ChoiceNames names = {"schedule", ScheduleNames(), {"rule", "reduction", "activations", "planned_step"}};
+  if (!path.empty()) names.elsewhere = {"auto"};
+  return names;
 }
 
 // Checks only the parameters' names; MakeSchedule checks their values, and how they fit the sizes.
@@ -131,7 +135,7 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
   CheckNoRule(name, path,
               path.empty() ? absl::StrCat("ddp,rule=", name) : absl::StrCat("{ddp: {}, rule: ", name, "}"),
               status);
-  ReadChoice(Json(name), path, ScheduleChoices(), status);
+  ReadChoice(Json(name), path, ScheduleChoices(path), status);
   CheckParameters(*schedule, path, status);
   CheckRule(schedule->rule, path, status);
   CheckReduction(schedule->reduction, path, status);
@@ -147,7 +151,7 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   for (const auto& item : value.items()) {
     CheckNoRule(item.key(), path, absl::StrCat("{ddp: {}, rule: ", item.key(), "}"), status);
   }
-  const Choice choice = ReadChoice(value, path, ScheduleChoices(), status);
+  const Choice choice = ReadChoice(value, path, ScheduleChoices(path), status);
   if (!status.ok()) return {};
   ScheduleSpec schedule;
   schedule.name = choice.name;

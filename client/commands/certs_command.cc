@@ -101,6 +101,7 @@ absl::StatusOr<KeyedCertificate> ReadOrMakeAuthority(const std::string& folder) 
   std::error_code error;
   if (fs::exists(place, error)) return ReadAuthority(folder);
   fs::create_directories(folder, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot create ", folder, ": ", error.message()));
   absl::StatusOr<KeyedCertificate> made = MakeAuthority("Weft authority", ValidFor(kAuthorityDays));
   if (!made.ok()) return made.status();
   const absl::Status written = PutFolder(place, {{"ca.crt", made->certificate}, {"ca.key", made->key}});

@@ -924,7 +924,7 @@ CLI::App* AddExplain(CLI::App& app, ExplainOptions& o) {
       ->type_name("");
   CLI::Option* const step =
       sub->add_option("--step", o.step, "Step to explain (default: that of median time)")
-          ->check(CLI::NonNegativeNumber)
+          ->check(CLI::Range(0, 1'000'000'000))
           ->type_name("T");
   CLI::Option* const profile =
       sub->add_option("--profile", o.profile,

@@ -58,7 +58,14 @@ FoundTrace ReadFoundTrace(const std::string& place, absl::string_view otherwise)
   const bool is_folder = fs::is_directory(place, error) || !fs::exists(place, error);
   const std::string file = is_folder ? (fs::path(place) / "trace.json").string() : place;
   const std::string folder = is_folder ? place : fs::path("." / fs::path(place)).parent_path().string();
-  return {file, folder, "", ReadTrace(file), ReadRunOfFolder(folder, otherwise)};
+  absl::StatusOr<Trace> trace = ReadTrace(file);
+  if (!trace.ok() && is_folder && !fs::exists(file, error) && OutputInUse(place)) {
+    trace = absl::FailedPreconditionError(
+        absl::StrCat(place,
+                     " has no trace.json yet, since its run goes on; give the number that weft ls shows "
+                     "for it in place of the folder, and its coordinator tells the trace so far"));
+  }
+  return {file, folder, "", std::move(trace), ReadRunOfFolder(folder, otherwise)};
 }
 
 absl::StatusOr<FoundTrace> FetchTrace(RunsClient& client, uint64_t run) {

@@ -34,6 +34,10 @@ ExitCode RunPlanCommand(const PlanOptions& options) {
                                       options.microbatches, options.host_bandwidth, options.schedule});
   if (absl::IsOutOfRange(source.status())) return Fail(kExitUsage, source.status().message());
   if (!source.ok()) return Fail(kExitBadConfiguration, source.status().message());
+  if (options.vary_microbatches && !source->run.has_value()) {
+    return Fail(kExitUsage,
+                "--vary has no effect, because a profile has no batch to cut; give a run file and --profile");
+  }
   if (source->LacksHostBandwidth()) {
     PrintMessage(absl::StrCat(source->names_activations ? options.schedule : options.file,
                               " has `activations: offload`. How long its copies take is not known, so ",

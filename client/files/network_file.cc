@@ -18,7 +18,7 @@ absl::StatusOr<NetworkSpec> ReadNetworkFile(const std::string& path) {
   const auto text = ReadTextFile(path, kMaxNetworkBytes, "a network");
   if (!text.ok()) return text.status();
   const auto yaml = ParseYaml(*text);
-  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
+  if (!yaml.ok()) return InYamlFile(path, yaml.status());
   absl::Status status;
   const NetworkSpec read = ReadNetworkSpec(yaml->json, "", status);
   if (status.ok()) return read;

@@ -215,6 +215,9 @@ absl::StatusOr<Json> EmbedSchedule(const std::string& folder, const Json* plan, 
   return read->is_null() ? put : read;
 }
 
+// Ends a message about a file that is not there.
+constexpr char kRelativePath[] = "; a relative path starts at the folder of the run file";
+
 // The profile that a run file names for its buffers.
 struct NamedProfile {
   std::string path;
@@ -225,8 +228,12 @@ struct NamedProfile {
 // none.
 absl::StatusOr<std::optional<NamedProfile>> EmbedBuffers(const fs::path& folder, Json& run) {
   if (!run.is_object() || !run.contains("buffers") || !run["buffers"].is_string()) return std::nullopt;
-  std::string path = (folder / run["buffers"].get<std::string>()).string();
+  const fs::path named = run["buffers"].get<std::string>();
+  std::string path = (folder / named).string();
   auto profile = ReadProfileWithBuffers(path);
+  std::error_code error;
+  if (!profile.ok() && named.is_relative() && !fs::exists(path, error))
+    return absl::InvalidArgumentError(absl::StrCat(profile.status().message(), kRelativePath));
   if (!profile.ok()) return profile.status();
   run["buffers"] = ToJson(*profile->buffers);
   return NamedProfile{std::move(path), *std::move(profile)};
@@ -240,9 +247,7 @@ absl::Status CheckFilesReadable(const Json& run, const Json& written) {
     const absl::Status readable = CheckReadable(run[where], where.back() == "weights" || IsCifar10(where));
     if (readable.ok()) continue;
     const bool relative = fs::path(std::string(written[where])).is_relative();
-    return ErrorAt(DottedPath(where),
-                   absl::StrCat(readable.message(),
-                                relative ? "; a relative path starts at the folder of the run file" : ""));
+    return ErrorAt(DottedPath(where), absl::StrCat(readable.message(), relative ? kRelativePath : ""));
   }
   return absl::OkStatus();
 }
@@ -251,11 +256,7 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
                                                RunFileData data, const Json* plan) {
   if (absl::Status text_of_path = CheckPathText(path); !text_of_path.ok()) return text_of_path;
   auto yaml = ParseYaml(text);
-  if (!yaml.ok()) {
-    const absl::string_view message = yaml.status().message();
-    const bool numbered = !message.empty() && absl::ascii_isdigit(message[0]);
-    return absl::InvalidArgumentError(absl::StrCat(path, numbered ? ":" : ": ", message));
-  }
+  if (!yaml.ok()) return InYamlFile(path, yaml.status());
   Json json = yaml->json;
   if (const absl::Status run = CheckHasRun(json); !run.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", run.message()));

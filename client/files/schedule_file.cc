@@ -105,7 +105,7 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   const auto text = ReadTextFile(path, kMaxYamlBytes, "a schedule");
   if (!text.ok()) return text.status();
   auto yaml = ParseYaml(*text);
-  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
+  if (!yaml.ok()) return InYamlFile(path, yaml.status());
   const auto at = [&](const std::string& place, absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
   };
@@ -212,7 +212,7 @@ absl::StatusOr<Json> ReadPlan(const std::string& path) {
 
 absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text) {
   const auto yaml = ParseYaml(text);
-  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
+  if (!yaml.ok()) return InYamlFile(path, yaml.status());
   const Json& plan = yaml->json;
   if (!plan.is_object() || !plan.contains("schedule") || !plan.contains("stages") ||
       !plan["stages"].is_array()) {

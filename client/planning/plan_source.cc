@@ -12,6 +12,7 @@
 #include "client/files/schedule_file.h"
 #include "client/files/text_file.h"
 #include "nlohmann/json.hpp"
+#include "planner/chain.h"
 #include "run/model_layers.h"
 #include "run/received_copies.h"
 #include "run/run_memory.h"
@@ -178,7 +179,15 @@ bool PlanSource::slow_links() const {
 absl::Status PlanSource::CheckRanksOfNetwork(int ranks) const {
   if (!network.has_value()) return absl::OkStatus();
   const absl::Status sound = CheckNetwork(network->network, ranks);
-  return sound.ok() ? sound : absl::InvalidArgumentError(absl::StrCat(network_file, ": ", sound.message()));
+  if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(network_file, ": ", sound.message()));
+  const std::vector<double> speeds = network->network.FirstRanks(ranks).speeds;
+  for (size_t r = 0; r < speeds.size(); ++r) {
+    if (speeds[r] >= kLeastPlannedSpeed && speeds[r] <= 1 / kLeastPlannedSpeed) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: network: speeds: rank %d has the speed %g; a plan takes %g to %g", network_file,
+                        r, speeds[r], kLeastPlannedSpeed, 1 / kLeastPlannedSpeed));
+  }
+  return absl::OkStatus();
 }
 
 bool PlanSource::LacksHostBandwidth() const {

@@ -206,6 +206,7 @@ TEST(Cli_Usage, MistakesInArguments_ExitTwoWithNearestName) {
   ExpectUsageError(Simulate({"--step", "3"}), "did you mean \"--steps\"?");
   ExpectUsageError(Simulate({"--steps"}), "--steps");
   ExpectUsageError(Simulate({"--steps", "0"}), "not in range");
+  ExpectUsageError({"weft", "explain", "1", "--step", "-1"}, "not in range [0 - 1000000000]");
   ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv,memory,operations}");
   ExpectUsageError(Simulate({"more"}), "give one schedule; only -o memory takes several");
 }
@@ -408,6 +409,7 @@ TEST(Cli_Network, File_IsUsedBySimulateAndCompare_AndItsMistakesAreNamed) {
   refuses(2, "d.yaml", "bandwidth: 10GB\n", "nothing has a size");
   refuses(78, "e.yaml", "speeds: [1, fast]\n", "e.yaml:1: speeds: must be a list");
   refuses(78, "f.yaml", "speeds: [1, 1]\n", "f.yaml: ");
+  refuses(78, "g.yaml", "", "g.yaml: is empty");
   const std::string run = GptRun(folder);
   const auto step = [&](const std::string& text) {
     const CommandResult compared = Command::Run({"weft", "compare", run, "--schedules", "1f1b", "--network",
@@ -866,6 +868,8 @@ TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescri
   ExpectBadFile({"weft", "simulate", wrong, "--stages", "4", "--microbatches", "8"},
                 "wrong.yaml:3: custom: compute: column 5");
   ExpectUsageError({"weft", "simulate", wrong}, "has no sizes");
+  ExpectBadFile({"weft", "simulate", folder.Write("empty.yaml", ""), "--stages", "4", "--microbatches", "8"},
+                "empty.yaml: is empty");
   ExpectUsageError({"weft", "simulate", "1f1b"}, "--stages and --microbatches are required");
 }
 

@@ -145,6 +145,15 @@ CommandResult Command::Wait(int seconds) {
   return result_;
 }
 
+std::vector<std::string> HeldToPermissions(std::vector<std::string> arguments) {
+  if (geteuid() != 0) return arguments;
+  arguments[0] = Program(arguments[0]);
+  const std::string rights = "-dac_override,-dac_read_search";
+  arguments.insert(arguments.begin(),
+                   {"/usr/bin/env", "setpriv", "--bounding-set=" + rights, "--inh-caps=" + rights});
+  return arguments;
+}
+
 bool HasEnded(pid_t pid) {
   const std::string status = ReadWholeFile("/proc/" + std::to_string(pid) + "/stat");
   const size_t name_end = status.rfind(')');

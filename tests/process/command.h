@@ -51,6 +51,10 @@ class Command {
   CommandResult result_;
 };
 
+// Returns the command as one that reads and writes only what the permissions of files allow, as root does
+// not. It ends with another code than 0 where that cannot be had; `weft --version` tells.
+std::vector<std::string> HeldToPermissions(std::vector<std::string> arguments);
+
 // Returns true if the process has ended, whether somebody has waited for it or not.
 bool HasEnded(pid_t pid);
 

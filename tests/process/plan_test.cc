@@ -146,6 +146,10 @@ TEST_F(PlanCommand, WhatIsWrongOrDoesNotFit_GetsASentenceAndItsCode) {
   expect({profile_, "--workers", "4", "--schedule", "periodic,k=0"}, kUsage,
          "'periodic,k=0' is not of the form");
   expect({profile_, "--workers", "4", "--schedule", "1f1b"}, kUsage, "--microbatches");
+  expect({profile_, "--workers", "4", "--vary", "microbatches"}, kUsage, "--vary has no effect");
+  expect({profile_, "--workers", "2", "--network", folder_.Write("slow.yaml", "speeds: [1, 1.0e-5]\n")},
+         kBadConfiguration,
+         "slow.yaml: network: speeds: rank 1 has the speed 1e-05; a plan takes 0.001 to 1000");
   expect({profile_, "--workers", "4", "--schedule", "order"}, kUsage, "--microbatches");
   expect({profile_, "--workers", "5", "--schedule", "order", "--microbatches", "4"}, kUsage,
          "5 ranks and the 4 layers");

@@ -235,6 +235,13 @@ TEST_F(Runs, ThatGoOn_TellTheirTraceAndWhereTimeGoes) {
   EXPECT_NEAR(sum, json["measured"].get<double>() - json["planned"].get<double>(), 1e-9);
   EXPECT_THAT(Weft({"explain", "1"}).out, HasSubstr("measured less planned"));
 
+  const std::string output = Json::parse(Weft({"describe", "1", "-o", "json"}).out)["out"];
+  for (const char* const command : {"explain", "trace"}) {
+    const CommandResult early = Weft({command, output});
+    EXPECT_EQ(early.code, 75);
+    EXPECT_THAT(early.err, HasSubstr("has no trace.json yet, since its run goes on; give the number"));
+  }
+
   // No worker is left for a second one.
   ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--detach"}).code, 0);
   const CommandResult waits = Weft({"explain", "2"});

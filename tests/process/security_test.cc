@@ -337,6 +337,17 @@ TEST_F(Security, HostsOfCerts_AreThoseOfProgramsThatServe) {
   EXPECT_FALSE(fs::exists(folder_ / "wrong"));
 }
 
+TEST_F(Security, CertificatesInAFolderWithoutPermission_SaySo) {
+  const std::string locked = folder_ / "locked";
+  fs::create_directory(locked);
+  fs::permissions(locked, fs::perms::owner_read | fs::perms::owner_exec);
+  if (Command::Run(HeldToPermissions({"weft", "--version"})).code != 0)
+    GTEST_SKIP() << "NOT TESTED: setpriv is not here";
+  const CommandResult refused = Command::Run(HeldToPermissions({"weft", "certs", "init", locked + "/certs"}));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("cannot create " + locked + "/certs: Permission denied"));
+}
+
 TEST_F(Security, NewCertificates_AreTakenWhileARunGoesOn) {
   const std::string file = WriteRun("{1f1b: {}}", 300);
   TrainReference(file);

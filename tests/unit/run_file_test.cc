@@ -99,6 +99,8 @@ TEST_F(RunFile, Buffers_AreReadFromTheProfile) {
     return nlohmann::json{{"samples", 4}, {"layers", std::vector(6, layer)}}.dump();
   };
   std::ofstream(folder_ + "/old.json") << profile();
+  EXPECT_THAT(Refusal(good_ + "buffers: none.json\n"),
+              HasSubstr("No such file or directory; a relative path starts at the folder of the run file"));
   EXPECT_THAT(Refusal(good_ + "buffers: old.json\n"),
               StartsWith(":12: buffers: " + folder_ +
                          "/old.json does not say what jobs take while they run: "

@@ -393,6 +393,7 @@ TEST(RunSpec_WrongType, AnyValue_SaysWhatIsAllowed) {
   ExpectRefused({With("/data/text/path", Json::array({1})), "data.text.path", "must be text, not a list"});
   ExpectRefused({With("/stages", "four"), "stages", "not text"});
   ExpectRefused({With("/schedule", 5), "schedule", "must name a schedule"});
+  ExpectRefused({With("/schedule", 5), "schedule", ", auto, not a whole number"});
   ExpectRefused({With("/schedule/lpp", {2, 4}), "schedule.lpp", "must be a section"});
   ExpectRefused({With("/schedule/lpp/groups", Json::array()), "schedule.lpp.groups", "must be a number"});
 }
