@@ -173,6 +173,15 @@ std::string UnitText(const CompareOptions& options, const RunCosts& costs) {
   return costs.UnitOf() == "s" ? "seconds" : absl::StrCat("the unit of ", options.profile);
 }
 
+// Returns a line that says how less memory may do, where a schedule does not fit.
+std::string HintOfBuffers(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
+                          const std::vector<Row>& rows) {
+  const auto lacks_memory = [](const Row& row) { return row.valid && !row.fits; };
+  if (!costs.LeavesBuffers(run) || std::none_of(rows.begin(), rows.end(), lacks_memory)) return "";
+  return absl::StrCat("less memory may do if the run file says `buffers: ` and the path of ", options.profile,
+                      "\n");
+}
+
 std::string Table(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
                   const std::vector<Row>& rows) {
   std::string out = absl::StrCat(run.name, ": ", SizesText(run, {{}, options.ranks, options.stages}),
@@ -213,8 +222,8 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
   absl::StrAppend(&out, "\n* the run file's schedule");
   if (old)
     absl::StrAppend(&out, "; schedules that read old weights train otherwise, and stand behind the others");
-  if (!costs.profiled()) absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
-  absl::StrAppend(&out, "\n");
+  if (!costs.has_own_bytes()) absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
+  absl::StrAppend(&out, "\n", HintOfBuffers(run, options, costs, rows));
   if (!fitting.empty())
     absl::StrAppend(&out, "the first as a picture: ", PictureOf(rows.front(), run, options), "\n");
   return out;
@@ -284,8 +293,8 @@ ExitCode RunCompare(const CompareOptions& options) {
   if (options.vary.activations && !options.profile.empty()) {
     return Fail(
         kExitUsage,
-        "--vary activations: a profile has the times and bytes of the policy under which it was made; "
-        "leave one of the two out");
+        "--vary activations: a profile has the times of the policy under which it was made; leave one of the "
+        "two out");
   }
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());

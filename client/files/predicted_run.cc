@@ -22,18 +22,20 @@ constexpr int kTries = 12;                 // each try halves the unknown part o
 constexpr int64_t kMaxTriedJobs = 20'000;  // most forwards of a step: trying more is not worth the time
 constexpr double kCloseEnough = 1.02;
 
-// Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
-// with them. The network of a file is checked when it is simulated; the run's own then says nothing.
-RunSpec UnderBudget(const RunSpec& run, const RunCosts& costs, double memory, bool profiled) {
+// Returns the run with its budget where the schedule looks for it. A profile of stages has its own bytes, and
+// simulates with them. The network of a file is checked when it is simulated; the run's own then says
+// nothing.
+RunSpec UnderBudget(const RunSpec& run, const RunCosts& costs, double memory) {
   RunSpec with = run;
   with.memory = 0;  // no limit
-  if (!profiled && memory > 0) with.memory = static_cast<int64_t>(std::clamp(memory, 1.0, kMaxMemory));
+  if (!costs.has_own_bytes() && memory > 0)
+    with.memory = static_cast<int64_t>(std::clamp(memory, 1.0, kMaxMemory));
   if (!costs.options().network.empty()) with.network.reset();
   return with;
 }
 
 bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
-  if (!costs.profiled()) return CheckedScheduleOf(UnderBudget(run, costs, memory, false)).ok();
+  if (!costs.has_own_bytes()) return CheckedScheduleOf(UnderBudget(run, costs, memory)).ok();
   auto prepared = PrepareRun(run, costs);
   if (!prepared.ok()) return false;
   prepared->costs.memory = memory;
@@ -140,7 +142,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (!of_run.ok()) return of_run.status();
   PreparedRun prepared;
   prepared.costs = *std::move(of_run);
-  const RunSpec under = UnderBudget(run, costs, prepared.costs.memory, costs.has_own_bytes());
+  const RunSpec under = UnderBudget(run, costs, prepared.costs.memory);
   auto schedule = CheckedScheduleOf(under);
   if (!schedule.ok()) return schedule.status();
   prepared.schedule = *std::move(schedule);

@@ -1,8 +1,9 @@
 // Predicts a run under a schedule, by counts of its model or by a profile. `weft simulate FILE` and `weft
 // compare` both take times, bytes and memory from here, so that they agree.
 //
-// Without a profile, times are the layers' counted FLOPs, and memory is counted as for the admission of the
-// run (run_memory.h). With one, both are the profile's.
+// Without a profile, times are the layers' counted FLOPs; with one, they are the profile's. Memory is counted
+// as for the admission of the run (run_memory.h), so that what fits here is trained. Only a profile of stages
+// has bytes of its own, which then count.
 //
 // Failure: InvalidArgument for a profile that cannot be read, is of another model or does not fit the run;
 // OutOfRange for an option that the profile leaves without effect; else as CheckedScheduleOf and Simulate.
@@ -38,8 +39,6 @@ struct CostOptions {
   std::string network = {};  // file of the network; empty: the run's, else the profile's, else a plain one
   // Bytes per unit of time of copies between a rank's memory and the host's; 0: the profile's, else infinite.
   double host_bandwidth = 0;
-  // Bytes are those that the admission of the run counts, also where times are of a profile.
-  bool counted_bytes = false;
 };
 
 class RunCosts {
@@ -54,7 +53,11 @@ class RunCosts {
   DrawnTime time() const { return UnitOf() == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
   bool profiled() const { return profile_.has_value(); }
   // Returns true if the bytes are the profile's.
-  bool has_own_bytes() const { return profiled() && !options_.counted_bytes; }
+  bool has_own_bytes() const { return profiled() && profile_->of_stages; }
+  // Returns true if the profile has measured buffers, and the run takes none, so that its bytes are more.
+  bool LeavesBuffers(const RunSpec& run) const {
+    return profiled() && profile_->buffers.has_value() && !run.buffers.has_value();
+  }
   const CostOptions& options() const { return options_; }
   // Returns the same costs with another `memory` in the options.
   RunCosts WithMemory(double memory) const;
@@ -84,7 +87,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
 absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
 
 // Returns the most bytes of each rank by class, in the simulated order of the run's jobs; nothing where bytes
-// are a profile's, or where a step has so many forwards that it is not worth the time.
+// are a profile's of stages, or where a step has so many forwards that it is not worth the time.
 absl::StatusOr<std::vector<PeakBytes>> PeaksOf(const PreparedRun& run);
 
 // Returns true if the schedule's policy for activations is `offload`, on one stage at least.

@@ -287,7 +287,8 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
     if (absl::Status same = CheckLayers(options, *profile, run); !same.ok()) return same;
     if (absl::Status known = CheckNamedActivations(source, *profile, run); !known.ok()) return known;
     source.profile = *std::move(profile);
-    if (source.profile.buffers.has_value()) run.buffers = source.profile.buffers;
+    if (!run.buffers.has_value())
+      run.buffers = source.profile.buffers;  // the run's own count, as in training
     if (source.profile.samples > 0)
       source.profile = WithSamples(source.profile, run.microbatch_samples(), source.tied_layers);
   }
@@ -295,11 +296,9 @@ absl::StatusOr<PlanSource> PlanSourceOf(const PlanSourceOptions& options, RunSpe
   source.microbatches = run.train.microbatches;
   if (absl::Status read = ReadMachine(options, run.network, &source); !read.ok()) return read;
   run.memory = 0;  // what fits is the planner's to find
-  CostOptions costs = {options.profile,   options.flops,   source.memory,
-                       options.bandwidth, options.latency, options.network};
-  costs.host_bandwidth = options.host_bandwidth;
-  costs.counted_bytes = true;
-  auto made = RunCosts::Make(costs, run);
+  auto made = RunCosts::Make({options.profile, options.flops, source.memory, options.bandwidth,
+                              options.latency, options.network, options.host_bandwidth},
+                             run);
   if (!made.ok()) return made.status();
   source.costs = *std::move(made);
   source.run = std::move(run);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "run/measured_buffers.h"
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
@@ -18,8 +20,10 @@
 namespace weft::plan_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 constexpr int kNothingFits = 1, kUsage = 2, kBadConfiguration = 78;
@@ -786,6 +790,95 @@ TEST_F(PlanCommand, PlanFromAProfile_FitsAndTrainsWithinLessMemory) {
   const Json summary = Json::parse(written);
   EXPECT_EQ(summary["run"]["buffers"]["layers"].size(), 6u);
   for (const int64_t bytes : summary["most_bytes"]) EXPECT_LE(bytes, measured);
+}
+
+// A profile of layers gives times; bytes are those by which the run is admitted.
+TEST_F(PlanCommand, BudgetBesideAProfile_SaysTheSameToEachCommand) {
+  Json layer = {{"forward", 0.01}};
+  for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 4096;
+  const Json profile = {
+      {"unit", "s"}, {"samples", 4}, {"activations", "retain"}, {"layers", std::vector(6, layer)}};
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  std::map<std::string, std::string> keys = {
+      {"schedule", "{ddp: {ranks: 2}}"}, {"stages", "2"}, {"buffers", "profile.json"}};
+  const auto asked = [&](const char* command, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"weft", command, WriteSmallRun(folder_, keys), "--profile", file,
+                                      "-o",   "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Command::Run(words);
+  };
+  const std::vector<std::string> retained = {"--workers", "2", "--schedule",
+                                             "ddp,ranks=2,activations=retain"};
+  const double most = Json::parse(asked("plan", retained).out)["peak_bytes"][0];
+  std::set<bool> answers;
+  for (const double part : {0.5, 0.7, 0.8, 0.9, 1.0}) {
+    keys["memory"] = std::to_string(static_cast<int64_t>(part * most));
+    const bool fits = asked("plan", retained).code == 0;
+    answers.insert(fits);
+    EXPECT_EQ(asked("simulate", {}).code, fits ? 0 : kBadConfiguration) << part;
+    const Json rows = Json::parse(asked("compare", {"--schedules", "ddp,ranks=2"}).out)["schedules"];
+    EXPECT_EQ(rows[0]["fits"], fits) << part;
+    const CommandResult trained =
+        Command::Run({"weft", "train", folder_ / "run.yaml", "--out", folder_ / std::to_string(part)}, 120);
+    EXPECT_EQ(trained.code, fits ? 0 : kBadConfiguration) << part << trained.err;
+  }
+  EXPECT_EQ(answers.size(), 2u);
+}
+
+// Recomputing stages fit where the profile's bytes, which are retained, would not.
+TEST_F(PlanCommand, PlanThatRecomputesByAProfile_IsSimulatedWithItsStep) {
+  Json layer = {{"forward", 0.01}, {"activation_bytes", 1e9}};
+  for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 4096;
+  const Json profile = {
+      {"unit", "s"}, {"samples", 4}, {"activations", "retain"}, {"layers", std::vector(6, layer)}};
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  const std::string run = WriteSmallRun(folder_, {});
+  const auto planned = [&](const std::string& memory, const char* form) {
+    std::vector<std::string> words = {run,          "--profile", file, "--workers", "2",
+                                      "--schedule", "gpipe",     "-o", form};
+    if (!memory.empty()) words.insert(words.end(), {"--memory", memory});
+    return Plan(words).out;
+  };
+  const double most = Json::parse(planned("", "json"))["peak_bytes"][0];
+  const std::string memory = std::to_string(static_cast<int64_t>(0.5 * most));
+  const Json plan = Json::parse(planned(memory, "json"));
+  ASSERT_THAT(plan["schedule"].get<std::string>(), HasSubstr("recompute"));
+  folder_.Write("plan.yaml", planned(memory, "yaml"));
+  const std::string limited =
+      WriteSmallRun(folder_, {{"schedule", "{file: plan.yaml}"}, {"stages", ""}, {"memory", memory}});
+  const CommandResult simulated =
+      Command::Run({"weft", "simulate", limited, "--profile", file, "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  EXPECT_NEAR(Json::parse(simulated.out)["period"], plan["step"], 1e-6);
+  const CommandResult compared =
+      Command::Run({"weft", "compare", limited, "--profile", file, "--schedules", "1f1b", "-o", "json"});
+  bool chosen = false;
+  for (const Json& row : Json::parse(compared.out)["schedules"]) {
+    if (!row["chosen"]) continue;
+    chosen = true;
+    EXPECT_NEAR(row.value("step_time", 0.0), plan["step"], 1e-6) << row;
+  }
+  EXPECT_TRUE(chosen);
+}
+
+// A run counts measured buffers only if it names them.
+TEST_F(PlanCommand, BuffersThatTheRunLeaves_AreNotCountedButNamed) {
+  Json layer = {{"forward", 0.01}};
+  for (const LayerBuffersField& field : kLayerBuffersFields) layer[field.in_profile] = 64;
+  const Json profile = {{"samples", 4}, {"layers", std::vector(6, layer)}};
+  const std::string file = folder_.Write("profile.json", profile.dump());
+  std::map<std::string, std::string> keys = {{"memory", "1500KB"}};
+  const auto compared = [&] {
+    return Command::Run(
+        {"weft", "compare", WriteSmallRun(folder_, keys), "--profile", file, "--schedules", "gpipe"});
+  };
+  const CommandResult without = compared();
+  EXPECT_THAT(without.out,
+              AllOf(HasSubstr("does not fit"), HasSubstr("says `buffers: ` and the path of " + file)));
+  keys["buffers"] = "profile.json";
+  const CommandResult with = compared();
+  EXPECT_EQ(with.code, 0) << with.err;
+  EXPECT_THAT(with.out, Not(HasSubstr("buffers")));
 }
 
 TEST_F(PlanCommand, PlanFromAProfile_IsKeptWithTheRunAndExplainsIt) {
