@@ -22,6 +22,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kNoFile[] = "/dev/null";
+constexpr char kFileVariable[] = "WEFT_CONFIG";
 
 // Returns the first long name of a flag that a file may set; "" for any other option.
 std::string KeyOf(const CLI::Option& option) {
@@ -49,6 +50,13 @@ bool IsSet(const std::string& variable) {
 // Returns true if the command line or the environment gives the option, while the file has not been taken
 // yet.
 bool IsGiven(const CLI::Option* option) { return option->count() > 0 || IsSet(option->get_envname()); }
+
+// Returns the file that is read where no --config is given: that of the variable, which has to be there, else
+// the default file if it is there, else none.
+std::string FileWithoutFlag(const std::string& default_file) {
+  if (IsSet(kFileVariable)) return std::getenv(kFileVariable);
+  return !default_file.empty() && std::ifstream(default_file).good() ? default_file : kNoFile;
+}
 
 template <typename T>
 bool Has(const std::vector<T>& all, const T& one) {
@@ -191,13 +199,12 @@ Settings::Settings(CLI::App& app, SettingsOptions options) : app_(app), options_
   for (CLI::App* command : commands) add_variables(*command);
   reader_ = std::make_shared<Reader>(app_, options_);
   app_.config_formatter(reader_);
-  const bool there = !options_.default_file.empty() && std::ifstream(options_.default_file).good();
-  // CLI11 calls the reader only for a file.
-  app_.set_config("--config", there ? options_.default_file : kNoFile,
+  // CLI11 calls the reader only for a file, and takes none from a variable.
+  app_.set_config("--config", FileWithoutFlag(options_.default_file),
                   absl::StrCat("Take flags from this YAML file (default ", options_.default_file,
-                               ", if it is there); variables and flags win over it"))
-      ->envname("WEFT_CONFIG")
-      ->option_text("FILE (Env:WEFT_CONFIG)")
+                               ", if it is there); variables and flags win over it"),
+                  /*config_required=*/IsSet(kFileVariable))
+      ->option_text(absl::StrCat("FILE (Env:", kFileVariable, ")"))
       ->type_name("FILE");
 }
 
@@ -243,8 +250,11 @@ std::vector<Setting> Settings::List(CLI::App* command) const {
 std::optional<std::string> Settings::Blame(const CLI::ParseError& error) const {
   const bool of_file = dynamic_cast<const CLI::ConfigError*>(&error) != nullptr ||
                        dynamic_cast<const CLI::FileError*>(&error) != nullptr;
-  if (of_file) return error.what();
   const std::string what = error.what();
+  const bool of_variable = dynamic_cast<const CLI::FileError*>(&error) != nullptr &&
+                           app_.get_config_ptr()->count() == 0 && IsSet(kFileVariable);
+  if (of_variable) return absl::StrCat(kFileVariable, ": ", what);
+  if (of_file) return what;
   for (const auto& [option, line] : reader_->lines()) {
     const std::string flag = absl::StrCat("--", option->get_lnames().front());
     const size_t at = what.find(flag);

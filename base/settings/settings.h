@@ -32,7 +32,7 @@ class ParseError;
 namespace weft {
 
 struct SettingsOptions {
-  std::string default_file;  // read where --config does not name one, if it is there
+  std::string default_file;  // read where neither --config nor WEFT_CONFIG names one, if it is there
   // Words the refusal of an unknown name: what it is, the name, and the valid ones (run/unknown_name.h).
   std::function<std::string(absl::string_view what, absl::string_view written,
                             const std::vector<std::string>& names)>

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -1354,7 +1353,10 @@ class CommandParser {
     }
     if (completion_->parsed()) return {std::nullopt, PrintData(CompletionOf(app_, shell_))};
     for (const auto& [sub, make] : commands_) {
-      if (sub->parsed()) return {make(), kExitOk};
+      if (!sub->parsed()) continue;
+      Command command = make();
+      if (auto* const config = std::get_if<ConfigOptions>(&command)) config->own = settings_->file();
+      return {std::move(command), kExitOk};
     }
     return {std::nullopt, kExitUsage};
   }
@@ -1439,9 +1441,8 @@ std::optional<std::string> CheckClientConfig(const std::string& file) {
 
 absl::StatusOr<std::vector<Setting>> ClientSettings(const std::string& file) {
   CommandParser parser;
-  const std::string place = file.empty() ? ClientConfigFile() : file;
-  const bool there = !file.empty() || std::ifstream(place).good();
-  if (auto wrong = parser.Try(there ? place : "/dev/null", CommandParser::kCommandWithAll); wrong.has_value())
+  const std::string place = file.empty() ? "/dev/null" : file;
+  if (auto wrong = parser.Try(place, CommandParser::kCommandWithAll); wrong.has_value())
     return absl::InvalidArgumentError(*wrong);
   return parser.SharedSettings();
 }

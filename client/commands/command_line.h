@@ -56,7 +56,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv);
 std::optional<std::string> CheckClientConfig(const std::string& file);
 
 // Returns the settings that every command takes which talks to a coordinator. `file` is the configuration
-// file, "" for the user's own. InvalidArgument, with the line, if it is wrong.
+// file, "" for none. InvalidArgument, with the line, if it is wrong.
 absl::StatusOr<std::vector<Setting>> ClientSettings(const std::string& file);
 
 }  // namespace weft

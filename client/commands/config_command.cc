@@ -128,7 +128,7 @@ ExitCode RunConfig(const ConfigOptions& options) {
     if (!options.json) return PrintData(options.file + " is right\n");
     return PrintJson(RightJson(options.file));
   }
-  const auto settings = ClientSettings(options.file);
+  const auto settings = ClientSettings(options.file.empty() ? options.own : options.file);
   if (!settings.ok()) return Fail(kExitBadConfiguration, settings.status().message());
   return Show(options, *settings);
 }

@@ -9,8 +9,9 @@
 namespace weft {
 
 struct ConfigOptions {
-  std::string action;   // "check" or "show"
-  std::string file;     // "" for the program's own
+  std::string action;  // "check" or "show"
+  std::string file;    // "" for the program's own
+  std::string own;  // file that this process took its flags from: --config, WEFT_CONFIG or the user's; or ""
   std::string program;  // "weft", "weft-coordinator" or "weft-worker"; "" to know it by the file
   std::string unit;     // unit of systemd whose settings are shown, by its name or path; "" for none
   bool origins = false, json = false;

@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 class Config : public ::testing::Test {
  protected:
   ~Config() override {
-    for (const char* name :
-         {"WEFT_LEASE", "WEFT_COORDINATOR", "WEFT_LINK_TIMEOUT", "WEFT_LISTEN", "XDG_CONFIG_HOME"})
+    for (const char* name : {"WEFT_CONFIG", "WEFT_LEASE", "WEFT_COORDINATOR", "WEFT_LINK_TIMEOUT",
+                             "WEFT_LISTEN", "XDG_CONFIG_HOME"})
       unsetenv(name);
   }
 
@@ -107,6 +107,31 @@ TEST_F(Config, OfTheClient_IsTakenByItsCommands) {
       folder_.Write("other.yaml", absl::StrCat("coordinator: ", Socket("from-other"), "\n"));
   EXPECT_THAT(Command::Run({"weft", "ls", "--config", other}).err, HasSubstr("from-other"));
   EXPECT_THAT(Command::Run({"weft", absl::StrCat("--config=", other), "ls"}).err, HasSubstr("from-other"));
+  for (const std::vector<std::string>& show : std::vector<std::vector<std::string>>{
+           {"weft", "--config", other, "config", "show", "-o", "json"},
+           {"weft", "config", "show", other, "-o", "json"},
+           {"weft", "--config", "/dev/null", "config", "show", other, "-o", "json"}}) {
+    EXPECT_THAT(Shown(Command::Run(show), "coordinator"), HasSubstr("from-other file "));
+  }
+}
+
+TEST_F(Config, OfTheVariable_IsTakenByEachProgram) {
+  const std::string client =
+      folder_.Write("client.yaml", absl::StrCat("coordinator: ", Socket("from-client"), "\n"));
+  setenv("WEFT_CONFIG", client.c_str(), 1);
+  EXPECT_THAT(Command::Run({"weft", "ls"}).err, HasSubstr("from-client"));
+  EXPECT_EQ(Shown(Command::Run({"weft", "config", "show", "-o", "json"}), "coordinator"),
+            absl::StrCat(Socket("from-client"), " file ", client, ":1"));
+  for (const std::string name : {"coordinator", "worker"}) {
+    const std::string file = folder_.Write(name + "-of-test.yaml", "log-level: warning\n");
+    setenv("WEFT_CONFIG", file.c_str(), 1);
+    const CommandResult shown = Command::Run({"weft-" + name, "--show-config", "json"});
+    EXPECT_EQ(Shown(shown, "log-level"), absl::StrCat("warning file ", file, ":1")) << shown.err;
+    setenv("WEFT_CONFIG", (folder_ / "none.yaml").c_str(), 1);
+    const CommandResult refused = Command::Run({"weft-" + name, "--show-config", "json"});
+    EXPECT_EQ(refused.code, 78) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(absl::StrCat("WEFT_CONFIG: ", folder_ / "none.yaml")));
+  }
 }
 
 TEST_F(Config, WrongFiles_AreRefusedWithPlaceAndNearestKey) {

@@ -68,7 +68,8 @@ struct Daemon : Parsed {
 class SettingsTest : public ::testing::Test {
  protected:
   ~SettingsTest() override {
-    for (const char* name : {"WEFT_LEASE", "WEFT_LOG_LEVEL", "WEFT_LISTEN", "WEFT_BACKUP", "WEFT_TOKEN"})
+    for (const char* name :
+         {"WEFT_CONFIG", "WEFT_LEASE", "WEFT_LOG_LEVEL", "WEFT_LISTEN", "WEFT_BACKUP", "WEFT_TOKEN"})
       unsetenv(name);
   }
   void Write(const std::string& text) const { std::ofstream(file_) << text; }
@@ -109,6 +110,33 @@ TEST_F(SettingsTest, DefaultFile_IsReadIfItIsThere) {
   ASSERT_EQ(daemon.Parse({}), "");
   EXPECT_EQ(daemon.lease, 20);
   EXPECT_EQ(daemon.settings->file(), file_);
+}
+
+TEST_F(SettingsTest, FileOfTheVariable_IsReadBeforeTheDefaultOne) {
+  const std::string other = folder_ + "/other.yaml";
+  Write("lease: 20\n");
+  std::ofstream(other) << "lease: 40\n";
+  setenv("WEFT_CONFIG", other.c_str(), 1);
+  Daemon daemon(file_);
+  ASSERT_EQ(daemon.Parse({}), "");
+  EXPECT_EQ(daemon.Of("lease"), absl::StrCat("40 file ", other, ":1"));
+  EXPECT_EQ(daemon.settings->file(), other);
+  Daemon flagged(other);
+  ASSERT_EQ(flagged.Parse({"--config", file_}), "");
+  EXPECT_EQ(flagged.lease, 20);
+}
+
+TEST_F(SettingsTest, FileOfTheVariableThatIsNotThere_IsRefusedWithTheVariable) {
+  Write("lease: 20\n");
+  for (const std::string& path : {folder_ + "/none.yaml", folder_}) {
+    setenv("WEFT_CONFIG", path.c_str(), 1);
+    EXPECT_THAT(Daemon(file_).Parse({}), StartsWith(absl::StrCat("WEFT_CONFIG: ", path, " "))) << path;
+    EXPECT_EQ(Daemon().Parse({"--config", file_}), "") << "the flag wins";
+  }
+  setenv("WEFT_CONFIG", "", 1);
+  Daemon daemon(file_);
+  ASSERT_EQ(daemon.Parse({}), "");
+  EXPECT_EQ(daemon.lease, 20) << "an empty variable is none";
 }
 
 TEST_F(SettingsTest, ListInTheEnvironment_HasCommas) {
