@@ -1,15 +1,12 @@
 #include "client/files/profile.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/fnv1a.h"
+#include "client/files/text_file.h"
 #include "nlohmann/json.hpp"
 #include "run/file_section.h"
 #include "run/json_text.h"
@@ -208,15 +205,9 @@ absl::Status CheckCutOfProfile(const Profile& profile, int stages, const std::ve
 std::string ProfileHash(absl::string_view text) { return absl::StrFormat("%016x", Fnv1a().Add(text).hash()); }
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file && text.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
-  }
-  if (text.size() > kMaxProfileBytes)
-    return absl::InvalidArgumentError(absl::StrCat(path, " is too large for a profile"));
-  const absl::StatusOr<Json> json = ParseJson(text);
+  const auto text = ReadTextFile(path, kMaxProfileBytes, "a profile");
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<Json> json = ParseJson(*text);
   if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, " ", json.status().message()));
   auto profile = ParseProfile(*json);
   if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", profile.status().message()));

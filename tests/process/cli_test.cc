@@ -312,6 +312,9 @@ TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {
   ExpectBadFile(refused(R"({"stages": [{"forwards": 1}]})"), "did you mean \"forward\"?");
   ExpectBadFile({"weft", "simulate", "1f1b", "--stages", "2", "--microbatches", "1", "--profile", "/none"},
                 "cannot read");
+  ExpectBadFile(
+      {"weft", "simulate", "1f1b", "--stages", "2", "--microbatches", "1", "--profile", folder.path()},
+      absl::StrCat("cannot read ", folder.path(), ": Is a directory"));
 }
 
 std::string CompareRun(const TestFolder& folder, const std::string& schedule) {

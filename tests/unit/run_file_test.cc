@@ -101,6 +101,7 @@ TEST_F(RunFile, Buffers_AreReadFromTheProfile) {
   std::ofstream(folder_ + "/old.json") << profile();
   EXPECT_THAT(Refusal(good_ + "buffers: none.json\n"),
               HasSubstr("No such file or directory; a relative path starts at the folder of the run file"));
+  EXPECT_EQ(Refusal(good_ + "buffers: .\n"), ":12: buffers: cannot read " + folder_ + "/.: Is a directory");
   EXPECT_THAT(Refusal(good_ + "buffers: old.json\n"),
               StartsWith(":12: buffers: " + folder_ +
                          "/old.json does not say what jobs take while they run: "
