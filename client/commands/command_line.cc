@@ -297,6 +297,7 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
             "fit is an error");
   sub->add_option("--profile", o.profile, "Times and bytes from this file (docs/guide/profile.md)")
       ->type_name("FILE");
+  AddFlops(*sub, o.flops);
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, kBandwidths, "BYTES",
             "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, kTimes, "X", "Latency of each transfer (default 0)");

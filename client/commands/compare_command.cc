@@ -153,6 +153,7 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
     absl::StrAppend(&command, " --microbatches ", row.microbatches);
   }
   if (!options.profile.empty()) absl::StrAppend(&command, " --profile ", Quoted(options.profile));
+  if (options.flops != CostOptions().flops) absl::StrAppendFormat(&command, " --flops %.15g", options.flops);
   if (options.memory > 0) absl::StrAppendFormat(&command, " --memory %.0f", options.memory);
   if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
   if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);

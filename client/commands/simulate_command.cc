@@ -163,6 +163,12 @@ absl::Status CheckFlags(const SimulateOptions& options) {
         absl::StrCat("--host-bandwidth is of the copies of `activations: offload`, which are a run file's; ",
                      options.schedule, " is none"));
   }
+  if (options.flops > 0 && (!IsRunFile(options.schedule) || AnyGiven(options.simulation.duration))) {
+    return refuse(
+        "--flops has no effect, because it makes times of the counted FLOPs of a run file; give a run file "
+        "and "
+        "no times");
+  }
   if (options.profile.empty()) return absl::OkStatus();
   const bool sizes = AnyBytes(options.simulation);
   if (AnyGiven(options.simulation.duration) || sizes) {
@@ -365,8 +371,9 @@ absl::StatusOr<PreparedSimulation> PrepareRunFile(const SimulateOptions& options
   const auto run = RunOf(options);
   if (!run.ok()) return run.status();
   const SimulationOptions& given = options.simulation;
-  const auto costs = RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth,
-                                     given.latency, options.network, options.host_bandwidth},
+  const double flops = options.flops > 0 ? options.flops : CostOptions().flops;
+  const auto costs = RunCosts::Make({options.profile, flops, given.memory, given.bandwidth, given.latency,
+                                     options.network, options.host_bandwidth},
                                     *run);
   if (absl::IsOutOfRange(costs.status())) return absl::InvalidArgumentError(costs.status().message());
   if (!costs.ok()) return InFile(costs.status());

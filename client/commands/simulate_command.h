@@ -30,6 +30,7 @@ struct SimulateOptions {
   SimulationOptions simulation;     // times that are not given are empty; 0 steps: as many as it takes
   std::string under;                // schedule to simulate instead of a run file's own; empty for that
   std::string profile;              // times and bytes from this file (client/files/profile.h); empty for none
+  double flops = 0;                 // counted FLOPs of a run file in a unit of time; 0: 1e9
   double host_bandwidth = 0;        // of the copies of `offload`, for a run file; 0: the profile's
   std::string network;              // network from this file (client/files/network_file.h); empty for none
   bool jobs = false;                // list every job in the JSON

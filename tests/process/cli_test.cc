@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -636,6 +637,33 @@ TEST(Cli_Compare, Schedules_OnlyThoseThatWereNamedBesideTheRunFiles) {
   EXPECT_THAT(table.out, AllOf(HasSubstr("1 stage,"), HasSubstr("time x ranks"),
                                HasSubstr("as a picture: weft simulate ")));
   ExpectUsageError({"weft", "compare", file, "--profile", "p.json", "--flops", "3"}, "--flops");
+}
+
+TEST(Cli_Compare, PictureOfTheFirst_IsOfTheSameSimulation) {
+  const TestFolder folder;
+  const std::string file = GptRun(folder);
+  const std::string network = folder.Write("network.yaml", "bandwidth: 1e6\nlatency: 0.1\n");
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--flops", "123456789", "--bandwidth", "1e6"},
+                                             {"--flops", "1e7", "--network", network, "--latency", "0.2"}}) {
+    std::vector<std::string> words = {"weft", "compare", file, "--schedules", "gpipe"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const std::string table = Command::Run(words).out;
+    std::vector<std::string> json = words;
+    json.insert(json.end(), {"-o", "json"});
+    const Json first = Json::parse(Command::Run(json).out)["schedules"][0];
+    const std::string before = "as a picture: ", after = " -o svg";
+    const size_t begin = table.find(before) + before.size();
+    std::vector<std::string> picture = absl::StrSplit(table.substr(begin, table.find(after) - begin), ' ');
+    picture.insert(picture.end(), {"-o", "json"});
+    const CommandResult drawn = Command::Run(picture);
+    ASSERT_EQ(drawn.code, 0) << drawn.err;
+    EXPECT_DOUBLE_EQ(Json::parse(drawn.out)["period"], first["step_time"]) << table;
+  }
+  ExpectUsageError({"weft", "simulate", file, "--flops", "1e7", "--forward", "2"}, "--flops has no effect");
+  ExpectUsageError({"weft", "simulate", "gpipe", "--stages", "2", "--microbatches", "2", "--flops", "1e7"},
+                   "--flops has no effect");
 }
 
 TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
