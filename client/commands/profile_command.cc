@@ -1,11 +1,16 @@
 #include "client/commands/profile_command.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -25,14 +30,36 @@
 namespace weft {
 namespace {
 
+namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
+
+std::string CannotWrite(const std::string& path) {
+  return absl::StrCat("cannot write ", path, ": ", std::strerror(errno));
+}
 
 ExitCode Print(const std::string& text, const std::string& path) {
   if (path.empty()) return PrintData(text);
+  errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
+  return file ? kExitOk : Fail(kExitFailed, CannotWrite(path));
+}
+
+// Finds files that cannot be written before anything takes long, and makes none.
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  const fs::path folder = fs::absolute(path, error).parent_path();
+  bool can = false;
+  if (fs::is_directory(path, error)) {
+    errno = EISDIR;
+  } else if (access(path.c_str(), F_OK) == 0) {
+    can = access(path.c_str(), W_OK) == 0;
+  } else {
+    can = access((folder / ".").c_str(), W_OK | X_OK) == 0;
+  }
+  return can ? absl::OkStatus() : absl::FailedPreconditionError(CannotWrite(path));
 }
 
 constexpr int kBufferSteps = 2;  // each is like the other, but for what libraries make once
@@ -266,14 +293,16 @@ ExitCode MeasureProfile(const RunSpec& run, const ProfileOptions& options, const
     if (bandwidth > 0) json["host_bandwidth"] = bandwidth;
   }
   AddBuffers(layers, runs->whole_retained, runs->split_retained, &json);
-  if (options.ranks > 0) {
-    const RunSpec together = SpeedProfilingRun(run, options.steps, options.ranks);
-    const auto network = NetworkOfRuns(SlowToTogether(together, runs->sped.trace, &json), *runs, client);
-    if (!network.ok()) return EndMeasuring(network.status());
-    const ExitCode code = Print(NetworkText(options.file, *network), options.network);
-    if (code != kExitOk) return code;
-  }
-  return Print(json.dump(2) + "\n", options.output);
+  std::vector<double> speeds;
+  if (options.ranks > 0)
+    speeds = SlowToTogether(SpeedProfilingRun(run, options.steps, options.ranks), runs->sped.trace, &json);
+  const ExitCode code = Print(json.dump(2) + "\n", options.output);
+  if (options.ranks == 0) return code;
+  // One that cannot be written leaves the other.
+  const auto network = NetworkOfRuns(std::move(speeds), *runs, client);
+  if (!network.ok()) return EndMeasuring(network.status());
+  const ExitCode of_network = Print(NetworkText(options.file, *network), options.network);
+  return code != kExitOk ? code : of_network;
 }
 
 ExitCode MeasureHere(const RunSpec& run, const ProfileOptions& options, StopSignals* signals) {
@@ -308,6 +337,10 @@ ExitCode RunProfile(const ProfileOptions& options) {
   const RunFileData data = options.fleet.wanted ? RunFileData::kElsewhere : RunFileData::kReadable;
   auto run = ReadRunFile(options.file, data, asked->has_value() ? &alone : nullptr);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  for (const std::string& path : {options.output, options.network}) {
+    if (const absl::Status writable = CheckWritable(path); !writable.ok())
+      return Fail(kExitBadConfiguration, writable.message());
+  }
   run->validate = {};        // its data need not be there
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
   StopSignals signals;       // before any thread

@@ -147,6 +147,23 @@ TEST(Profile, SmallRun_IsWhatTheSimulatorTakes) {
   EXPECT_EQ(Command::Run({"weft", "compare", file, "--profile", path}).code, 0);
 }
 
+// With so many steps, a measurement would not end.
+TEST(Profile, OutputThatCannotBeWritten_IsRefusedWithItsCause) {
+  const TestFolder folder;
+  const std::string file = WriteSmallRun(folder), good = folder / "good", none = folder / "none/file";
+  const auto refused = [&](const std::string& output, const std::string& network, const std::string& cause) {
+    const CommandResult r = Command::Run(
+        {"weft", "profile", file, "--steps", "1000000", "-o", output, "--ranks", "2", "--network", network});
+    EXPECT_EQ(r.code, 78) << r.err;
+    EXPECT_EQ(r.err, "weft: cannot write " + cause + "\n");
+  };
+  refused(none, good, none + ": No such file or directory");
+  refused(good, none, none + ": No such file or directory");
+  refused(folder.path(), good, folder.path() + ": Is a directory");
+  refused(file + "/profile.json", good, file + "/profile.json: Not a directory");
+  EXPECT_FALSE(fs::exists(good));
+}
+
 TEST(MemoryPicture, SimulatedAndMeasured_HaveTheirPeaks) {
   const CommandResult simulated =
       Command::Run({"weft", "simulate", "ddp", "ddp,rule=cdp_v2", "--stages", "4", "--microbatches", "4",
