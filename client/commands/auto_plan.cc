@@ -51,13 +51,14 @@ absl::Status CheckRoom(const RunSpec& run, const RunSpec& together, int ranks, c
   return absl::ResourceExhaustedError(absl::StrCat("there are ", host.Describe(), ": ", fits.message()));
 }
 
-// Gives the profile the times of jobs beside which the other ranks compute. If that cannot be measured, it
-// says why, and the times stay. Returns Cancelled or OK.
-absl::Status MeasureTogether(const RunSpec& run, const PlannedRanks& planned_for, const DeviceFlags& device,
-                             const std::string& folder, StopSignals* signals,
-                             nlohmann::ordered_json* profile) {
+// Gives the profile the times of jobs beside which the other ranks compute, and returns how many ranks were
+// busy. If that cannot be measured, it says why, and the times stay those of one rank. Cancelled for a stop
+// signal.
+absl::StatusOr<int> MeasureTogether(const RunSpec& run, const PlannedRanks& planned_for,
+                                    const DeviceFlags& device, const std::string& folder,
+                                    StopSignals* signals, nlohmann::ordered_json* profile) {
   const auto [ranks, processes] = planned_for;
-  if (ranks < 2) return absl::OkStatus();
+  if (ranks < 2) return 1;
   const RunSpec together = SpeedProfilingRun(run, kProfiledSteps, ranks);
   absl::Status measured = CheckRoom(run, together, ranks, device);
   if (measured.ok()) {
@@ -66,10 +67,11 @@ absl::Status MeasureTogether(const RunSpec& run, const PlannedRanks& planned_for
     if (slowed.ok()) SlowToTogether(together, slowed->trace, profile);
     measured = slowed.status();
   }
-  if (measured.ok() || absl::IsCancelled(measured)) return measured;
+  if (measured.ok()) return ranks;
+  if (absl::IsCancelled(measured)) return measured;
   PrintMessage(absl::StrCat("the plan is made with the times of one rank alone; ", ranks,
                             " ranks with all layers each could not be measured: ", measured.message()));
-  return absl::OkStatus();
+  return 1;
 }
 
 }  // namespace
@@ -83,9 +85,8 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
   const auto measured = TrainAndMeasure(profiling, 1, device, **scratch / "run", &signals);
   if (!measured.ok()) return measured.status();
   nlohmann::ordered_json profile = ProfileOf(profiling, measured->trace);
-  const absl::Status beside =
-      MeasureTogether(run, planned_for, device, **scratch / "together", &signals, &profile);
-  if (!beside.ok()) return beside;
+  const auto busy = MeasureTogether(run, planned_for, device, **scratch / "together", &signals, &profile);
+  if (!busy.ok()) return busy.status();
   AutoPlan planned;
   planned.kept.profile = profile.dump(2) + "\n";
   PlanSourceOptions options;
@@ -102,6 +103,7 @@ absl::StatusOr<AutoPlan> PlanTraining(const std::string& file, const RunSpec& ru
     return absl::InvalidArgumentError(absl::StrCat(file, ": memory: ", report.status().message()));
   if (!report.ok()) return report.status();
   report->profile = kKeptProfile;
+  report->timed_ranks = *busy;
   planned.line = PlanLine(*report);
   planned.kept.plan = PlanYaml(*report);
   auto keys = ParsePlan("plan.yaml", planned.kept.plan);

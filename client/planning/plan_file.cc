@@ -491,7 +491,12 @@ std::string PlanLine(const PlanReport& report) {
     absl::StrAppend(&text, ": ", TimeText(report, PeriodOf(report)), " a micro-batch, not below ",
                     TimeText(report, LeastPeriodOf(report)));
   }
-  return absl::StrCat(text, "; ", MemoryText(report));
+  absl::StrAppend(&text, "; ", MemoryText(report));
+  if (report.timed_ranks > report.ranks) {
+    absl::StrAppendFormat(&text, "; jobs were timed with %d ranks busy, and with %d they may take less",
+                          report.timed_ranks, report.ranks);
+  }
+  return text;
 }
 
 std::string PlanTable(const PlanReport& report, const TextStyle& style) {

@@ -53,6 +53,7 @@ struct PlanReport {
   std::string profile, profile_hash;  // file that was measured, and its hash; empty where FLOPs were counted
   std::optional<MeasuredBuffers> buffers;  // of the run's jobs, by which the plan fits
   bool of_run = true;                      // false for a plan of a profile alone, which knows no reduction
+  int timed_ranks = 0;                     // ranks that were busy when jobs were timed; 0 where not known
   std::string unit;                        // of times; empty for any
   double weight_bytes = 0;                 // of the run's model; 0 for a plan of a profile alone
   int ranks = 1;

@@ -286,6 +286,7 @@ TEST_F(PlanCommand, AutoPlanOfFewerRanksThanProcesses_IsTrained) {
       Command::Run({"weft", "train", run, "--processes", "2", "--out", folder_ / "out", "--until", "2"}, 180);
   ASSERT_EQ(train.code, 0) << train.err;
   EXPECT_THAT(train.err, HasSubstr(" on 1 rank"));
+  EXPECT_THAT(train.err, HasSubstr("jobs were timed with 2 ranks busy, and with 1 they may take less"));
   const CommandResult resumed = Command::Run(
       {"weft", "train", run, "--processes", "2", "--resume", folder_ / "out", "--out", folder_ / "rest"},
       180);

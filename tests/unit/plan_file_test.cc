@@ -103,6 +103,17 @@ TEST(PlanFile, TwoMicrobatchesAWindow_AreSix) {
                                                           json["step_lower_bound"].get<double>())));
 }
 
+TEST(PlanFile, PlanOfFewerRanksThanWereBusy_SaysSoInItsLine) {
+  PlanReport report = MustPlan(ProfileFrom(FourLayers()), 4, 4);
+  for (const int timed : {0, 4}) {
+    report.timed_ranks = timed;
+    EXPECT_THAT(PlanLine(report), ::testing::Not(HasSubstr("busy"))) << timed;
+  }
+  report.timed_ranks = 16;
+  EXPECT_THAT(PlanLine(report),
+              ::testing::EndsWith("; jobs were timed with 16 ranks busy, and with 4 they may take less"));
+}
+
 // Transfers do not say how finely the times of layers count.
 TEST(PlanFile, LinksThatAreFarSlowerThanLayers_LeaveTheTimesOfLayers) {
   Profile profile = ProfileFrom({{0.0012345, 0.0023456, 500}, {0.0034567, 0.0045678, 500}});
