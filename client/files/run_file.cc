@@ -17,6 +17,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/path_text.h"
@@ -252,6 +253,32 @@ absl::Status CheckFilesReadable(const Json& run, const Json& written) {
   return absl::OkStatus();
 }
 
+// Returns true if the plan gave the run's key at the place, or the number that the key was checked against.
+bool PlanGives(const Json& plan, const Json& written, const std::string& place) {
+  const std::string key = place.substr(0, place.find_first_of(".["));
+  if (key == "schedule" || key == "stages") return true;
+  if (key == "buffers") return !written.contains("buffers");
+  return plan.contains("microbatches") && (place == "train.microbatches" || place == "train.batch");
+}
+
+// Returns the fault of a run file's key with its line, and with the file of the plan that gave the key. If
+// the plan `replaced` what the run file says, the line would blame another text.
+absl::Status FaultAt(const std::string& path, const YamlFile& yaml, const Json& plan, bool replaced,
+                     const std::string& place, absl::string_view message) {
+  const std::string file = FileOfPlan(plan);
+  const auto at_line = [&](const std::string& key) {
+    return absl::StrCat(path, ":", yaml.LineOf(key), ": ");
+  };
+  if (file.empty() || !PlanGives(plan, yaml.json, place))
+    return absl::InvalidArgumentError(absl::StrCat(at_line(place), message));
+  const std::string where = place == "train.batch" ? at_line(place)
+                            : replaced             ? absl::StrCat(path, ": ")
+                                                   : at_line("schedule");
+  const bool named = absl::StrContains(message, file);
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, named ? "" : absl::StrCat("with the plan ", file, ": "), message));
+}
+
 absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
                                                RunFileData data, const Json* plan) {
   if (absl::Status text_of_path = CheckPathText(path); !text_of_path.ok()) return text_of_path;
@@ -262,10 +289,11 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", run.message()));
   if (json.is_object() && !json.contains("name")) json["name"] = NameOf(path);
   ResolvePaths(fs::path(path).parent_path(), json);
-  const auto at = [&](const std::string& place, absl::string_view message) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
-  };
   const absl::StatusOr<Json> planned = EmbedSchedule(fs::path(path).parent_path().string(), plan, json);
+  const Json source = plan != nullptr ? *plan : planned.value_or(Json());
+  const auto at = [&](const std::string& place, absl::string_view message) {
+    return FaultAt(path, *yaml, source, plan != nullptr, place, message);
+  };
   if (!planned.ok())
     return at(std::string(*planned.status().GetPayload(kPathPayload)), planned.status().message());
   if (json.is_object() && json.contains("model")) {

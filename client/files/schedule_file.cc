@@ -31,7 +31,7 @@ constexpr size_t kMaxActionsBytes = 256 << 20;   // for files that are only simu
 constexpr size_t kMaxEmbeddedBytes = 768 << 10;  // a run's whole specification may have 1 MiB
 constexpr size_t kMaxYamlBytes = 1 << 20;
 constexpr int kMostOfASize = 1 << 24;
-constexpr char kMadeFor[] = "made_for";  // key of a plan as it is read, with the model that it is for
+constexpr char kRead[] = "read";  // key of a plan as it is read, with its file and the model that it is for
 
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
@@ -142,9 +142,14 @@ absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const Sche
   return schedule;
 }
 
-// Checks the sizes of a plan, and its schedule unless that is in another file.
+// Checks the sizes of a plan, what it says of its model, and its schedule unless that is in another file.
 absl::Status CheckPlanParts(const Json& plan) {
   absl::Status status = CheckPlanSizes(plan);
+  const Json::json_pointer weights("/plan/weight_bytes");
+  if (status.ok() && plan.contains(weights) && !(plan[weights].is_number() && plan[weights] > 0)) {
+    status = ErrorAt("plan.weight_bytes",
+                     absl::StrCat("must be the bytes of the model's weights, not ", plan[weights].dump()));
+  }
   const Json& schedule = plan["schedule"];
   if (schedule.is_object() && schedule.contains("file") && schedule["file"].is_string()) return status;
   ReadSchedule(schedule, "schedule", status);
@@ -232,8 +237,7 @@ absl::StatusOr<Json> ParsePlan(const std::string& path, const std::string& text)
   }
   if (const double step = PlannedStep(plan); step > 0 && keys["schedule"].is_object())
     keys["schedule"]["planned_step"] = step;
-  if (const double bytes = PlannedNumber(plan, "weight_bytes"); bytes > 0)
-    keys[kMadeFor] = {{"file", path}, {"weight_bytes", bytes}};
+  keys[kRead] = {{"file", path}, {"weight_bytes", PlannedNumber(plan, "weight_bytes")}};
   return keys;
 }
 
@@ -291,14 +295,19 @@ void TakePlan(const Json& plan, Json& run) {
     run["train"]["microbatches"] = plan["microbatches"];
 }
 
+std::string FileOfPlan(const Json& plan) {
+  return plan.is_object() && plan.contains(kRead) ? plan[kRead]["file"].get<std::string>() : "";
+}
+
 absl::Status CheckPlanOfModel(const Json& plan, const RunSpec& run) {
-  if (!plan.is_object() || !plan.contains(kMadeFor)) return absl::OkStatus();
-  const double planned = plan[kMadeFor]["weight_bytes"], own = WeightBytesOf(run);
+  if (FileOfPlan(plan).empty()) return absl::OkStatus();
+  const double planned = plan[kRead]["weight_bytes"], own = WeightBytesOf(run);
+  if (planned == 0) return absl::OkStatus();  // it does not say for which
   if (planned == own) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("%s is for another model: its weights have %.0f bytes, and those of the run %s %.0f; "
                       "make a plan for this run with weft plan",
-                      plan[kMadeFor]["file"].get<std::string>(), planned, run.name, own));
+                      FileOfPlan(plan), planned, run.name, own));
 }
 
 std::string PathOfProblem(const absl::Status& status, const std::string& path, const std::string& name) {

@@ -62,6 +62,9 @@ absl::StatusOr<nlohmann::json> EmbedPlan(const std::string& folder, nlohmann::js
 // plan has none, and its `buffers` stay.
 void TakePlan(const nlohmann::json& plan, nlohmann::json& run);
 
+// Returns the file of a plan, as ReadPlan returns it; "" for none.
+std::string FileOfPlan(const nlohmann::json& plan);
+
 // Checks that a plan, as ReadPlan returns it, was made for the run's model, as far as it says for which.
 absl::Status CheckPlanOfModel(const nlohmann::json& plan, const RunSpec& run);
 

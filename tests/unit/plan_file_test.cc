@@ -294,6 +294,17 @@ TEST_F(PlanInRunFile, PlanForAnotherModel_IsRefused) {
   EXPECT_THAT(std::string(check().message()), HasSubstr("plan.yaml is for another model: its weights have"));
 }
 
+// Without the number, nothing would compare the models.
+TEST_F(PlanInRunFile, WeightsThatAreNoBytes_AreRefused) {
+  for (const char* weights : {"x", "0", "-4", "[4]", ""}) {
+    const auto plan = ParsePlan(
+        "plan.yaml", absl::StrCat("schedule: 1f1b\nstages: [1]\nplan:\n  weight_bytes: ", weights, "\n"));
+    EXPECT_THAT(std::string(plan.status().message()),
+                HasSubstr("plan.yaml:4: plan.weight_bytes: must be the bytes of the model's weights, not "))
+        << weights;
+  }
+}
+
 TEST_F(PlanInRunFile, FileThatIsNoPlan_IsRefused) {
   Json run = {{"schedule", {{"file", "plan.yaml"}}}};
   EXPECT_THAT(std::string(Embed("schedule: 1f1b\n", run).message()), HasSubstr("plan.yaml is no plan"));

@@ -7,6 +7,7 @@
 
 #include "base/yaml_file.h"
 #include "client/files/predicted_run.h"
+#include "client/files/schedule_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -140,6 +141,40 @@ TEST_F(RunFile, WrongValue_MessageHasFileLineAndPath) {
   EXPECT_THAT(Refusal(Changed("lr: 3.0e-4", "lr: fast")),
               StartsWith(":9: train.optimizer.adamw.lr: must be"));
   EXPECT_THAT(Refusal(Changed("stages: 2", "stages:\n  - 3\n  - 0\n  - 3")), StartsWith(":12: stages[1]: "));
+}
+
+// The run file's own key may stand in the line, with another text.
+TEST_F(RunFile, FaultOfAPlan_NamesThePlan) {
+  const auto refusal = [&](const std::string& text, const std::string& plan) {
+    std::ofstream(Path()) << text;
+    const auto keys = ParsePlan("some/plan.yaml", plan);
+    EXPECT_TRUE(keys.ok()) << keys.status();
+    const auto run = ReadRunFile(Path(), RunFileData::kReadable, &*keys);
+    EXPECT_FALSE(run.ok());
+    const std::string message(run.status().message());
+    EXPECT_THAT(message, StartsWith(Path() + ":"));
+    return message.substr(Path().size());
+  };
+  EXPECT_THAT(refusal(good_, "schedule: {ddp: {ranks: x}}\nstages: [6]\n"),
+              StartsWith(": with the plan some/plan.yaml: schedule: ddp: ranks is"));
+  EXPECT_THAT(refusal(good_, "schedule: 1f1b\nstages: [2, 5]\n"),
+              StartsWith(": with the plan some/plan.yaml: stages: "));
+  EXPECT_THAT(refusal(good_, "schedule: 1f1b\nstages: [2, 4]\nbuffers: {samples: 0}\n"),
+              StartsWith(": with the plan some/plan.yaml: buffers"));
+  EXPECT_THAT(refusal(good_, "schedule: 1f1b\nstages: [2, 4]\nplan: {weight_bytes: 4}\n"),
+              StartsWith(": schedule: some/plan.yaml is for another model"));
+  const std::string odd = Changed("batch: 16\n  microbatches: 4", "batch: 15\n  microbatches: 5");
+  EXPECT_THAT(refusal(odd, "schedule: 1f1b\nstages: [2, 4]\nmicrobatches: 4\n"),
+              StartsWith(":7: with the plan some/plan.yaml: train.batch: the batch of 15"));
+  EXPECT_THAT(refusal(Changed("steps: 3", "steps: x"), "schedule: 1f1b\nstages: [2, 4]\n"),
+              StartsWith(":6: train.steps: "))
+      << "the plan has no part in it";
+}
+
+TEST_F(RunFile, FaultOfAPlanThatTheFileNames_HasTheLineOfItsSchedule) {
+  std::ofstream(folder_ + "/plan.yaml") << "schedule: 1f1b\nstages: [2, 5]\n";
+  const std::string named = Changed("stages: 2\nschedule: {1f1b: }", "schedule: {file: plan.yaml}");
+  EXPECT_THAT(Refusal(named), StartsWith(":10: with the plan " + folder_ + "/plan.yaml: stages: "));
 }
 
 TEST_F(RunFile, MissingKey_LineOfTheSectionItBelongsTo) {
