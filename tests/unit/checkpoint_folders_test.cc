@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -54,6 +56,15 @@ class CheckpointFolder : public ::testing::Test {
     for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(step), stage, step, value);
     const absl::Status sealed = folders.Seal(step, keep);
     ASSERT_TRUE(sealed.ok()) << sealed;
+  }
+  int64_t SealedMs(const std::string& name) const {
+    return CheckpointIndex::Read(out_ + "/" + name)->sealed_ms;
+  }
+  void SetSealedMs(const std::string& name, int64_t sealed_ms) const {
+    auto index = CheckpointIndex::Read(out_ + "/" + name);
+    ASSERT_TRUE(index.ok()) << index.status();
+    index->sealed_ms = sealed_ms;
+    ASSERT_TRUE(index->Write(out_ + "/" + name).ok());
   }
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
@@ -242,6 +253,21 @@ TEST_F(CheckpointFolder, PeriodicOnes_TheOneFromWhichTheRunResumedStaysToo) {
   run_.resume = {out_ + "/checkpoint-40", 40};
   Save(Folders("three", 3), 50, 3, /*keep=*/1);
   EXPECT_EQ(Names(), (std::vector<std::string>{"checkpoint-40", "checkpoint-50"}));
+}
+
+// A clock that was an hour fast and was put right: what is sealed then is the newest all the same.
+TEST_F(CheckpointFolder, ClockPutBack_WhatIsSealedThenIsTheNewest) {
+  for (const int step : {40, 60}) Save(Folders("one"), step, 1);
+  for (const std::string& name : Names()) SetSealedMs(name, SealedMs(name) + 3'600'000);
+  const int64_t before = SealedMs("checkpoint-60");
+  for (const int step : {70, 80}) Save(Folders("one"), step, 1);
+  EXPECT_EQ(Names(), (std::vector<std::string>{"checkpoint-70", "checkpoint-80"}));
+  EXPECT_GT(SealedMs("checkpoint-70"), before);
+  EXPECT_EQ(*FindCheckpoint(out_), out_ + "/checkpoint-80");
+  // No time is later than this one.
+  for (const std::string& name : Names()) SetSealedMs(name, std::numeric_limits<int64_t>::max());
+  Save(Folders("one"), 90, 1);
+  EXPECT_EQ(Names(), (std::vector<std::string>{"checkpoint-80", "checkpoint-90"}));
 }
 
 TEST_F(CheckpointFolder, Find_TakesTheNewestThatIsWhole) {

@@ -1,5 +1,6 @@
 #include "worker/shell/checkpoint/checkpoint.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -235,13 +236,14 @@ static absl::Status AddStage(const std::string& folder, const RunSpec& run, int 
 }
 
 absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run,
-                                  const CheckpointIdentity& identity) {
+                                  const CheckpointIdentity& identity, int64_t sealed_ms) {
   CheckpointIndex index;
   index.run = run.name;
   index.identity = identity;
-  index.sealed_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
-                        std::chrono::system_clock::now().time_since_epoch())
-                        .count();
+  const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  index.sealed_ms = std::max(now, sealed_ms);
   for (int stage = 0; stage < run.stages(); ++stage) {
     if (absl::Status s = AddStage(folder, run, stage, &index); !s.ok()) return s;
   }

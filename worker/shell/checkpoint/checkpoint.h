@@ -9,6 +9,7 @@
 #ifndef WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_H_
 #define WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,9 @@ absl::StatusOr<bool> IsThere(const StageSnapshot& snapshot);
 // Writes the stage's files, or the slice's and, where all are there then, the stage's. Requires IsThere.
 absl::Status WriteSnapshot(const std::string& folder, const StageSnapshot& snapshot);
 
-// Writes the index as in compute.h, with the identity of the run.
+// Writes the index as in compute.h, with the identity of the run. The time in it is at least `sealed_ms`.
 absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run,
-                                  const CheckpointIdentity& identity);
+                                  const CheckpointIdentity& identity, int64_t sealed_ms = 0);
 
 }  // namespace weft
 

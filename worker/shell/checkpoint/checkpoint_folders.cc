@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -149,19 +150,34 @@ absl::Status Install(const std::string& output, const std::string& made, const s
   return absl::OkStatus();
 }
 
-// Removes periodic checkpoints older than the newest `keep`, except the one from which the run resumed: if
-// the run goes wrong, that one is where to begin again.
-void Prune(const std::string& output, int keep, const std::string& resumed, const std::string& tag) {
+// Returns the time of the next checkpoint of the output: it is later than that of all that are there, even if
+// the clock was put back meanwhile.
+int64_t NextSealedMs(const std::string& output) {
+  int64_t next = 0;
+  for (const std::string& name : NamesIn(output)) {
+    if (!IsCheckpointName(name)) continue;
+    const auto index = CheckpointIndex::Read(absl::StrCat(output, "/", name));
+    if (!index.ok() || index->sealed_ms == std::numeric_limits<int64_t>::max()) continue;
+    next = std::max(next, index->sealed_ms + 1);
+  }
+  return next;
+}
+
+// Removes periodic checkpoints older than the newest `keep`, except `sealed`, which has just come, and the
+// one from which the run resumed: if the run goes wrong, that one is where to begin again.
+void Prune(const std::string& output, int keep, const std::string& sealed, const std::string& resumed,
+           const std::string& tag) {
   std::vector<std::tuple<int64_t, int, std::string>> periodic;
   for (const std::string& name : NamesIn(output)) {
     if (StepOf(name).value_or(0) < 1 || !IsFolder(fs::path(output) / name)) continue;
+    if (absl::StrCat(output, "/", name) == sealed) continue;
     std::error_code error;
     if (!resumed.empty() && fs::equivalent(resumed, fs::path(output) / name, error)) continue;
     const auto index = CheckpointIndex::Read(absl::StrCat(output, "/", name));
     if (index.ok() && index->identity.periodic) periodic.push_back({index->sealed_ms, index->version, name});
   }
   std::sort(periodic.rbegin(), periodic.rend());
-  for (size_t i = static_cast<size_t>(keep); i < periodic.size(); ++i) {
+  for (size_t i = static_cast<size_t>(std::max(keep, 1) - 1); i < periodic.size(); ++i) {
     const std::string& name = std::get<2>(periodic[i]);
     const std::string gone =
         absl::StrCat(output, "/", name, ".", tag, std::string(kRemoved), std::string(kPartial));
@@ -197,7 +213,7 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
   CheckpointIdentity identity = identity_;
   identity.periodic = step > 0 && step < run_.spec.end_step();
   absl::Status status = step == 0 ? absl::OkStatus() : JoinAllSlices(partial, run_, step);
-  if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity);
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity, NextSealedMs(output_));
   if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
   if (status.ok()) status = SyncToDisk(partial);
   if (status.ok()) status = Install(output_, partial, Final(step));
@@ -206,7 +222,7 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
     if (validate) DropKeptAside(step);
     return status;
   }
-  if (identity.periodic) Prune(output_, keep, run_.spec.resume.checkpoint, tag_);
+  if (identity.periodic) Prune(output_, keep, Final(step), run_.spec.resume.checkpoint, tag_);
   return absl::OkStatus();
 }
 

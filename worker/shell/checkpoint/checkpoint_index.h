@@ -46,7 +46,9 @@ struct CheckpointIndex {
   int version = 0;  // number of updates that made the weights
   std::string training;
   CheckpointIdentity identity;
-  int64_t sealed_ms = 0;  // time when it was completed, in milliseconds since 1970
+  // Time when it was completed, in milliseconds since 1970; later than that of any checkpoint that was in the
+  // same output then, whatever the clock said.
+  int64_t sealed_ms = 0;
   uint64_t total_size = 0;
   std::map<std::string, File> files;
   std::map<std::string, std::string> weight_map;  // file of each parameter
