@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "run/run_schedule.h"
 #include "tests/test_folder.h"
+#include "tests/unit/disk_faults.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/compute.h"
@@ -213,6 +214,79 @@ TEST_F(CheckpointFolder, WhatKilledSavesLeft_IsSweptByTheNextRun) {
   EXPECT_EQ(*Read(out_ + "/checkpoint-30"), 3);
   SweepPartialCheckpoints(out_);
   EXPECT_THAT(Names(), ::testing::UnorderedElementsAre("checkpoint-30", "mine.partial"));
+}
+
+// A process of an attempt that is over has read all files and is about to write the index.
+TEST_F(CheckpointFolder, SweptWhileItIsSealed_GetsNoName) {
+  const CheckpointFolders over = Folders("run", 1);
+  for (int stage = 0; stage < 2; ++stage) WriteStage(over.Partial(20), stage, 20, 2);
+  std::ofstream(over.Partial(20) + "/notes.txt") << "keeps the folder";
+  ASSERT_TRUE(WriteCheckpointIndex(over.Partial(20), run_, {"run", 1, true}).ok());
+  const auto index = CheckpointIndex::Read(over.Partial(20));
+  fs::remove(over.Partial(20) + "/" + std::string(kCheckpointIndex));
+  ASSERT_TRUE(Folders("run", 2).Prepare().ok());
+  EXPECT_FALSE(index->Write(over.Partial(20)).ok());
+  EXPECT_FALSE(over.Seal(20, 2).ok());
+  SweepPartialCheckpoints(out_);
+  EXPECT_FALSE(fs::exists(out_ + "/checkpoint-20"));
+}
+
+// NFS has no exchange of names.
+TEST_F(CheckpointFolder, WithoutExchangeOfNames_TheNewOneTakesTheNameAndTheOldOneGoes) {
+  Save(Folders("one"), 100, 1);
+  const WithDiskFaults faults({/*no_exchange=*/true, "", 0, ""});
+  Save(Folders("two"), 100, 2);
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint"});
+  EXPECT_EQ(*Read(out_ + "/checkpoint"), 2);
+}
+
+TEST_F(CheckpointFolder, RenameThatFails_LosesNeitherTheOldOneNorTheNew) {
+  for (const int renames : {1, 2}) {
+    SCOPED_TRACE(renames);
+    fs::remove_all(out_ + "/checkpoint");
+    Save(Folders("one"), 100, 1);
+    {
+      const WithDiskFaults faults({/*no_exchange=*/true, out_ + "/checkpoint", renames, ""});
+      for (int stage = 0; stage < 2; ++stage) WriteStage(Folders("two").Partial(100), stage, 100, 2);
+      EXPECT_THAT(std::string(Folders("two").Seal(100, 2).message()), HasSubstr("cannot rename to"));
+    }
+    if (renames == 1) {
+      EXPECT_EQ(*Read(out_ + "/checkpoint"), 1) << "it has its name back";
+    }
+    ASSERT_TRUE(Folders("three").Prepare().ok());
+    EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint"});
+    EXPECT_EQ(*Read(out_ + "/checkpoint"), renames);
+  }
+}
+
+TEST_F(CheckpointFolder, NamesThatCannotBeSynced_TheOldOneStaysUntilTheyAre) {
+  Save(Folders("one"), 100, 1);
+  const CheckpointFolders folders = Folders("two");
+  for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(100), stage, 100, 2);
+  {
+    const WithDiskFaults faults({false, "", 0, out_});
+    EXPECT_FALSE(folders.Seal(100, 2).ok());
+    EXPECT_EQ(*Read(folders.Partial(100)), 1);
+    SweepPartialCheckpoints(out_);
+  }
+  EXPECT_EQ(*Read(out_ + "/checkpoint"), 2);
+  ASSERT_EQ(Names().size(), 2u);
+  EXPECT_EQ(*Read(out_ + "/" + Names()[1]), 1);
+  SweepPartialCheckpoints(out_);
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint"});
+}
+
+TEST_F(CheckpointFolder, LacksOnlyItsNameAndCannotGetIt_Stays) {
+  const CheckpointFolders folders = Folders("one");
+  for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(30), stage, 30, 3);
+  {
+    const WithDiskFaults faults({false, out_ + "/checkpoint-30", 2, ""});
+    EXPECT_FALSE(folders.Seal(30, 2).ok());
+    SweepPartialCheckpoints(out_);
+  }
+  EXPECT_EQ(*Read(folders.Partial(30)), 3);
+  SweepPartialCheckpoints(out_);
+  EXPECT_EQ(*Read(out_ + "/checkpoint-30"), 3);
 }
 
 TEST_F(CheckpointFolder, SymbolicLink_IsRefusedAndNotFollowed) {

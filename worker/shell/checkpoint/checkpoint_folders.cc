@@ -125,9 +125,15 @@ absl::Status Rename(const std::string& from, const std::string& to) {
   return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : Refused("rename to", to, errno);
 }
 
-// Gives the complete folder `made` its name. A folder that had the name is removed then.
+// Returns the name under which a checkpoint, or a partial one, is removed. Nobody completes such a folder.
+std::string RemovedName(const std::string& path) {
+  return absl::StrCat(std::string(absl::StripSuffix(path, kPartial)), std::string(kRemoved),
+                      std::string(kPartial));
+}
+
+// Gives the complete folder `made` its name. A folder that had the name is removed then. If that fails, both
+// stay, under whichever names: the next sweep completes or removes what has none.
 absl::Status Install(const std::string& output, const std::string& made, const std::string& name) {
-  if (absl::Status s = CheckName(name); !s.ok()) return s;
   if (!IsFolder(name)) {
     if (absl::Status s = Rename(made, name); !s.ok()) return s;
     return SyncToDisk(output);
@@ -141,10 +147,12 @@ absl::Status Install(const std::string& output, const std::string& made, const s
     return Refused("change names with", name, errno);
   // The file system cannot: the old one steps aside, whole. Should the process end in between, the next run's
   // sweep completes the new one.
-  const std::string aside = absl::StrCat(made.substr(0, made.size() - kPartial.size()), std::string(kRemoved),
-                                         std::string(kPartial));
+  const std::string aside = RemovedName(made);
   if (absl::Status s = Rename(name, aside); !s.ok()) return s;
-  if (absl::Status s = Rename(made, name); !s.ok()) return s;
+  if (absl::Status s = Rename(made, name); !s.ok()) {
+    Rename(aside, name).IgnoreError();  // where this fails too, the sweep finds the new one
+    return s;
+  }
   if (absl::Status s = SyncToDisk(output); !s.ok()) return s;
   RemoveCheckpoint(aside);
   return absl::OkStatus();
@@ -179,8 +187,7 @@ void Prune(const std::string& output, int keep, const std::string& sealed, const
   std::sort(periodic.rbegin(), periodic.rend());
   for (size_t i = static_cast<size_t>(std::max(keep, 1) - 1); i < periodic.size(); ++i) {
     const std::string& name = std::get<2>(periodic[i]);
-    const std::string gone =
-        absl::StrCat(output, "/", name, ".", tag, std::string(kRemoved), std::string(kPartial));
+    const std::string gone = RemovedName(absl::StrCat(output, "/", name, ".", tag));
     if (Rename(absl::StrCat(output, "/", name), gone).ok()) RemoveCheckpoint(gone);
   }
 }
@@ -216,9 +223,13 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
   if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity, NextSealedMs(output_));
   if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
   if (status.ok()) status = SyncToDisk(partial);
-  if (status.ok()) status = Install(output_, partial, Final(step));
-  if (!status.ok()) {
+  if (status.ok()) status = CheckName(Final(step));
+  if (status.ok()) {
+    status = Install(output_, partial, Final(step));
+  } else {
     Drop(step);
+  }
+  if (!status.ok()) {
     if (validate) DropKeptAside(step);
     return status;
   }
@@ -269,21 +280,31 @@ void CheckpointFolders::DropKeptAside() const {
 }
 
 void SweepPartialCheckpoints(const std::string& output, const std::string& tag) {
+  std::vector<std::string> remains;
   for (const std::string& entry : NamesIn(output)) {
     absl::string_view name = entry;
     const std::string path = absl::StrCat(output, "/", entry);
     if (!absl::ConsumeSuffix(&name, kPartial) || !IsFolder(path)) continue;
-    const bool aside = absl::ConsumeSuffix(&name, kValidation);
+    const bool removed = absl::ConsumeSuffix(&name, kValidation) || absl::ConsumeSuffix(&name, kRemoved);
     if (!tag.empty() && absl::EndsWith(name, absl::StrCat(".", tag))) continue;
-    const bool removed = absl::ConsumeSuffix(&name, kRemoved) || aside;
     const size_t dot = name.rfind('.');
     if (dot == absl::string_view::npos || !IsCheckpointName(name.substr(0, dot))) continue;
     const std::string whole = absl::StrCat(output, "/", std::string(name.substr(0, dot)));
     std::error_code error;
     const bool free = !fs::exists(fs::symlink_status(whole, error));
-    if (!removed && free && CheckpointIndex::Read(path).ok() && Rename(path, whole).ok()) continue;
-    RemoveCheckpoint(path);
+    if (removed) {
+      remains.push_back(path);
+    } else if (free && CheckpointIndex::Read(path).ok()) {
+      // Where that fails, the folder is as good as before.
+      Rename(path, whole).IgnoreError();
+    } else if (const std::string gone = RemovedName(path); Rename(path, gone).ok()) {
+      // Its process may live and be about to seal it: under this name it seals nothing.
+      remains.push_back(gone);
+    }
   }
+  // What has another's former name is removed only when the names are on the disk.
+  if (remains.empty() || !SyncToDisk(output).ok()) return;
+  for (const std::string& path : remains) RemoveCheckpoint(path);
 }
 
 absl::Status CheckCheckpointNames(const std::string& output) {
