@@ -233,23 +233,6 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError(Simulate({"--activation", "1e19"}), "\"1e19\" is too large; the largest number is 1e+18");
 }
 
-// 0 would stand for no limit, and for links that take no time.
-TEST(Cli_Figures, ZeroMemoryOrBandwidth_IsRefused) {
-  const TestFolder folder;
-  const std::string run = GptRun(folder);
-  for (const char* const flag : {"--memory", "--bandwidth", "--host-bandwidth"}) {
-    const std::string refusal = std::string(flag) + ": must be above 0";
-    ExpectUsageError(Simulate({flag, "0"}), refusal);
-    ExpectUsageError({"weft", "compare", run, flag, "0"}, refusal);
-    ExpectUsageError({"weft", "plan", run, "--workers", "2", flag, "0GB"}, refusal);
-  }
-  for (const char* const key : {"bandwidth", "host_bandwidth"}) {
-    const std::string profile =
-        folder.Write("profile.json", std::string(R"({"layers": [{"forward": 1}], ")") + key + R"(": 0})");
-    ExpectBadFile(Simulate({"--profile", profile}), std::string(key) + ": must be a number from 1e-30");
-  }
-}
-
 TEST(Cli_Simulate, SumsOfLargeSizes_ArePositiveAndFinite) {
   const CommandResult r = Command::Run(Simulate({"--activation", "1e18", "--latency", "1e30", "-o", "json"}));
   ASSERT_EQ(r.code, 0) << r.err;
@@ -334,6 +317,23 @@ std::string GptRun(const TestFolder& folder, const std::string& more = "") {
                       "train: {steps: 3, batch: 8, microbatches: 8}\n"
                       "stages: 4\nschedule: 1f1b\n" +
                           more);
+}
+
+// 0 would stand for no limit, and for links that take no time.
+TEST(Cli_Figures, ZeroMemoryOrBandwidth_IsRefused) {
+  const TestFolder folder;
+  const std::string run = GptRun(folder);
+  for (const char* const flag : {"--memory", "--bandwidth", "--host-bandwidth"}) {
+    const std::string refusal = std::string(flag) + ": must be above 0";
+    ExpectUsageError(Simulate({flag, "0"}), refusal);
+    ExpectUsageError({"weft", "compare", run, flag, "0"}, refusal);
+    ExpectUsageError({"weft", "plan", run, "--workers", "2", flag, "0GB"}, refusal);
+  }
+  for (const char* const key : {"bandwidth", "host_bandwidth"}) {
+    const std::string profile =
+        folder.Write("profile.json", std::string(R"({"layers": [{"forward": 1}], ")") + key + R"(": 0})");
+    ExpectBadFile(Simulate({"--profile", profile}), std::string(key) + ": must be a number from 1e-30");
+  }
 }
 
 TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
