@@ -25,6 +25,7 @@
 #include "coordinator/record/idle_shares.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
+#include "coordinator/record/run_entries.h"
 #include "coordinator/record/train_results.h"
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
@@ -234,6 +235,34 @@ absl::Status CheckProcesses(int processes, const ScheduledRun& run) {
                                                  " ranks of the schedule ", ToText(run.spec.schedule)));
 }
 
+namespace {
+
+// Chooses the steps of a run that writes into the folder. Where it goes on in it, checkpoints that lack only
+// their names get them first; and a replacement that was killed takes its place, but only once the run has
+// accepted one of its checkpoints.
+absl::Status ChooseStepsIn(const TrainOptions& options, OutputFolder* output, ScheduledRun* run) {
+  if (!output->continues()) return ChooseSteps(options, run);
+  SweepPartialCheckpoints(output->path());
+  SweepPartialCheckpoints(absl::StrCat(output->path(), "/", kReplacement));
+  const std::string replacement = output->KilledReplacement();
+  if (replacement.empty()) return ChooseSteps(options, run);
+  TrainOptions from = options;
+  std::error_code error;
+  if (fs::equivalent(AbsolutePath(options.resume), output->path(), error)) from.resume = replacement;
+  const std::string found =
+      absl::StrCat(output->shown(), "/", kReplacement, " holds ", DescribeWork(replacement),
+                   ", which was to replace the run in ", output->shown(), " and was killed");
+  if (absl::Status steps = ChooseSteps(from, run); !steps.ok()) {
+    return absl::Status(steps.code(),
+                        absl::StrCat(steps.message(), "; ", found,
+                                     ": give a run file that goes on from it, or move it to another place"));
+  }
+  PrintMessage(absl::StrCat(found, "; it takes its place now, and the run goes on from it"));
+  return output->PlaceReplacement(&run->spec.resume.checkpoint);
+}
+
+}  // namespace
+
 ExitCode RunTrain(const TrainOptions& options) {
   std::string shown;
   FormerWork former;
@@ -260,7 +289,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   WarnOfRun(options.file, *run);
   auto output = OutputFolder::Open(AbsolutePath(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
-  if (const absl::Status steps = ChooseSteps(options, run); !steps.ok())
+  if (const absl::Status steps = ChooseStepsIn(options, output->get(), run); !steps.ok())
     return Fail(absl::IsOutOfRange(steps) ? kExitUsage : kExitBadConfiguration, steps.message());
   const int ranks = run->schedule->scheme.ranks;
   const absl::Status few = CheckProcesses(options.processes, *run);

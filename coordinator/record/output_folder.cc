@@ -21,6 +21,7 @@
 #include "base/host_name.h"
 #include "base/run_files.h"
 #include "coordinator/record/run_entries.h"
+#include "coordinator/record/run_placing.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -30,119 +31,18 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr char kLock[] = ".weft.lock";
-constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr off_t kReserve = 256 << 10;
 constexpr size_t kMaxReasonLength = 300;
 constexpr std::streamoff kTail = 64 << 10;
 
 std::string Text(const fs::path& path) { return path.string(); }
 
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() > fs::file_type::not_found;
-}
-
-std::vector<std::string> Entries(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    names.push_back(Text(entry.path().filename()));
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<std::string> Results(const fs::path& folder) {
-  std::vector<std::string> names = Entries(folder);
-  names.erase(std::remove_if(names.begin(), names.end(), [](const auto& name) { return !IsResult(name); }),
-              names.end());
-  return names;
-}
-
-// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. If the
-// folder is a link, removes the link.
-void RemoveCheckpoint(const fs::path& folder) {
-  std::error_code ignored;
-  if (fs::is_symlink(folder, ignored)) {
-    fs::remove(folder, ignored);
-    return;
-  }
-  for (const std::string& name : Entries(folder)) {
-    if (name == "state") RemoveCheckpoint(folder / name);
-    const bool tensors =
-        absl::StartsWith(name, "stage") && (absl::EndsWith(name, ".safetensors") ||
-                                            absl::EndsWith(name, ".slice") || absl::EndsWith(name, kPartial));
-    if (tensors || IsFileOrPartial(name, kIndex)) fs::remove(folder / name, ignored);
-  }
-  fs::remove(folder, ignored);
-}
-
 // Makes the files of a run durable that were appended to. The others are, since they were written whole.
 absl::Status SyncLogs(const fs::path& folder) {
   for (const char* name : {"steps.jsonl", "hashes.jsonl", "replans.jsonl"}) {
-    if (!Exists(folder / name)) continue;
+    if (!EntryExists(folder / name)) continue;
     if (absl::Status synced = SyncToDisk(Text(folder / name)); !synced.ok()) return synced;
   }
-  return absl::OkStatus();
-}
-
-void RemoveResults(const fs::path& folder) {
-  std::error_code ignored;
-  for (const std::string& name : Results(folder)) {
-    if (StepOfName(name, /*partial=*/true) != -2)
-      RemoveCheckpoint(folder / name);
-    else
-      fs::remove(folder / name, ignored);
-  }
-}
-
-// Moves the remaining entries of `from`, files that are not of a run, to the same places in `to`.
-void MoveOthers(const fs::path& from, const fs::path& to) {
-  std::error_code ignored;
-  for (const std::string& name : Entries(from)) {
-    if (fs::is_directory(fs::symlink_status(from / name, ignored))) {
-      fs::create_directory(to / name, ignored);
-      MoveOthers(from / name, to / name);
-    } else if (!Exists(to / name)) {
-      fs::rename(from / name, to / name, ignored);
-    }
-  }
-  fs::remove(from, ignored);
-}
-
-// Removes a run from a sub-folder, and the sub-folder.
-void RemoveRun(const fs::path& folder, const fs::path& parent) {
-  if (!Exists(folder)) return;
-  RemoveResults(folder);
-  MoveOthers(folder, parent);
-}
-
-absl::Status Rename(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::rename(from, to, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot move ", Text(from), " to ", Text(to), ": ", error.message()));
-}
-
-// Puts a replacement that was decided on into its place, from wherever a crash has left it.
-absl::Status CompletePlacing(const fs::path& folder) {
-  std::error_code error;
-  if (Exists(folder / kWhole)) {
-    fs::create_directory(folder / kFormer, error);
-    for (const std::string& name : Results(folder)) {
-      if (absl::Status moved = Rename(folder / name, folder / kFormer / name); !moved.ok()) return moved;
-    }
-    if (absl::Status moved = Rename(folder / kWhole, folder / kPlacing); !moved.ok()) return moved;
-  }
-  if (Exists(folder / kPlacing)) {
-    for (const std::string& name : Entries(folder / kPlacing)) {
-      if (absl::Status moved = Rename(folder / kPlacing / name, folder / name); !moved.ok()) return moved;
-    }
-    fs::remove(folder / kPlacing, error);
-    // The former run is removed only when the names of the new one are on the disk.
-    if (absl::Status synced = SyncToDisk(Text(folder)); !synced.ok()) return synced;
-  }
-  RemoveRun(folder / kFormer, folder);
   return absl::OkStatus();
 }
 
@@ -180,7 +80,7 @@ int64_t StepsInLog(const fs::path& path) {
 
 // Returns the number of updates that made a checkpoint's weights; -1 for one that is not whole.
 int64_t CheckpointStep(const fs::path& folder) {
-  const Json index = ReadJson(folder / kIndex);
+  const Json index = ReadJson(folder / kIndexOfCheckpoint);
   const auto metadata = index.find("metadata");
   if (metadata == index.end() || !metadata->is_object()) return -1;
   int64_t step = -1;
@@ -191,7 +91,7 @@ int64_t CheckpointStep(const fs::path& folder) {
 
 // Returns true if the folder has a whole checkpoint beyond the initial weights.
 bool HasCheckpoint(const fs::path& folder) {
-  const std::vector<std::string> names = Entries(folder);
+  const std::vector<std::string> names = EntriesIn(folder);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     const int64_t step = StepOfName(name, /*partial=*/false);
     return step != -2 && step != 0 && CheckpointStep(folder / name) > 0;
@@ -200,7 +100,7 @@ bool HasCheckpoint(const fs::path& folder) {
 
 // Returns true if the folder holds anything that took work to make.
 bool HasWork(const fs::path& folder) {
-  const std::vector<std::string> names = Results(folder);
+  const std::vector<std::string> names = ResultsIn(folder);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     std::error_code error;
     if (name == "steps.jsonl") return fs::file_size(folder / name, error) > 0 && !error;
@@ -232,7 +132,7 @@ std::string TimeOfFile(const fs::path& path) {
 std::string CheckpointsText(const fs::path& folder) {
   if (!HasCheckpoint(folder)) return "without a checkpoint";
   std::vector<std::string> found;
-  for (const std::string& name : Entries(folder)) {
+  for (const std::string& name : EntriesIn(folder)) {
     const int64_t of_name = StepOfName(name, /*partial=*/false);
     if (of_name == -2) continue;
     const int64_t step = CheckpointStep(folder / name);
@@ -284,13 +184,20 @@ absl::Status CheckOutsideOfRuns(const std::string& path, const std::string& show
   return absl::OkStatus();
 }
 
-// Refuses a folder that holds the work of a former run if `former` is kRefuse. The folder's lock is ours or
-// free.
+// Refuses a folder that holds the work of a former run if `former` is kRefuse, and one that holds that of two
+// if the run goes on from a checkpoint of the one that was to be replaced. The folder's lock is ours or free.
 absl::Status CheckWork(const std::string& path, const std::string& shown, FormerWork former) {
   if (absl::Status outside = CheckOutsideOfRuns(path, shown); !outside.ok()) return outside;
+  const std::string replacement = path + "/" + kReplacement;
+  if (former == FormerWork::kContinueNamed && HasWork(path) && HasCheckpoint(replacement)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        shown, " holds ", DescribeWork(path), ", and in ", kReplacement, " ", DescribeWork(replacement),
+        ", which was to replace that and was killed; `weft train --resume ", shown,
+        "` goes on from the replacement, and the other is removed; to go on from the other, move ", shown,
+        "/", kReplacement, " to another place first"));
+  }
   const std::string work = former == FormerWork::kRefuse ? DescribeWork(path) : "";
   if (work.empty()) return absl::OkStatus();
-  const std::string replacement = path + "/" + kReplacement;
   const std::string other = HasCheckpoint(replacement)
                                 ? absl::StrCat(", and in ", kReplacement, " ", DescribeWork(replacement))
                                 : "";
@@ -309,7 +216,9 @@ FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, b
     std::error_code error;
     const std::string out = fs::weakly_canonical(folder, error).string() + "/";
     const std::string from = (fs::weakly_canonical(fs::absolute(resume, error), error) / "").string();
-    if (absl::StartsWith(from, out)) return FormerWork::kContinue;
+    if (from == out || absl::StartsWith(from, absl::StrCat(out, kReplacement, "/")))
+      return FormerWork::kContinue;
+    if (absl::StartsWith(from, out)) return FormerWork::kContinueNamed;
   }
   return overwrite ? FormerWork::kReplace : FormerWork::kRefuse;
 }
@@ -330,7 +239,7 @@ RunRecord ReadRecord(const std::string& folder) {
 }
 
 std::string PlaceOfResults(const std::string& path, const std::string& live) {
-  return Exists(live) ? live : path;
+  return EntryExists(live) ? live : path;
 }
 
 std::string DescribeWork(const std::string& folder) {
@@ -395,25 +304,18 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   if (absl::Status placed = CompletePlacing(path); !placed.ok())
     return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
-  const std::string replacement = path + "/" + kReplacement;
-  if (former == FormerWork::kContinue && HasCheckpoint(replacement)) {
-    // A replacement was killed before it took its place. Continuing it keeps it.
-    absl::Status placed = Rename(replacement, path + "/" + kWhole);
-    if (placed.ok()) placed = CompletePlacing(path);
-    if (!placed.ok()) return absl::InvalidArgumentError(placed.message());
-  }
   folder->live_ = path;
   folder->has_work_ = HasWork(path);
   if (absl::Status free = CheckWork(path, shown, former); !free.ok()) return free;
-  if (folder->has_work_ && former == FormerWork::kReplace) folder->live_ = replacement;
-  folder->continues_ = former == FormerWork::kContinue;
+  if (folder->has_work_ && former == FormerWork::kReplace) folder->live_ = path + "/" + kReplacement;
+  folder->former_ = former;
   return folder;
 }
 
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::string& path,
                                                                    const std::string& live,
                                                                    const RunRecord& record, bool takes_over) {
-  if (!Exists(path))
+  if (!EntryExists(path))
     return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
   const auto run_json = [&] { return ReadJson(fs::path(PlaceOfResults(path, live)) / "run.json"); };
@@ -430,7 +332,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   if (At<std::string>(before, "state", "") != "running")
     return absl::AlreadyExistsError(absl::StrCat("its results are in ", path));
   folder->has_work_ = HasWork(path);
-  folder->continues_ = true;
+  folder->former_ = FormerWork::kContinueNamed;
   folder->run_id_ = record.run_id;
   folder->started_ = At<std::string>(before, "started", Now());
   // The runs of a long queue are as they were, and a write to the disk for each would take minutes.
@@ -448,6 +350,25 @@ OutputFolder::~OutputFolder() {
   close(lock_);
 }
 
+std::string OutputFolder::KilledReplacement() const {
+  const std::string replacement = path_ + "/" + kReplacement;
+  return former_ == FormerWork::kContinue && HasCheckpoint(replacement) ? replacement : "";
+}
+
+absl::Status OutputFolder::PlaceReplacement(std::string* checkpoint) {
+  const fs::path path(path_);
+  std::error_code error;
+  const fs::path within = fs::relative(*checkpoint, path / kReplacement, error);
+  if (error)
+    return absl::InvalidArgumentError(absl::StrCat("cannot find ", *checkpoint, ": ", error.message()));
+  absl::Status placed = MoveEntry(path / kReplacement, path / kWhole);
+  if (placed.ok()) placed = CompletePlacing(path);
+  if (!placed.ok()) return absl::InvalidArgumentError(placed.message());
+  *checkpoint = Text(path / within);
+  has_work_ = HasWork(path_);
+  return absl::OkStatus();
+}
+
 absl::Status OutputFolder::Begin(const RunRecord& record) {
   std::error_code error;
   if (has_work_ && replaces()) {
@@ -456,9 +377,11 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
     if (error)
       return absl::InvalidArgumentError(
           absl::StrCat("cannot make the folder ", live_, ": ", error.message(), "; give another with --out"));
-  } else if (!has_work_) {
+  } else if (!has_work_ && !continues()) {
     RemoveRun(path_ + "/" + kReplacement, path_);
     RemoveResults(path_);
+  } else if (!HasCheckpoint(path_ + "/" + kReplacement)) {
+    RemoveRun(path_ + "/" + kReplacement, path_);
   }
   started_ = Now();
   run_id_ = record.run_id;
@@ -509,7 +432,7 @@ absl::Status OutputFolder::StillThere() const {
       ours.st_ino == named.st_ino) {
     return absl::OkStatus();
   }
-  if (!Exists(file)) {
+  if (!EntryExists(file)) {
     return absl::UnavailableError(absl::StrCat("the folder ", shown_, " was removed while the run went on"));
   }
   return absl::AbortedError(
@@ -524,7 +447,7 @@ absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
     RemoveRun(live_, path_);
     return absl::StrCat(shown_, " still holds ", DescribeWork(path_));
   }
-  if (!replaces() && !keeps && !has_work_ && !continues_ && !HasWork(live_)) {
+  if (!replaces() && !keeps && !has_work_ && !continues() && !HasWork(live_)) {
     RemoveResults(live_);
     begun_ = false;  // a folder that it made goes too
     return "";
@@ -533,7 +456,7 @@ absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
   // If this fails, the folder's state is what the files show.
   WriteRecord(record).IgnoreError();
   if (!replaces()) return "";
-  absl::Status placed = Rename(live_, path_ + "/" + kWhole);
+  absl::Status placed = MoveEntry(live_, path_ + "/" + kWhole);
   if (placed.ok()) placed = CompletePlacing(path_);
   if (!placed.ok()) return placed;
   live_ = path_;

@@ -26,7 +26,12 @@
 namespace weft {
 
 // The treatment of the work of a former run in the folder.
-enum class FormerWork { kRefuse, kReplace, kContinue };
+enum class FormerWork {
+  kRefuse,
+  kReplace,
+  kContinue,       // the run goes on from the newest there is; of a killed replacement, if that has any
+  kContinueNamed,  // the run goes on from a checkpoint of the folder that it names
+};
 
 // A run, as in `run.json`.
 struct RunRecord {
@@ -42,7 +47,8 @@ struct RunRecord {
 class OutputFolder {
  public:
   // Opens the folder. `path` is absolute; `shown` is the same as the user wrote it. Makes the folder if it is
-  // not there, takes the lock, and completes what a crash interrupted. Changes nothing else before Begin.
+  // not there, takes the lock, and completes what a crash interrupted. Changes nothing else before Begin. A
+  // killed replacement stays where it is; kContinueNamed is refused for it if it has a checkpoint.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(const std::string& path, const std::string& shown,
                                                             FormerWork former);
   // Opens the folder of a run whose process ended without ending it, to go on with it: takes the lock, and
@@ -64,8 +70,14 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // Begins the run: removes what was there, and writes run.json. The run may write into `live()` from now
-  // on.
+  // Returns the killed replacement from which a run of kContinue goes on, a path; "" if there is none with a
+  // checkpoint.
+  std::string KilledReplacement() const;
+  // Puts the killed replacement in the place of the former run, which is removed, and changes the path of
+  // `checkpoint`, which is of the replacement. For a run that can go on from it.
+  absl::Status PlaceReplacement(std::string* checkpoint);
+  // Begins the run: removes what was there unless the run continues it, and writes run.json. The run may
+  // write into `live()` from now on.
   absl::Status Begin(const RunRecord& record);
   // Notes in run.json, as long as the run goes on, the address of its own coordinator, which can be asked
   // about it.
@@ -75,6 +87,7 @@ class OutputFolder {
   const std::string& path() const { return path_; }
   const std::string& shown() const { return shown_; }
   bool replaces() const { return live_ != path_; }
+  bool continues() const { return former_ == FormerWork::kContinue || former_ == FormerWork::kContinueNamed; }
 
   // Keeps room on the disk for the summary, for a run that has its workers, in case the disk is full at the
   // end. A run that waits keeps none.
@@ -102,15 +115,16 @@ class OutputFolder {
   int lock_ = -1;
   bool has_work_ = false;  // true if a former run left work
   bool begun_ = false;
-  bool continues_ = false;
+  FormerWork former_ = FormerWork::kRefuse;
   std::string started_;
   std::string run_id_;
   RunRecord begun_record_;
   std::string coordinator_;
 };
 
-// Returns the treatment for a run: one that goes on from the checkpoint `resume` inside the folder continues
-// the work there; one that goes on from elsewhere may not replace it unasked.
+// Returns the treatment for a run: one that goes on from `resume`, which is the folder or inside of it,
+// continues the work there, and that of its `replacement` where it names this or no checkpoint; one that goes
+// on from elsewhere may not replace it unasked.
 FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite);
 
 // Returns the run as run.json in `folder` has it; the default where that cannot be read.

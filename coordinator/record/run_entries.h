@@ -14,7 +14,8 @@ inline constexpr char kReplacement[] = "replacement";      // a run that is to r
 inline constexpr char kWhole[] = "replacement.whole";      // it is to take the former one's place
 inline constexpr char kPlacing[] = "replacement.placing";  // the former one has left its place
 inline constexpr char kFormer[] = "former";                // what has left its place
-inline constexpr char kPartial[] = ".partial";             // end of the name of what is being written
+inline constexpr char kIndexOfCheckpoint[] = "model.safetensors.index.json";  // it is written last
+inline constexpr char kPartial[] = ".partial";  // end of the name of what is being written
 
 // Returns the step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for a name that is no
 // checkpoint of a run. A checkpoint that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.

@@ -291,6 +291,11 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
     }
   }
   if (!folder.ok()) return folder.status();
+  if (const std::string killed = (*folder)->KilledReplacement(); !killed.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        spec.resume.checkpoint, " is of a run that was to replace the one in ", (*folder)->path(),
+        " and was killed; move ", killed, " to another place, and go on from there"));
+  }
   RunRecord record = RecordOf(spec, request.file, "running");
   record.run_id = NewRunId();
   if (absl::Status begun = (*folder)->Begin(record); !begun.ok()) return begun;

@@ -157,6 +157,41 @@ TEST_F(Output, OverwritingRunThatFails_FormerRunWhole) {
   EXPECT_FALSE(fs::exists(out_ + "/replacement"));
 }
 
+TEST_F(Output, KilledReplacement_TakesThePlaceOnlyForARunThatCanGoOnFromIt) {
+  ASSERT_EQ(Train({"--until", "2"}).code, 0);
+  const CommandResult other = Command::Run(
+      {"weft", "train", WriteSmallRun(folder_), "--reference", "--until", "1", "--out", folder_ / "other"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  fs::rename(folder_ / "other", out_ + "/replacement");
+  const Files before = ReadFiles(out_);
+  const CommandResult named = Train({"--resume", out_ + "/checkpoint"});
+  EXPECT_EQ(named.code, 78);
+  EXPECT_THAT(named.err, AllOf(HasSubstr("after 2 of 2 steps"), HasSubstr("in replacement the run small"),
+                               HasSubstr("move " + out_ + "/replacement to another place")));
+  const CommandResult unfit =
+      Train({"--resume", out_},
+            {{"train", "{steps: 3, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 1.0e-3}}}"}});
+  EXPECT_EQ(unfit.code, 78);
+  EXPECT_THAT(unfit.err, AllOf(HasSubstr("--resume: "), HasSubstr("was to replace the run in " + out_)));
+  EXPECT_EQ(ReadFiles(out_), before);
+  const CommandResult resumed = Train({"--resume", out_});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("it takes its place now"));
+  EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-1"));
+  EXPECT_FALSE(fs::exists(out_ + "/checkpoint-2") || fs::exists(out_ + "/replacement"));
+}
+
+// The run was killed when the checkpoint had its index and not yet its name.
+TEST_F(Output, CheckpointThatLacksOnlyItsName_IsGoneOnFrom) {
+  ASSERT_EQ(Train({"--until", "2"}).code, 0);
+  fs::rename(out_ + "/checkpoint", out_ + "/checkpoint-2.0123abcd-1.partial");
+  const CommandResult resumed = Train({"--resume", out_});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-2/model.safetensors.index.json"));
+}
+
 TEST_F(Output, OfAKilledRun_ToldAsSuchAndKept) {
   { const auto train = Begin({}, out_); }  // SIGKILL
   const CommandResult again = Train({});

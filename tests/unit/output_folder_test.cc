@@ -173,12 +173,56 @@ TEST_F(OutputFolderTest, KilledReplacement_ResumeKeepsItAndOverwriteDoesNot) {
     auto folder = Open(resumed ? FormerWork::kContinue : FormerWork::kReplace);
     ASSERT_TRUE(folder.ok()) << folder.status();
     if (resumed) {
+      EXPECT_EQ(Read(out_), former) << "nobody has said yet that the run can go on from it";
+      EXPECT_EQ((*folder)->KilledReplacement(), out_ + "/replacement");
+      std::string checkpoint = out_ + "/replacement/checkpoint-4";
+      ASSERT_TRUE((*folder)->PlaceReplacement(&checkpoint).ok());
+      EXPECT_EQ(fs::canonical(checkpoint), fs::canonical(out_ + "/checkpoint-4"));
+      EXPECT_EQ(Read(out_), second);
+      ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
       EXPECT_EQ(Read(out_), second);
     } else {
       ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
       EXPECT_TRUE(Read(out_ + "/replacement").empty());
     }
   }
+}
+
+// The checkpoint that is named would be removed with its run.
+TEST_F(OutputFolderTest, KilledReplacement_CheckpointOfTheFormerRunNamed_RefusedAndUntouched) {
+  WriteRun(out_, "first", 5, {"checkpoint-3"});
+  WriteRun(out_ + "/replacement", "second", 4, {"checkpoint-4"});
+  const Files before = Read(out_);
+  EXPECT_EQ(FormerWorkFor(out_, out_, false), FormerWork::kContinue);
+  EXPECT_EQ(FormerWorkFor(out_ + "/replacement/checkpoint-4", out_, false), FormerWork::kContinue);
+  EXPECT_EQ(FormerWorkFor(parent_ / "other", out_, false), FormerWork::kRefuse);
+  const FormerWork named = FormerWorkFor(out_ + "/checkpoint-3", out_, /*overwrite=*/true);
+  EXPECT_EQ(named, FormerWork::kContinueNamed);
+  for (const absl::Status& refused : {OutputFolder::CheckFree(out_, "OUT", named), Open(named).status()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("the run first"), HasSubstr("in replacement the run second"),
+                      HasSubstr("move OUT/replacement")));
+  }
+  EXPECT_EQ(Read(out_), before);
+  // Without a checkpoint it is nothing to go on from, then or later.
+  fs::remove_all(out_ + "/replacement/checkpoint-4");
+  auto folder = Open(named);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
+  EXPECT_FALSE(fs::exists(out_ + "/replacement"));
+  EXPECT_TRUE(fs::exists(out_ + "/checkpoint-3/stage00.safetensors"));
+}
+
+// A run was killed before its first line of steps.jsonl was on the disk; its checkpoint was.
+TEST_F(OutputFolderTest, ContinuedWithoutSteps_CheckpointStays) {
+  fs::create_directories(out_);
+  auto folder = Open(FormerWork::kContinue);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  WriteRun(out_, "first", 3, {"checkpoint-3"});  // it gets its name only now
+  const Files before = Read(out_);
+  ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
+  EXPECT_EQ(Read(out_), before);
 }
 
 // The runs of a long queue are taken up without a write to the disk for each.
