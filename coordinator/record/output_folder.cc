@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -44,6 +45,13 @@ absl::Status SyncLogs(const fs::path& folder) {
     if (absl::Status synced = SyncToDisk(Text(folder / name)); !synced.ok()) return synced;
   }
   return absl::OkStatus();
+}
+
+// Returns the content of a small file; "" for one that cannot be read.
+std::string ReadText(const fs::path& path) {
+  std::stringstream text;
+  text << RunFileToRead(Text(path)).rdbuf();
+  return text.str();
 }
 
 Json ReadJson(const fs::path& path) {
@@ -383,6 +391,7 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
   } else if (!HasCheckpoint(path_ + "/" + kReplacement)) {
     RemoveRun(path_ + "/" + kReplacement, path_);
   }
+  if (continues()) former_json_ = ReadText(fs::path(live_) / "run.json");
   started_ = Now();
   run_id_ = record.run_id;
   begun_record_ = record;
@@ -390,6 +399,19 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
     return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
   }
   begun_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status OutputFolder::TakeBack(RunRecord record) {
+  if (!continues()) {
+    record.state = "failed";
+    return End(record).status();
+  }
+  if (absl::Status there = StillThere(); !there.ok()) return there;
+  const std::string path = live_ + "/run.json";
+  if (!former_json_.empty()) return WriteWholeFile(path, former_json_);
+  std::error_code ignored;
+  fs::remove(path, ignored);
   return absl::OkStatus();
 }
 

@@ -79,6 +79,9 @@ class OutputFolder {
   // Begins the run: removes what was there unless the run continues it, and writes run.json. The run may
   // write into `live()` from now on.
   absl::Status Begin(const RunRecord& record);
+  // Ends a run that is not to be made after all, as if it had not begun: run.json is again that of the run
+  // which it was to continue. Unavailable or Aborted as StillThere and End.
+  absl::Status TakeBack(RunRecord record);
   // Notes in run.json, as long as the run goes on, the address of its own coordinator, which can be asked
   // about it.
   absl::Status TellCoordinator(const std::string& address);
@@ -119,6 +122,7 @@ class OutputFolder {
   std::string started_;
   std::string run_id_;
   RunRecord begun_record_;
+  std::string former_json_;  // content of run.json before a run that continues
   std::string coordinator_;
 };
 

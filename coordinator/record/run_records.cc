@@ -135,6 +135,9 @@ class RunRecords::Recording {
     Wake();
   }
 
+  // Has the thread leave the folder as it was before the run. Before the run's end.
+  void TakeBack() { taken_back_ = true; }
+
   absl::StatusOr<RunTrace> Trace() const { return TraceSoFar(spec_, schedule_, recorder_); }
 
   bool AwaitWritten(int64_t ns) { return !begun_ || written_.WaitWithTimeout(ns); }
@@ -186,6 +189,18 @@ class RunRecords::Recording {
     }
     const RunInfo run = recorder_.run();
     if (!IsFinal(run.state)) return;
+    if (taken_back_) {
+      const absl::Status left = folder_->TakeBack(RecordOf(spec_, file_, WordOf(run.state)));
+      if (!left.ok()) Say(left.message());
+    } else {
+      WriteEnd(run);
+    }
+    ended_->Add(LookAt());
+    folder_.reset();  // and with it the lock
+    if (tell_written_) tell_written_(id_);
+  }
+
+  void WriteEnd(const RunInfo& run) {
     WriteSteps();
     if (run.state == RunState::kFinished) {
       const TrainResults results = ResultsOf(spec_, schedule_, run.processes, recorder_, steps_);
@@ -204,9 +219,6 @@ class RunRecords::Recording {
       const std::string message = LeaveUnfinished(so_far, record, folder_.get(), &steps_);
       if (!message.empty()) Say(message);
     }
-    ended_->Add(LookAt());
-    folder_.reset();  // and with it the lock
-    if (tell_written_) tell_written_(id_);
   }
 
   void Say(absl::string_view sentence) const { log_(id_, std::string(sentence)); }
@@ -225,6 +237,7 @@ class RunRecords::Recording {
   LogFile log_file_;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
+  std::atomic<bool> taken_back_{false};
   std::atomic<bool> abandoned_{false};
   Notification written_;
   Mutex mu_;
@@ -381,6 +394,7 @@ void RunRecords::Release(uint64_t run) {
   refused.id = run;
   refused.state = RunState::kFailed;
   refused.reason = "it was not taken in";
+  recording->TakeBack();
   OnRun(refused);
   OnSpansComplete(run);
 }

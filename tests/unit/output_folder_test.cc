@@ -225,6 +225,26 @@ TEST_F(OutputFolderTest, ContinuedWithoutSteps_CheckpointStays) {
   EXPECT_EQ(Read(out_), before);
 }
 
+TEST_F(OutputFolderTest, TakenBack_LeavesTheFolderAsItWas) {
+  for (const FormerWork former : {FormerWork::kContinue, FormerWork::kReplace}) {
+    WriteRun(out_, "first", 5, {"checkpoint"});
+    Write(out_ + "/run.json", "{\"name\": \"first\", \"state\": \"finished\"}\n");
+    const Files before = Read(out_);
+    auto folder = Open(former);
+    ASSERT_TRUE(folder.ok() && (*folder)->Begin(Record("running")).ok());
+    ASSERT_TRUE((*folder)->TakeBack(Record("failed")).ok());
+    EXPECT_EQ(Read(out_), before);
+    EXPECT_EQ(ReadRecord(out_).name, "first");
+    EXPECT_EQ(ReadRecord(out_).state, "finished");
+  }
+  fs::remove_all(out_);
+  auto folder = Open(FormerWork::kRefuse);
+  ASSERT_TRUE(folder.ok() && (*folder)->Begin(Record("running")).ok());
+  ASSERT_TRUE((*folder)->TakeBack(Record("failed")).ok());
+  folder->reset();
+  EXPECT_FALSE(fs::exists(out_));
+}
+
 // The runs of a long queue are taken up without a write to the disk for each.
 TEST_F(OutputFolderTest, ReopenedAtTheSameStep_RunJsonIsNotWrittenAnew) {
   RunRecord record = Record("running");

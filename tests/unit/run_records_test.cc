@@ -1,14 +1,19 @@
 #include "coordinator/record/run_records.h"
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "coordinator/record/output_folder.h"
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "run/run_spec.h"
 #include "tests/process/eventually.h"
 #include "tests/test_folder.h"
 
@@ -30,6 +35,24 @@ class RunRecordsTest : public ::testing::Test {
       "stages": 4, "schedule": "gpipe"})");
     EXPECT_TRUE(run.ok()) << run.status();
     plan_ = *run->plan();
+  }
+
+  // Leaves a run of three steps with that checkpoint. Returns its record.
+  std::string WriteFormer(const std::string& checkpoint) const {
+    const std::string out = request_.output + "/";
+    fs::create_directories(out + checkpoint);
+    std::ofstream(out + checkpoint + "/model.safetensors.index.json") << R"({"metadata": {"version": "3"}})";
+    std::ofstream(out + "steps.jsonl") << "{\"step\": 0}\n{\"step\": 1}\n{\"step\": 2}\n";
+    const std::string record = R"({"name": "former", "state": "finished", "run_id": "abc", "steps_done": 3})";
+    std::ofstream(out + "run.json") << record;
+    return record;
+  }
+  RunPlan PlanFrom(const std::string& checkpoint) const {
+    RunPlan plan = *plan_;
+    RunSpec spec = *plan.spec;
+    spec.resume = {request_.output + "/" + checkpoint, 3};
+    plan.spec = std::make_shared<RunSpec>(spec);
+    return plan;
   }
 
   const TestFolder parent_;
@@ -98,6 +121,21 @@ TEST_F(RunRecordsTest, ResultsThatAreMissing_AreToldAtTheEndOfTheRun) {
     EXPECT_EQ(end.value_or("nothing").empty(), !removed);
     EXPECT_EQ(records.EndOf(2), "") << "it is none of these";
   }
+}
+
+// The limits of the coordinator are looked at when the folder is claimed already.
+TEST_F(RunRecordsTest, RunThatIsNotTakenIn_LeavesTheRecordOfTheRunThatItWasToContinue) {
+  const std::string former = WriteFormer("checkpoint-3");
+  {
+    RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
+    ASSERT_TRUE(records.Claim(1, request_, PlanFrom("checkpoint-3")).ok());
+    EXPECT_EQ(ReadRecord(request_.output).name, "tiny");
+    records.Release(1);
+  }
+  std::stringstream left;
+  left << std::ifstream(request_.output + "/run.json").rdbuf();
+  EXPECT_EQ(left.str(), former);
+  EXPECT_FALSE(OutputInUse(request_.output));
 }
 
 // Several runs share the coordinator's log, so each warning names its run, from the first one on.
