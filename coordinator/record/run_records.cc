@@ -15,6 +15,7 @@
 #include "base/run_files.h"
 #include "base/threads.h"
 #include "coordinator/record/hash_log.h"
+#include "coordinator/record/kept_checkpoint.h"
 #include "coordinator/record/log_file.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/replan_log.h"
@@ -135,6 +136,8 @@ class RunRecords::Recording {
     Wake();
   }
 
+  // Notes the checkpoint that was called `checkpoint` before the claim.
+  void NoteKept(std::string kept) { kept_ = std::move(kept); }
   // Has the thread leave the folder as it was before the run. Before the run's end.
   void TakeBack() { taken_back_ = true; }
 
@@ -190,6 +193,8 @@ class RunRecords::Recording {
     const RunInfo run = recorder_.run();
     if (!IsFinal(run.state)) return;
     if (taken_back_) {
+      std::error_code ignored;
+      if (!kept_.empty()) fs::rename(kept_, fs::path(path_) / "checkpoint", ignored);
       const absl::Status left = folder_->TakeBack(RecordOf(spec_, file_, WordOf(run.state)));
       if (!left.ok()) Say(left.message());
     } else {
@@ -237,6 +242,7 @@ class RunRecords::Recording {
   LogFile log_file_;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
+  std::string kept_;                     // checkpoint with another name since the claim; "" for none
   std::atomic<bool> taken_back_{false};
   std::atomic<bool> abandoned_{false};
   Notification written_;
@@ -309,13 +315,20 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
         spec.resume.checkpoint, " is of a run that was to replace the one in ", (*folder)->path(),
         " and was killed; move ", killed, " to another place, and go on from there"));
   }
-  RunRecord record = RecordOf(spec, request.file, "running");
+  const PlannedSpec kept = WithKeptCheckpoint(request.output, {std::make_shared<RunPlan>(plan), ""});
+  ResumeSpec resume = spec.resume;
+  if (kept.plan->spec->resume.checkpoint != resume.checkpoint) {
+    if (absl::Status renamed = KeepCheckpoint((*folder)->path(), &resume); !renamed.ok()) return renamed;
+  }
+  RunRecord record = RecordOf(*kept.plan->spec, request.file, "running");
   record.run_id = NewRunId();
   if (absl::Status begun = (*folder)->Begin(record); !begun.ok()) return begun;
   RunFolder claimed{(*folder)->path(), (*folder)->live(), record.run_id};
+  auto recording =
+      std::make_shared<Recording>(run, *kept.plan, request.file, *std::move(folder), log_, written_, ended_);
+  if (resume.checkpoint != spec.resume.checkpoint) recording->NoteKept(resume.checkpoint);
   MutexLock lock(mu_);
-  recordings_[run] =
-      std::make_shared<Recording>(run, plan, request.file, *std::move(folder), log_, written_, ended_);
+  recordings_[run] = std::move(recording);
   return claimed;
 }
 

@@ -41,8 +41,9 @@ class RunRecords {
   ~RunRecords();
 
   // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
-  // it the workers write. `plan` is the run's, with its specification. ResourceExhausted if one of these runs
-  // writes there, though the folder may have been removed; else failure as OutputFolder::Open.
+  // it the workers write. `plan` is the run's, with its specification; where that goes on from `checkpoint`
+  // there, this is called `checkpoint-STEP` from now on (kept_checkpoint.h). ResourceExhausted if one of
+  // these runs writes there, though the folder may have been removed; else failure as OutputFolder::Open.
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
   // ended and its folder is complete; else as OutputFolder::Reopen.

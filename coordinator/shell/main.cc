@@ -41,6 +41,7 @@
 #include "base/settings/reload.h"
 #include "base/settings/settings.h"
 #include "base/threads.h"
+#include "coordinator/record/kept_checkpoint.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/daemon_store.h"
@@ -220,6 +221,7 @@ void RecordRuns(RunRecords* records, const DaemonLog& log, FlightRecorder* recor
   options->claim = [records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records->Claim(run, request, plan);
   };
+  options->claimed = WithKeptCheckpoint;
   options->release = [records](uint64_t run) { records->Release(run); };
   options->output_end = [records](uint64_t run) { return records->EndOf(run); };
   options->trace = [records](uint64_t run, const std::string& output) {

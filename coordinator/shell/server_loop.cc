@@ -422,26 +422,29 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
   auto planned = [this, id, request = std::move(request),
                   shared](const absl::StatusOr<std::shared_ptr<const RunPlan>>& plan) {
     absl::StatusOr<RunFolder> folder = RunFolder();
+    PlannedSpec run;
     if (!plan.ok()) {
       folder = plan.status();
-    } else if (id != 0 && options_.claim) {
-      folder = options_.claim(id, request, **plan);
+    } else {
+      if (id != 0 && options_.claim) folder = options_.claim(id, request, **plan);
+      run = {*plan, request.spec};
+      if (options_.claimed) run = options_.claimed(request.output, std::move(run));
     }
-    const bool posted = Post([this, id, request, plan, folder, shared] {
+    const bool posted = Post([this, id, request, run, folder, shared] {
       if (!folder.ok()) {
         if (id != 0) core_.ReturnRun(id);
         return (*shared)(folder.status());
       }
       const uint64_t reply = next_reply_++;
-      answers_[reply] = [this, id, plan, shared](const absl::StatusOr<uint64_t>& run) {
-        if (run.ok()) replanner_.Add(*run, **plan);
-        if (id != 0 && (!run.ok() || *run != id)) {
+      answers_[reply] = [this, id, plan = run.plan, shared](const absl::StatusOr<uint64_t>& taken) {
+        if (taken.ok()) replanner_.Add(*taken, *plan);
+        if (id != 0 && (!taken.ok() || *taken != id)) {
           core_.ReturnRun(id);
           if (options_.release) options_.release(id);
         }
-        (*shared)(run);
+        (*shared)(taken);
       };
-      Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output, *folder,
+      Add(SubmitRun{reply, request.request, run.plan, run.spec, request.processes, request.output, *folder,
                     request.file, id, folder->run_id.empty() ? NewRunId() : folder->run_id, request.terms});
     });
     if (!posted) (*shared)(absl::UnavailableError("the coordinator has stopped"));

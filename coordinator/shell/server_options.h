@@ -13,6 +13,7 @@
 #include "base/net/security_flags.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/core/events.h"
+#include "coordinator/core/planned_spec.h"
 #include "proto/session/protocol_versions.h"
 #include "proto/session/run_trace.h"
 #include "proto/wire/runs_codec.h"
@@ -70,6 +71,9 @@ struct CoordinatorServerOptions {
   // request names.
   std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request, const RunPlan& plan)>
       claim;
+  // Returns the run as its workers get it, from the plan of what was submitted into `output`: the claim may
+  // give the checkpoint that it goes on from another name. Absent: as it was submitted.
+  std::function<PlannedSpec(const std::string& output, PlannedSpec submitted)> claimed;
   // Releases a run that was not taken in after it was claimed; called on the server's thread.
   std::function<void(uint64_t run)> release;
   // Returns what came of the writing of an ended run's results: "", or a sentence about what could not be

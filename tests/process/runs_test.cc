@@ -388,7 +388,7 @@ TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
   EXPECT_THAT(into.err, HasSubstr(out + " holds the run small, finished"));
   EXPECT_EQ(Weft({"submit", file, "--processes", "1", "--out", out, "--overwrite", "--until", "2"}).code, 0);
   EXPECT_EQ(Json::parse(ReadWholeFile(out + "/summary.json"))["steps"], 2);
-  // One that is refused leaves the folder as it was.
+  // One that is refused leaves the folder as it was, and one that goes on keeps what it begins with.
   const std::string record = ReadWholeFile(out + "/run.json");
   EXPECT_NE(Weft({"submit", file, "--processes", "99", "--out", out, "--resume", out}).code, 0);
   for (int i = 0; i < 600 && fs::exists(out + "/.weft.lock"); ++i) usleep(100'000);
@@ -397,6 +397,7 @@ TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
   EXPECT_EQ(Weft({"submit", file, "--processes", "1", "--out", out, "--resume", out + "/checkpoint"}).code,
             0);
   EXPECT_THAT(ReadWholeFile(out + "/steps.jsonl"), AllOf(HasSubstr("\"step\":0"), HasSubstr("\"step\":2")));
+  EXPECT_TRUE(fs::exists(out + "/checkpoint") && fs::exists(out + "/checkpoint-2"));
 }
 
 TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {

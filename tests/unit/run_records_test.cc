@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/record/kept_checkpoint.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
@@ -136,6 +137,30 @@ TEST_F(RunRecordsTest, RunThatIsNotTakenIn_LeavesTheRecordOfTheRunThatItWasToCon
   left << std::ifstream(request_.output + "/run.json").rdbuf();
   EXPECT_EQ(left.str(), former);
   EXPECT_FALSE(OutputInUse(request_.output));
+}
+
+// The run may begin again from it when its last checkpoint has the name.
+TEST_F(RunRecordsTest, RunThatGoesOnFromCheckpoint_HasItUnderItsStep) {
+  WriteFormer("checkpoint");
+  const std::string kept = request_.output + "/checkpoint-3";
+  const RunPlan plan = PlanFrom("checkpoint");
+  // A submission that is repeated gets the same name.
+  for (const bool claimed : {false, true}) {
+    const PlannedSpec run =
+        WithKeptCheckpoint(request_.output, {std::make_shared<RunPlan>(plan), "as submitted"});
+    EXPECT_EQ(run.plan->spec->resume.checkpoint, kept);
+    EXPECT_EQ(run.spec, ToJson(*run.plan->spec).dump());
+    if (claimed) break;
+    RunRecords records(parent_ / "root", [](uint64_t, const std::string&) {});
+    ASSERT_TRUE(records.Claim(1, request_, plan).ok());
+    EXPECT_TRUE(fs::exists(kept) && !fs::exists(request_.output + "/checkpoint"));
+    EXPECT_THAT(ReadRecord(request_.output).spec, HasSubstr(kept));
+    records.Release(1);
+  }
+  EXPECT_TRUE(fs::exists(request_.output + "/checkpoint") && !fs::exists(kept)) << "it was not taken in";
+  const PlannedSpec other =
+      WithKeptCheckpoint(parent_ / "other", {std::make_shared<RunPlan>(plan), "as submitted"});
+  EXPECT_EQ(other.spec, "as submitted");
 }
 
 // Several runs share the coordinator's log, so each warning names its run, from the first one on.
