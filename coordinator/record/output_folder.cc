@@ -378,13 +378,10 @@ absl::Status OutputFolder::PlaceReplacement(std::string* checkpoint) {
 }
 
 absl::Status OutputFolder::Begin(const RunRecord& record) {
-  std::error_code error;
   if (has_work_ && replaces()) {
     RemoveRun(live_, path_);
-    fs::create_directory(live_, error);
-    if (error)
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot make the folder ", live_, ": ", error.message(), "; give another with --out"));
+    if (const auto made = MakeFolders(live_); !made.ok())
+      return absl::InvalidArgumentError(absl::StrCat(made.status().message(), "; give another with --out"));
   } else if (!has_work_ && !continues()) {
     RemoveRun(path_ + "/" + kReplacement, path_);
     RemoveResults(path_);

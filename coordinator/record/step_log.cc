@@ -8,6 +8,7 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/durable_file.h"
 #include "base/run_files.h"
@@ -19,16 +20,22 @@ namespace {
 
 constexpr size_t kMaxPending = 64 << 20;
 
-// Returns the lines of steps before `end`, up to the first that is no step: a crash may have left half a
+// Returns the lines of steps before `end`, without those that are no steps: a crash may have left half a
 // line.
-std::string LinesBefore(const std::string& path, int end) {
+absl::StatusOr<std::string> LinesBefore(const std::string& path, int end) {
+  errno = EISDIR;  // for what can be opened and is no file
   std::ifstream file = RunFileToRead(path);
+  if (const int error = errno; !file.is_open()) {
+    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return "";
+    return absl::UnavailableError(absl::StrCat("cannot read ", path, ": ", RunFileError(error)));
+  }
   std::string kept;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     const auto step = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!step.is_object() || !step.contains("step") || !step["step"].is_number_integer()) break;
+    if (!step.is_object() || !step.contains("step") || !step["step"].is_number_integer()) continue;
     if (step["step"].get<int64_t>() < end) absl::StrAppend(&kept, line, "\n");
   }
+  if (file.bad()) return absl::UnavailableError(absl::StrCat("cannot read ", path, " to its end"));
   return kept;
 }
 
@@ -48,15 +55,16 @@ StepLog::~StepLog() {
 }
 
 absl::Status StepLog::Open() {
-  const std::string kept = LinesBefore(path_, first_step_);
+  const absl::StatusOr<std::string> kept = LinesBefore(path_, first_step_);
+  if (!kept.ok()) return kept.status();
   struct stat info {};
-  const bool whole = stat(path_.c_str(), &info) == 0 && info.st_size == static_cast<off_t>(kept.size());
+  const bool whole = stat(path_.c_str(), &info) == 0 && info.st_size == static_cast<off_t>(kept->size());
   if (!whole) {
-    if (absl::Status cut = WriteWholeFile(path_, kept); !cut.ok()) return cut;
+    if (absl::Status cut = WriteWholeFile(path_, *kept); !cut.ok()) return cut;
   }
-  if (absl::Status begun = events_.Begin(kept); !begun.ok())
+  if (absl::Status begun = events_.Begin(*kept); !begun.ok())
     absl::StrAppend(&notice_, begun.message(), "; it is written at the end");
-  end_ = static_cast<off_t>(kept.size());
+  end_ = static_cast<off_t>(kept->size());
   file_ = OpenRunFile(path_, O_RDWR | O_CREAT, 0644);
   if (file_ >= 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", RunFileError(errno)));

@@ -358,6 +358,25 @@ TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
   EXPECT_EQ(log.seconds().size(), 2u);
 }
 
+TEST_F(StepLogTest, LineThatIsNoStep_CostsNoOtherLine) {
+  std::ofstream(folder_ / "steps.jsonl") << "{\"step\":0}\n{\"st\\0\n{\"step\":1}\n{\"step\":2}\n";
+  StepLog log(folder_.path(), 3);
+  ASSERT_TRUE(log.Append(StepRecord{3, 0.5, true, 1, 1}).ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(StepLogTest, LinesThatCannotBeRead_AreNotWrittenOver) {
+  const std::string before = "{\"step\":0}\n{\"step\":1}\n";
+  std::ofstream(folder_ / "elsewhere.jsonl") << before;
+  fs::create_symlink("steps.jsonl", folder_ / "steps.jsonl");  // a link to itself
+  StepLog log(folder_.path(), 2);
+  EXPECT_THAT(std::string(log.Append(StepRecord{2, 0.5, true, 1, 1}).message()), HasSubstr("cannot read"));
+  fs::remove(folder_ / "steps.jsonl");
+  fs::rename(folder_ / "elsewhere.jsonl", folder_ / "steps.jsonl");
+  EXPECT_TRUE(log.Finish().ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 2)) << "it is read as soon as that is possible";
+}
+
 // A validation that is made again after a resume is written again; the steps are counted without validations.
 TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
   {

@@ -142,9 +142,10 @@ absl::Status JoinAllSlices(const std::string& folder, const ScheduledRun& run, i
     const std::string prefix = absl::StrFormat("stage%02d.1of", stage);
     std::error_code error;
     int parts = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind(prefix, 0) == 0 && entry.path().extension() == ".slice")
+    for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+         it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (name.rfind(prefix, 0) == 0 && it->path().extension() == ".slice")
         parts = std::atoi(name.c_str() + prefix.size());
     }
     if (parts == 0) continue;
