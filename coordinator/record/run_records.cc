@@ -195,14 +195,13 @@ class RunRecords::Recording {
     if (taken_back_) {
       std::error_code ignored;
       if (!kept_.empty()) fs::rename(kept_, fs::path(path_) / "checkpoint", ignored);
-      const absl::Status left = folder_->TakeBack(RecordOf(spec_, file_, WordOf(run.state)));
-      if (!left.ok()) Say(left.message());
+      folder_->TakeBack(RecordOf(spec_, file_, WordOf(run.state))).IgnoreError();  // of no run that goes on
     } else {
       WriteEnd(run);
     }
-    ended_->Add(LookAt());
+    if (!taken_back_) ended_->Add(LookAt());
     folder_.reset();  // and with it the lock
-    if (tell_written_) tell_written_(id_);
+    if (!taken_back_ && tell_written_) tell_written_(id_);
   }
 
   void WriteEnd(const RunInfo& run) {
@@ -226,7 +225,9 @@ class RunRecords::Recording {
     }
   }
 
-  void Say(absl::string_view sentence) const { log_(id_, std::string(sentence)); }
+  void Say(absl::string_view sentence) const {
+    if (!taken_back_) log_(id_, std::string(sentence));
+  }
 
   const uint64_t id_;
   const std::string path_, place_;  // of the output folder: its name, and where that led at the beginning

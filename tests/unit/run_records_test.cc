@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class RunRecordsTest : public ::testing::Test {
  protected:
@@ -183,6 +184,20 @@ TEST_F(RunRecordsTest, StepsThatCannotBeWritten_AreReportedWithTheNumberOfTheRun
   }
   ASSERT_FALSE(warned.empty());
   for (const uint64_t run : warned) EXPECT_EQ(run, 5u);
+}
+
+// Another run gets the number, which may run by the time the folder is released.
+TEST_F(RunRecordsTest, RunThatWasNotTakenIn_IsNotReportedAsWritten) {
+  std::vector<uint64_t> written;
+  {
+    RunRecords records(
+        parent_ / "root", [](uint64_t, const std::string&) {}, [&](uint64_t run) { written.push_back(run); });
+    ASSERT_TRUE(records.Claim(7, request_, *plan_).ok());
+    records.Release(7);
+    EXPECT_FALSE(records.LookAt(7).has_value());
+  }
+  EXPECT_THAT(written, IsEmpty());
+  EXPECT_FALSE(fs::exists(request_.output));
 }
 
 }  // namespace
