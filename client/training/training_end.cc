@@ -70,9 +70,9 @@ std::string StoppingText(int step, int end_step) {
 void TellUnfinished(const LocalTrainingOptions& options, const TrainResults& so_far, const std::string& state,
                     const std::string& reason, StepLog* log) {
   SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
-  const std::string message = LeaveUnfinished(
+  const UnfinishedRun left = LeaveUnfinished(
       so_far, RecordOf(so_far.spec, options.file, state, log->seconds().size(), reason), options.output, log);
-  if (!message.empty()) PrintMessage(message);
+  if (!left.message.empty()) PrintMessage(left.message);
 }
 
 }  // namespace weft

@@ -48,6 +48,12 @@ void DropBefore(const std::vector<DrawnJob>& jobs, std::vector<Interval>* interv
   std::erase_if(*intervals, [&](const Interval& i) { return i.end <= first; });
 }
 
+// Returns true if run.json says how the run has ended. The folder of a run without work is gone by now.
+bool SaysTheEnd(const OutputFolder& output, const RunRecord& record) {
+  const RunRecord left = ReadRecord(output.live());
+  return left.name.empty() || left.state == record.state;
+}
+
 // Adds the figures that come from the run's steps.
 void AddSteps(const StepLog& log, TrainResults* results) {
   results->step_seconds = log.seconds();
@@ -126,7 +132,8 @@ EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, Outp
   }
   output->ReleaseReserve();
   const absl::Status summary = WriteSummary(results, output->live());
-  if (const absl::Status steps = log->Finish(); !steps.ok()) ended_run.lost.emplace_back(steps.message());
+  const absl::Status steps = log->Finish();
+  if (!steps.ok()) ended_run.lost.emplace_back(steps.message());
   for (std::string& trace : WriteTraces(results, output->live())) ended_run.lost.push_back(std::move(trace));
   if (ended_run.folder_gone) {
     const std::string holds = DescribeWork(output->live());
@@ -144,18 +151,20 @@ EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, Outp
     ended_run.status = absl::UnavailableError(
         absl::StrCat(ended.status().message(), "; the run finished, its results are in ", output->live()));
   }
+  ended_run.complete = steps.ok() && ended_run.status.ok() && SaysTheEnd(*output, record);
   return ended_run;
 }
 
-std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output,
-                            StepLog* log) {
+UnfinishedRun LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output,
+                              StepLog* log) {
   // They are drawn in a fraction of a second: a user who has pressed Ctrl-C waits.
   constexpr size_t kJobsDrawn = 20'000;
   so_far.jobs = LastSteps(so_far.jobs, kJobsDrawn);
   DropBefore(so_far.jobs, &so_far.idle);
   DropBefore(so_far.jobs, &so_far.transfers);
-  if (output->StillThere().ok()) {
-    log->Finish().IgnoreError();
+  absl::Status steps = output->StillThere();
+  if (steps.ok()) {
+    steps = log->Finish();
     if (!log->seconds().empty()) {
       WriteTraces(so_far, output->live());
       WriteLossPicture(output->live(), absl::StrCat(record.name, ": loss, ", record.state)).IgnoreError();
@@ -163,7 +172,8 @@ std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, Output
   }
   output->ReleaseReserve();
   const auto ended = output->End(record);
-  return ended.ok() ? *ended : std::string(ended.status().message());
+  if (!ended.ok()) return {std::string(ended.status().message())};
+  return {*ended, steps.ok() && SaysTheEnd(*output, record)};
 }
 
 }  // namespace weft

@@ -44,16 +44,22 @@ struct EndedRun {
   absl::Status status;            // not ok: there is no summary or no folder; a sentence
   bool folder_gone = false;       // true if the folder is gone, and so nothing to look at
   std::vector<std::string> lost;  // a sentence for each other file that could not be written
+  bool complete = false;          // true if the folder has the end and all steps: at most pictures are lost
 };
 
 // Writes the results of a run that finished.
 EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
                       StepLog* log);
 
+struct UnfinishedRun {
+  std::string message;    // what the folder holds where that is not the run's own work, or what failed; or ""
+  bool complete = false;  // as of EndedRun
+};
+
 // Writes what there is of a run that was stopped or failed: the record, and of one that has made a step what
-// the last steps looked like. Returns a sentence about what the folder holds where that is not the run's own
-// work.
-std::string LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output, StepLog* log);
+// the last steps looked like.
+UnfinishedRun LeaveUnfinished(TrainResults so_far, const RunRecord& record, OutputFolder* output,
+                              StepLog* log);
 
 }  // namespace weft
 

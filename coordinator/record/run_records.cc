@@ -192,20 +192,23 @@ class RunRecords::Recording {
     }
     const RunInfo run = recorder_.run();
     if (!IsFinal(run.state)) return;
+    bool complete = false;
     if (taken_back_) {
       std::error_code ignored;
       if (!kept_.empty()) fs::rename(kept_, fs::path(path_) / "checkpoint", ignored);
       folder_->TakeBack(RecordOf(spec_, file_, WordOf(run.state))).IgnoreError();  // of no run that goes on
     } else {
-      WriteEnd(run);
+      WriteSteps();
+      complete = WriteEnd(run);
+      ended_->Add(LookAt());
     }
-    if (!taken_back_) ended_->Add(LookAt());
     folder_.reset();  // and with it the lock
-    if (!taken_back_ && tell_written_) tell_written_(id_);
+    // A store keeps the steps of a folder that is not complete, for the next start.
+    if (complete && tell_written_) tell_written_(id_);
   }
 
-  void WriteEnd(const RunInfo& run) {
-    WriteSteps();
+  // Writes what is left to write of a run that has ended. Returns true if its folder is complete then.
+  bool WriteEnd(const RunInfo& run) {
     if (run.state == RunState::kFinished) {
       const TrainResults results = ResultsOf(spec_, schedule_, run.processes, recorder_, steps_);
       const EndedRun ended_run =
@@ -216,13 +219,14 @@ class RunRecords::Recording {
         Say(ended_run.status.message());
         ended_->AddFailure(id_, ended_run.status.message());
       }
-    } else {
-      const TrainResults so_far = ResultsSoFar(spec_, schedule_, recorder_);
-      const RunRecord record =
-          RecordOf(so_far.spec, file_, WordOf(run.state), steps_.seconds().size(), run.reason);
-      const std::string message = LeaveUnfinished(so_far, record, folder_.get(), &steps_);
-      if (!message.empty()) Say(message);
+      return ended_run.complete;
     }
+    const TrainResults so_far = ResultsSoFar(spec_, schedule_, recorder_);
+    const RunRecord record =
+        RecordOf(so_far.spec, file_, WordOf(run.state), steps_.seconds().size(), run.reason);
+    const UnfinishedRun left = LeaveUnfinished(so_far, record, folder_.get(), &steps_);
+    if (!left.message.empty()) Say(left.message);
+    return left.complete;
   }
 
   void Say(absl::string_view sentence) const {

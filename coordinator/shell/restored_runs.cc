@@ -21,14 +21,20 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner,
   return run->plan();
 }
 
-// Takes up the output folder of a run that has ended, to write what is missing there. Returns false if the
+// Returns true if the folder of a run that has ended gets nothing more: it is complete, or was removed, or is
+// another run's. After any other failure the store keeps the steps, and the next start tries again.
+bool IsOver(const absl::Status& taken) {
+  return absl::IsAlreadyExists(taken) || absl::IsNotFound(taken) || absl::IsFailedPrecondition(taken);
+}
+
+// Takes up the output folder of a run that has ended, to write what is missing there. Returns true if the
 // folder has then nothing more to get.
-bool EndsInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
+bool HasAllInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
   const auto plan = PlanAgain(planner, SpecOf(run));
-  if (plan.ok()) return folders->Restore(run, **plan).ok();
+  if (plan.ok()) return IsOver(folders->Restore(run, **plan));
   const RunInfo& info = run.figures.info;
-  folders->EndUnplanned(run, info.state, info.reason).IgnoreError();
-  return false;
+  const absl::Status ended = folders->EndUnplanned(run, info.state, info.reason);
+  return ended.ok() || IsOver(ended);
 }
 
 std::string CannotGoOn(const absl::Status& status) {
@@ -63,7 +69,7 @@ RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecord
     if (!IsFinal(restore.stored.figures.info.state)) {
       TakeUp(planner, folders, &restore);
       restored.live += restore.plan == nullptr ? 0 : 1;
-    } else if (!restore.stored.written && !EndsInFolder(restore.stored, planner, folders)) {
+    } else if (!restore.stored.written && HasAllInFolder(restore.stored, planner, folders)) {
       restored.records.written.push_back(id);
     }
     // The folders have had them; the last says how far the run has come.

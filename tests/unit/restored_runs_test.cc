@@ -14,6 +14,7 @@ namespace weft::restored_runs_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A run whose folder has begun, and a coordinator that starts again and can plan none.
 class RestoredRunsTest : public ::testing::Test {
@@ -75,6 +76,13 @@ TEST_F(RestoredRunsTest, FolderOfAnotherRunByNow_IsLeftAlone) {
   stored_.submission.folder.run_id = "another";
   Restore();
   EXPECT_EQ(ReadRecord(out_).state, "running");
+}
+
+TEST_F(RestoredRunsTest, EndedRunWhoseFolderCannotBeTakenUp_KeepsItsStepsInTheStore) {
+  stored_.figures.info.state = RunState::kFinished;
+  const auto owner = OutputFolder::Open(out_, out_, FormerWork::kRefuse);
+  ASSERT_TRUE(owner.ok());
+  EXPECT_THAT(Restore().records.written, IsEmpty());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/record/kept_checkpoint.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/shell/spec_planner.h"
@@ -198,6 +199,35 @@ TEST_F(RunRecordsTest, RunThatWasNotTakenIn_IsNotReportedAsWritten) {
   }
   EXPECT_THAT(written, IsEmpty());
   EXPECT_FALSE(fs::exists(request_.output));
+}
+
+// The store alone has the steps that could not be written, and drops them when it hears that they are.
+TEST_F(RunRecordsTest, FolderWithoutItsSteps_IsNotReportedAsWritten) {
+  for (const RunState end : {RunState::kFinished, RunState::kFailed}) {
+    for (const bool writable : {true, false}) {
+      request_.output = parent_ / absl::StrCat("out-", static_cast<int>(end), writable ? "" : "-full");
+      std::vector<uint64_t> written;
+      {
+        RunRecords records(
+            parent_ / "root", [](uint64_t, const std::string&) {},
+            [&](uint64_t run) { written.push_back(run); });
+        ASSERT_TRUE(records.Claim(5, request_, *plan_).ok());
+        const std::string steps = request_.output + "/steps.jsonl";
+        ASSERT_TRUE(writable || (fs::remove(steps) && fs::create_directory(steps)));
+        RunInfo run;
+        run.id = 5;
+        run.state = RunState::kRunning;
+        records.OnRun(run);
+        StepDone step;
+        step.run = 5;
+        records.OnStep(step);
+        run.state = end;
+        records.OnRun(run);
+        records.OnSpansComplete(5);
+      }
+      EXPECT_EQ(written.empty(), !writable) << request_.output;
+    }
+  }
 }
 
 }  // namespace
