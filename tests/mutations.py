@@ -226,7 +226,7 @@ MUTATIONS = [
              "if (!recording->IsIn(path)) continue;", "continue;",
              "run_record_test", "*FolderOfARunThatWasRemoved*"),
     Mutation("a restored run without a plan ends in its folder", "coordinator/shell/restored_runs.cc",
-             "folders->EndUnplanned(run->stored, RunState::kFailed, run->failure).IgnoreError();", "",
+             "folders->EndUnplanned(run->stored, RunState::kFailed, run->failure);", "absl::OkStatus();",
              "run_record_test", "*RunThatCannotBePlanned*"),
     Mutation("a window of several begins with the pattern of one", "planner/placement_search.cc",
              "if (options_.batches > 1) BeginWithSingle();", "",

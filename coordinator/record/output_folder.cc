@@ -21,6 +21,7 @@
 #include "base/durable_file.h"
 #include "base/host_name.h"
 #include "base/run_files.h"
+#include "coordinator/record/passing_failure.h"
 #include "coordinator/record/run_entries.h"
 #include "coordinator/record/run_placing.h"
 #include "nlohmann/json.hpp"
@@ -275,8 +276,9 @@ absl::Status OutputFolder::Lock() {
   while (true) {
     lock_ = OpenRunFile(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0644);
     if (lock_ < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot write in the folder ", shown_, ": ",
-                                                     RunFileError(errno), "; give another with --out"));
+      const int error = errno;
+      const std::string what = absl::StrCat("cannot write in the folder ", shown_, ": ", RunFileError(error));
+      return MayPass(error) ? absl::UnavailableError(what) : absl::InvalidArgumentError(what);
     }
     if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       absl::Status owned = OwnedByAnother(lock_, shown_);
@@ -309,7 +311,10 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
   if (!made.ok())
     return absl::InvalidArgumentError(absl::StrCat(made.status().message(), "; give another with --out"));
   folder->made_ = *std::move(made);
-  if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
+  if (absl::Status locked = folder->Lock(); !locked.ok()) {
+    if (absl::IsResourceExhausted(locked)) return locked;
+    return absl::InvalidArgumentError(absl::StrCat(locked.message(), "; give another with --out"));
+  }
   if (absl::Status placed = CompletePlacing(path); !placed.ok())
     return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
   folder->live_ = path;
@@ -326,12 +331,14 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   if (!EntryExists(path))
     return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
-  const auto run_json = [&] { return ReadJson(fs::path(PlaceOfResults(path, live)) / "run.json"); };
+  const auto file = [&] { return fs::path(PlaceOfResults(path, live)) / "run.json"; };
+  const auto run_json = [&] { return ReadJson(file()); };
   if (takes_over && IsOfRun(run_json(), record)) unlink((path + "/" + kLock).c_str());
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   folder->begun_ = true;
   if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
   folder->live_ = PlaceOfResults(path, live);
+  if (absl::Status readable = CheckReadable(file().string()); !readable.ok()) return readable;
   const Json before = run_json();
   if (!IsOfRun(before, record)) {
     return absl::FailedPreconditionError(
@@ -345,7 +352,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   folder->started_ = At<std::string>(before, "started", Now());
   // The runs of a long queue are as they were, and a write to the disk for each would take minutes.
   if (At<int64_t>(before, "steps_done", -1) == record.steps_done) return folder;
-  if (absl::Status written = folder->WriteRecord(record); !written.ok()) return written;
+  folder->WriteRecord(record).IgnoreError();  // a note, which the run's end writes again
   return folder;
 }
 

@@ -54,9 +54,9 @@ class OutputFolder {
   // Opens the folder of a run whose process ended without ending it, to go on with it: takes the lock, and
   // leaves everything as it is, but for run.json, which tells of this process where steps were made since it
   // was written. `live` is where it wrote, and `record` the run with its identity. NotFound if the folder is
-  // gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended in it; else
-  // as Open. `takes_over`: a process that has the lock although it coordinates the run no more, as one that
-  // was stopped, loses it, and StillThere tells it so.
+  // gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended in it,
+  // Unavailable for a cause that may pass; else as Open. `takes_over`: a process that has the lock although
+  // it coordinates the run no more, as one that was stopped, loses it, and StillThere tells it so.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Reopen(const std::string& path,
                                                               const std::string& live,
                                                               const RunRecord& record,

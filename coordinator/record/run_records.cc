@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/monotonic_clock.h"
@@ -337,9 +338,22 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
   return claimed;
 }
 
+// A disk that is not mounted yet looks like folders that were removed. Runs that were submitted with a folder
+// of their own tell nothing about the root.
+absl::Status RunRecords::CheckRootHolds(const std::string& path) const {
+  std::error_code error;
+  if (!absl::StartsWith(path, root_ + "/") || fs::exists(path, error)) return absl::OkStatus();
+  const bool there = fs::exists(root_, error);
+  if (error || (there && !fs::is_empty(root_, error))) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "the folder ", root_, " of --output-root is ", there ? "empty" : "missing", ", and ", path,
+      " was in it: mount it; or if the outputs were removed for good, make an empty folder ", path));
+}
+
 absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
   Require(plan.spec != nullptr, "a run that is recorded has its specification");
   const Submission& submission = run.submission;
+  if (absl::Status holds = CheckRootHolds(submission.folder.path); !holds.ok()) return holds;
   RunRecord record = RecordOf(*plan.spec, submission.file, "running", run.steps.size());
   record.run_id = submission.folder.run_id;
   auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record, takes_over_);
@@ -355,6 +369,7 @@ absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
 
 absl::Status RunRecords::EndUnplanned(const StoredRun& run, RunState state, const std::string& reason) {
   const RunFolder& at = run.submission.folder;
+  if (absl::Status holds = CheckRootHolds(at.path); !holds.ok()) return holds;
   RunRecord record = ReadRecord(PlaceOfResults(at.path, at.live));
   record.run_id = at.run_id;
   auto folder = OutputFolder::Reopen(at.path, at.live, record, takes_over_);

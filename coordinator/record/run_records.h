@@ -46,11 +46,12 @@ class RunRecords {
   // these runs writes there, though the folder may have been removed; else failure as OutputFolder::Open.
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
-  // ended and its folder is complete; else as OutputFolder::Reopen.
+  // ended and its folder is complete; Unavailable if the root that had the folder is missing or empty; else
+  // as OutputFolder::Reopen.
   absl::Status Restore(const StoredRun& run, const RunPlan& plan);
   // Ends a run, as a store has it, that cannot be planned any more: writes its end and the reason into
-  // run.json, and leaves all else in its folder as it is. AlreadyExists if its end is there; else as
-  // OutputFolder::Reopen. Before the server begins.
+  // run.json, and leaves all else in its folder as it is. AlreadyExists if its end is there; else as Restore.
+  // Before the server begins.
   absl::Status EndUnplanned(const StoredRun& run, RunState state, const std::string& reason);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
@@ -89,6 +90,8 @@ class RunRecords {
   class Recording;
   class EndedRuns;
 
+  // Returns Unavailable if the folder is gone together with all others of the root.
+  absl::Status CheckRootHolds(const std::string& path) const;
   // Returns ResourceExhausted if a run that has not ended writes there.
   absl::Status CheckNoRunIn(const std::string& path);
   std::shared_ptr<Recording> Find(uint64_t run);

@@ -229,8 +229,9 @@ void RecordRuns(RunRecords* records, const DaemonLog& log, FlightRecorder* recor
   };
 }
 
-void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log, const ServiceNotices& notices,
-                CoordinatorServerOptions* options) {
+// Takes up the runs of the store. Unavailable if that must be tried again later; then nothing is stored.
+absl::Status TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log,
+                        const ServiceNotices& notices, CoordinatorServerOptions* options) {
   options->core.last_run = store->stored.last_run;
   constexpr int64_t kBetweenNotices = 1'000'000'000;
   int64_t told = MonotonicNow();
@@ -239,16 +240,19 @@ void TakeUpRuns(DaemonStore* store, RunRecords* records, const DaemonLog* log, c
     told = MonotonicNow();
     notices.Starting(absl::StrCat("has taken up ", taken, " of the ", runs, " runs in its store"));
   };
-  RestoredRuns restored = RestoreRuns(std::move(store->stored), options->planner, records, tell);
-  if (!restored.runs.empty()) {
-    log->Info(absl::StrCat("the store has ", restored.runs.size(),
-                           restored.runs.size() == 1 ? " run, " : " runs, ", restored.live,
+  absl::StatusOr<RestoredRuns> restored =
+      RestoreRuns(std::move(store->stored), options->planner, records, tell);
+  if (!restored.ok()) return restored.status();
+  if (!restored->runs.empty()) {
+    log->Info(absl::StrCat("the store has ", restored->runs.size(),
+                           restored->runs.size() == 1 ? " run, " : " runs, ", restored->live,
                            " of which go on"));
   }
-  options->core.epoch = restored.records.epoch;
-  options->restored = std::move(restored.runs);
+  options->core.epoch = restored->records.epoch;
+  options->restored = std::move(restored->runs);
   options->store = store->writer.get();
-  store->writer->Write(std::move(restored.records), nullptr);
+  store->writer->Write(std::move(restored->records), nullptr);
+  return absl::OkStatus();
 }
 
 constexpr char kServesNot[] = "it does not serve yet, or is stopping";
@@ -423,7 +427,10 @@ int Serve(const Configuration& configuration,
   options.flight_ring = &ring;
   options.metrics = &metrics;
   options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
-  if (writer != nullptr) TakeUpRuns(&*store, &records, &log, *notices, &options);
+  if (writer != nullptr) {
+    const absl::Status taken_up = TakeUpRuns(&*store, &records, &log, *notices, &options);
+    if (!taken_up.ok()) return Complain(taken_up);
+  }
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
   LogListening(flags, **server, log);
@@ -573,7 +580,9 @@ absl::StatusOr<Configuration> ReadConfiguration(int argc, const char* const* arg
       "  weft-coordinator --store etcd://10.0.0.1:2379,10.0.0.2:2379/weft --output-root /shared/runs\n"
       "Each flag has a variable (WEFT_LEASE for --lease) and a key in the file of --config (lease: 20).\n"
       "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address or the store is in use, "
-      "another coordinator leads, or there are no threads left, 78 an address is wrong or refused, the "
+      "another coordinator leads, the output root is not mounted, or there are no threads left, 78 an "
+      "address "
+      "is wrong or refused, the "
       "configuration file is wrong, or the store is damaged or cannot be written.");
   Configuration configuration;
   Flags& flags = configuration.flags;

@@ -42,32 +42,40 @@ std::string CannotGoOn(const absl::Status& status) {
 }
 
 // Plans a run that goes on, or says why it cannot. The folder of a run that cannot be planned says so too.
-void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
+// Unavailable if its folder cannot be taken up for a cause that may pass.
+absl::Status TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
   if (!run->stored.attempt.schedule.empty()) run->spec = SpecOf(run->stored);
   auto plan = PlanAgain(planner, SpecOf(run->stored));
   if (!plan.ok()) {
     run->failure = CannotGoOn(plan.status());
-    folders->EndUnplanned(run->stored, RunState::kFailed, run->failure).IgnoreError();
-    return;
+    const absl::Status ended = folders->EndUnplanned(run->stored, RunState::kFailed, run->failure);
+    return absl::IsUnavailable(ended) ? ended : absl::OkStatus();
   }
-  if (absl::Status taken = folders->Restore(run->stored, **plan); !taken.ok()) {
+  const absl::Status taken = folders->Restore(run->stored, **plan);
+  if (absl::IsUnavailable(taken)) return taken;
+  if (taken.ok()) {
+    run->plan = *std::move(plan);
+  } else {
     run->failure = CannotGoOn(taken);
-    return;
   }
-  run->plan = *std::move(plan);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
-                         const std::function<void(size_t taken, size_t runs)>& progress) {
+absl::StatusOr<RestoredRuns> RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
+                                         const std::function<void(size_t taken, size_t runs)>& progress) {
   RestoredRuns restored;
   restored.records.epoch = stored.epoch + 1;
   for (auto& [id, run] : stored.runs) {
     progress(restored.runs.size(), stored.runs.size());
     RestoreRun& restore = restored.runs.emplace_back(RestoreRun{std::move(run)});
     if (!IsFinal(restore.stored.figures.info.state)) {
-      TakeUp(planner, folders, &restore);
+      if (absl::Status taken = TakeUp(planner, folders, &restore); !taken.ok()) {
+        return absl::UnavailableError(
+            absl::StrCat("run ", id, " cannot be taken up now: ", taken.message(),
+                         "; the store has all runs as they were, so start the coordinator again then"));
+      }
       restored.live += restore.plan == nullptr ? 0 : 1;
     } else if (!restore.stored.written && HasAllInFolder(restore.stored, planner, folders)) {
       restored.records.written.push_back(id);

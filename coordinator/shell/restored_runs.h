@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "coordinator/core/events.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/server_options.h"
@@ -20,10 +21,11 @@ struct RestoredRuns {
 };
 
 // Restores the stored runs. A run that cannot be planned, or whose folder cannot be taken up, is restored
-// with that failure. Blocks as long as planning and the disk take, and calls `progress` before each run. Call
-// it before the server starts.
-RestoredRuns RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
-                         const std::function<void(size_t taken, size_t runs)>& progress);
+// with that failure. Unavailable if the folder of a run that goes on cannot be taken up for a cause that may
+// pass, as a disk that is not mounted yet: then nothing is to be stored, and the coordinator ends. Blocks as
+// long as planning and the disk take, and calls `progress` before each run. Call it before the server starts.
+absl::StatusOr<RestoredRuns> RestoreRuns(StoredState&& stored, const Planner& planner, RunRecords* folders,
+                                         const std::function<void(size_t taken, size_t runs)>& progress);
 
 }  // namespace weft
 

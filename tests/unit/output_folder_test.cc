@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_folder.h"
@@ -261,6 +262,18 @@ TEST_F(OutputFolderTest, ReopenedAtTheSameStep_RunJsonIsNotWrittenAnew) {
   ++record.steps_done;
   { ASSERT_TRUE(OutputFolder::Reopen(out_, out_, record).ok()); }
   EXPECT_NE(file(), before);
+}
+
+TEST_F(OutputFolderTest, ReopenedOnAFullDisk_GoesOnWithoutTheNoteInRunJson) {
+  RunRecord record = Record("running");
+  record.run_id = "abc";
+  { ASSERT_TRUE((*Open(FormerWork::kRefuse))->Begin(record).ok()); }
+  // Nothing can be written under the name that a file has before its own.
+  ASSERT_TRUE(fs::create_directory(absl::StrCat(out_, "/run.json.", getpid(), "-", gettid(), ".partial")));
+  const int before = record.steps_done++;
+  const auto folder = OutputFolder::Reopen(out_, out_, record);
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_EQ(ReadRecord(out_).steps_done, before);
 }
 
 TEST_F(OutputFolderTest, RunThatHasBegun_KeepsRoomOnlyWhenItIsToldTo) {

@@ -1,5 +1,6 @@
 #include "coordinator/shell/restored_runs.h"
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 namespace weft::restored_runs_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -30,7 +33,7 @@ class RestoredRunsTest : public ::testing::Test {
     stored_.steps.resize(7);
   }
 
-  RestoredRuns Restore() {
+  absl::StatusOr<RestoredRuns> TryToRestore() {
     StoredState state;
     state.runs[3] = stored_;
     RunRecords folders(parent_ / "root", [](uint64_t, const std::string&) {});
@@ -38,6 +41,11 @@ class RestoredRunsTest : public ::testing::Test {
         std::move(state),
         [](const std::string&) { return absl::NotFoundError("model: cannot read model.pt2"); }, &folders,
         [](size_t, size_t) {});
+  }
+  RestoredRuns Restore() {
+    absl::StatusOr<RestoredRuns> restored = TryToRestore();
+    EXPECT_TRUE(restored.ok()) << restored.status();
+    return restored.ok() ? *std::move(restored) : RestoredRuns();
   }
 
   const TestFolder parent_;
@@ -65,7 +73,7 @@ TEST_F(RestoredRunsTest, EndedRunThatCannotBePlanned_ItsFolderSaysHowItEnded) {
   stored_.figures.info.state = RunState::kCancelled;
   stored_.figures.info.reason = "cancelled by weft cancel";
   const RestoredRuns restored = Restore();
-  EXPECT_THAT(restored.records.written, ::testing::ElementsAre(3));
+  EXPECT_THAT(restored.records.written, ElementsAre(3));
   const RunRecord record = ReadRecord(out_);
   EXPECT_EQ(record.state, "stopped");
   EXPECT_EQ(record.reason, "cancelled by weft cancel");
@@ -76,6 +84,27 @@ TEST_F(RestoredRunsTest, FolderOfAnotherRunByNow_IsLeftAlone) {
   stored_.submission.folder.run_id = "another";
   Restore();
   EXPECT_EQ(ReadRecord(out_).state, "running");
+}
+
+// The disk of all outputs is not mounted yet.
+TEST_F(RestoredRunsTest, RootOfOutputsMissingOrEmpty_RunsAreNeitherFailedNorTakenAsWritten) {
+  const std::string root = parent_ / "root", folder = root + "/text-3";
+  stored_.submission.folder = {folder, folder, "abc"};
+  for (const bool empty : {false, true}) {
+    ASSERT_EQ(empty && std::filesystem::create_directory(root), empty);
+    stored_.figures.info.state = RunState::kRunning;
+    const absl::Status later = TryToRestore().status();
+    EXPECT_TRUE(absl::IsUnavailable(later)) << later;
+    EXPECT_THAT(std::string(later.message()),
+                AllOf(HasSubstr("run 3 cannot be taken up now"), HasSubstr(empty ? "is empty" : "is missing"),
+                      HasSubstr("make an empty folder " + folder)));
+    stored_.figures.info.state = RunState::kFinished;
+    EXPECT_THAT(Restore().records.written, IsEmpty());
+  }
+  ASSERT_TRUE(std::filesystem::create_directory(root + "/other-4"));
+  EXPECT_THAT(Restore().records.written, ElementsAre(3)) << "the folder was removed, and others are there";
+  stored_.figures.info.state = RunState::kRunning;
+  EXPECT_EQ(Restore().live, 0u);
 }
 
 TEST_F(RestoredRunsTest, EndedRunWhoseFolderCannotBeTakenUp_KeepsItsStepsInTheStore) {
