@@ -14,7 +14,7 @@ namespace pb = etcdserverpb;
 
 constexpr std::chrono::seconds kCall{3};
 constexpr std::chrono::seconds kConnect{1};
-constexpr int64_t kPage = 500;  // keys of one answer
+constexpr int64_t kPage = 500;  // keys of one answer, at most
 
 // Returns the first key behind all that begin with the prefix.
 std::string Behind(std::string prefix) {
@@ -39,6 +39,10 @@ class GrpcEtcdClient final : public EtcdClient {
     in.set_limit(kPage);
     while (true) {
       auto out = Range(in);
+      if (absl::IsResourceExhausted(out.status()) && in.limit() > 1) {
+        in.set_limit(in.limit() / 2);  // the values are large: fewer of them fit one message
+        continue;
+      }
       if (!out.ok()) return out.status();
       for (pb::KeyValue& found : *out->mutable_kvs()) all.push_back(KeyOf(found));
       if (!out->more() || out->kvs().empty()) return all;

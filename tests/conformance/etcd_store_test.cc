@@ -107,6 +107,22 @@ TEST_F(EtcdStores, ABatchBeyondEtcdsBounds_IsStoredInParts) {
   EXPECT_EQ(TextOf(*state), TextOf(expected));
 }
 
+// One answer of etcd has up to 500 keys, and a message at most 16 MiB.
+TEST_F(EtcdStores, RowsBeyondTheBoundOfAMessage_AreLoadedInSmallerPages) {
+  const auto store = Open(Try("leader"));
+  constexpr uint64_t kRuns = 20;
+  for (uint64_t run = 1; run <= kRuns; ++run) {
+    Records records = Submitted(run);
+    records.submissions[0].spec = std::string(1 << 20, 'x');  // the largest that is taken in
+    const absl::Status committed = store->Commit({records});
+    ASSERT_TRUE(committed.ok()) << committed;
+  }
+  const auto state = store->Load();
+  ASSERT_TRUE(state.ok()) << state.status();
+  ASSERT_EQ(state->runs.size(), kRuns);
+  for (const auto& [id, run] : state->runs) EXPECT_EQ(run.submission.spec.size(), size_t{1} << 20);
+}
+
 TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   const auto store = Open(Try("leader"));
   ASSERT_TRUE(store->Commit({Submitted(1)}).ok());
