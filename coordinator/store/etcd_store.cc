@@ -69,19 +69,24 @@ class EtcdStore final : public Store {
   }
 
   absl::Status Commit(const std::vector<Records>& batch) override {
-    const RowChanges changes =
-        ChangesOf(batch, shift_, [this](uint64_t run) { return runs_.count(run) > 0; });
+    const RowChanges changes = ChangesOf(
+        batch, shift_, [this](uint64_t run) { return runs_.count(run) > 0; }, kMaxEtcdBytes);
     epoch_ = std::max(epoch_, changes.epoch);
     last_run_ = std::max(last_run_, changes.last_run);
     std::vector<EtcdChange> part = {HeadChange()};
     size_t bytes = 0;
-    for (const RowChange& change : changes.rows) {
-      part.push_back(ChangeOf(change));
-      bytes += change.body.size();
-      if (change.joined || (part.size() < kMaxEtcdChanges - 2 && bytes < kMaxEtcdBytes / 2)) continue;
-      if (absl::Status made = Make(part); !made.ok()) return made;
-      part.resize(1);
-      bytes = 0;
+    for (auto row = changes.rows.begin(); row != changes.rows.end();) {
+      const auto end = EndOfJoined(row, changes.rows.end());
+      size_t more = 0;
+      for (auto at = row; at != end; ++at) more += at->body.size();
+      const size_t count = part.size() + static_cast<size_t>(end - row);
+      if (part.size() > 1 && (count > kMaxEtcdChanges || bytes + more > kMaxEtcdBytes)) {
+        if (absl::Status made = Make(part); !made.ok()) return made;
+        part.resize(1);
+        bytes = 0;
+      }
+      bytes += more;
+      for (; row != end; ++row) part.push_back(ChangeOf(*row));
     }
     if (absl::Status made = Make(part); !made.ok()) return made;
     runs_.insert(changes.submitted.begin(), changes.submitted.end());
@@ -95,6 +100,13 @@ class EtcdStore final : public Store {
   static char DigitOf(RowKind kind) { return static_cast<char>('0' + static_cast<int>(kind)); }
   std::string KeyOf(const StoredRow& row) const {
     return absl::StrFormat("%s%c/%010d", KeyOfRun(row.run), DigitOf(row.kind), row.step);
+  }
+
+  using Row = std::vector<RowChange>::const_iterator;
+  // Returns the end of the rows that are stored together with the first.
+  static Row EndOfJoined(Row first, Row end) {
+    while (first != end && first->joined) ++first;
+    return first == end ? end : first + 1;
   }
 
   EtcdChange HeadChange() const {

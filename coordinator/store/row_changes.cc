@@ -24,8 +24,8 @@ absl::Status Take(absl::StatusOr<Value> value, Value* out) {
 class ChangesOfBatch {
  public:
   ChangesOfBatch(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,
-                 const std::function<bool(uint64_t run)>& has_rows)
-      : batch_(batch), shift_(unix_minus_monotonic_ns), has_rows_(has_rows) {
+                 const std::function<bool(uint64_t run)>& has_rows, size_t most_bytes)
+      : batch_(batch), shift_(unix_minus_monotonic_ns), has_rows_(has_rows), most_bytes_(most_bytes) {
     for (const Records& records : batch_) {
       changes_.epoch = std::max(changes_.epoch, records.epoch);
       for (const AttemptRecord& attempt : records.attempts) attempts_[attempt.run] = &attempt;
@@ -39,7 +39,7 @@ class ChangesOfBatch {
     for (const Records& records : batch_) AddSubmissions(records);
     for (const Records& records : batch_) AddProgress(records);
     for (const auto& [run, attempt] : attempts_) {
-      if (Lasts(run)) Put({run, RowKind::kAttempt}, EncodeStored(*attempt));
+      if (Lasts(run)) Put({run, RowKind::kAttempt}, BodyOf(*attempt));
     }
     for (const auto& [run, figures] : figures_) PutFigures(run, *figures);
     for (const Records& records : batch_) AddEnds(records);
@@ -55,7 +55,22 @@ class ChangesOfBatch {
     return changes_.rows.emplace_back(RowChange{RowChange::Kind::kPut, row, std::move(body)});
   }
   void PutFigures(uint64_t run, const RunFigures& figures) {
-    if (Lasts(run)) Put({run, RowKind::kFigures}, EncodeStored(figures, shift_));
+    if (Lasts(run)) Put({run, RowKind::kFigures}, BodyOf(figures));
+  }
+
+  std::string BodyOf(const RunFigures& figures) const {
+    std::string body = EncodeStored(figures, shift_);
+    if (body.size() <= most_bytes_) return body;
+    RunFigures fewer = figures;
+    fewer.info.reports.clear();
+    return EncodeStored(fewer, shift_);
+  }
+  std::string BodyOf(const AttemptRecord& attempt) const {
+    std::string body = EncodeStored(attempt);
+    if (body.size() <= most_bytes_) return body;
+    AttemptRecord fewer = attempt;
+    fewer.former.clear();
+    return EncodeStored(fewer);
   }
 
   // No run is stored without its figures.
@@ -101,6 +116,7 @@ class ChangesOfBatch {
   const std::vector<Records>& batch_;
   const int64_t shift_;
   const std::function<bool(uint64_t run)>& has_rows_;
+  const size_t most_bytes_;
   // The last of each run. Figures come behind the attempt that they name.
   std::map<uint64_t, const AttemptRecord*> attempts_;
   std::map<uint64_t, const RunFigures*> figures_;
@@ -120,8 +136,8 @@ uint64_t ChecksumOf(const StoredRow& row, absl::string_view bytes) {
 }
 
 RowChanges ChangesOf(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,
-                     const std::function<bool(uint64_t run)>& has_rows) {
-  return ChangesOfBatch(batch, unix_minus_monotonic_ns, has_rows).Take();
+                     const std::function<bool(uint64_t run)>& has_rows, size_t most_bytes) {
+  return ChangesOfBatch(batch, unix_minus_monotonic_ns, has_rows, most_bytes).Take();
 }
 
 absl::Status AddRow(const StoredRow& row, absl::string_view body, int64_t unix_minus_monotonic_ns,

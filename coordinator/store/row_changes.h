@@ -5,6 +5,7 @@
 #ifndef WEFT_COORDINATOR_STORE_ROW_CHANGES_H_
 #define WEFT_COORDINATOR_STORE_ROW_CHANGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -52,9 +53,10 @@ struct RowChanges {
 };
 
 // `has_rows` says which runs have rows before the batch: records of others change nothing. No two changes
-// touch the same row.
+// touch the same row. Figures and attempts of more than `most_bytes` leave out the reports of the ranks,
+// which grow with their number.
 RowChanges ChangesOf(const std::vector<Records>& batch, int64_t unix_minus_monotonic_ns,
-                     const std::function<bool(uint64_t run)>& has_rows);
+                     const std::function<bool(uint64_t run)>& has_rows, size_t most_bytes = SIZE_MAX);
 
 // Adds a row to what is stored. Rows of a run come in the order of their keys.
 absl::Status AddRow(const StoredRow& row, absl::string_view body, int64_t unix_minus_monotonic_ns,

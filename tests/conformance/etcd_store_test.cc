@@ -123,6 +123,40 @@ TEST_F(EtcdStores, RowsBeyondTheBoundOfAMessage_AreLoadedInSmallerPages) {
   for (const auto& [id, run] : state->runs) EXPECT_EQ(run.submission.spec.size(), size_t{1} << 20);
 }
 
+TEST_F(EtcdStores, LargestSubmissionInABatchOfOthers_IsStored) {
+  const auto store = Open(Try("leader"));
+  std::vector<Records> batch;
+  for (const size_t bytes : {100'000u, 400'000u, 1'048'576u, 1'048'576u}) {
+    batch.push_back(Submitted(batch.size() + 1));
+    batch.back().submissions[0].spec = std::string(bytes, 'x');
+  }
+  const absl::Status committed = store->Commit(batch);
+  EXPECT_TRUE(committed.ok()) << committed;
+}
+
+// Neither ends the coordinator, nor passes for an etcd that is full.
+TEST_F(EtcdStores, ReportsBeyondTheBoundOfARow_AreLeftOutAndTheRunIsStored) {
+  const auto store = Open(Try("leader"));
+  ASSERT_TRUE(store->Commit({Submitted(1)}).ok());
+  for (const size_t bytes : {size_t{1'700'000}, size_t{3'000'000}}) {
+    RankReport report;
+    report.idle_seconds[std::string(bytes, 'x')] = 1;
+    Records records;
+    records.attempts.push_back(AttemptOf(1, 2));
+    records.attempts[0].former = {report};
+    records.figures.push_back(FiguresOf(1, RunState::kRunning));
+    records.figures[0].info.reports = {report};
+    const absl::Status committed = store->Commit({records});
+    ASSERT_TRUE(committed.ok()) << committed;
+    const auto state = store->Load();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->runs.at(1).figures.info.state, RunState::kRunning);
+    EXPECT_TRUE(state->runs.at(1).figures.info.reports.empty());
+    EXPECT_EQ(state->runs.at(1).attempt.members.size(), 2u);
+    EXPECT_TRUE(state->runs.at(1).attempt.former.empty());
+  }
+}
+
 TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   const auto store = Open(Try("leader"));
   ASSERT_TRUE(store->Commit({Submitted(1)}).ok());
