@@ -105,7 +105,7 @@ MUTATIONS = [
              "  out_.effects.records.steps = out_.effects.steps;\n", "",
              "run_simulation_test", "*CoordinatorKilled*"),
     Mutation("effects wait for their record", "coordinator/shell/server_loop.cc",
-             "held_.push_back({written_, [this, shared] { CarryOut(std::move(*shared)); }});",
+             "held_.Hold({written_, [this, shared] { CarryOut(std::move(*shared)); }, size, !ahead});",
              "CarryOut(std::move(*shared));",
              "server_tests", "CoordinatorServerStore*"),
     Mutation("a version of the protocol is in both ranges", "proto/session/protocol_versions.cc",

@@ -30,6 +30,24 @@ void AddJobs(size_t count, const Job& last, EventText& text) {
   AddJob(last, text);
 }
 
+// Returns true for a message that says nothing of what is stored: jobs, and what must come before them. Who
+// got it tells the next coordinator, so it need not wait for the disk. Messages that must come before it,
+// such as Assign, have been answered before the core makes it.
+bool NeedsNoStore(const OutgoingMessage& m) {
+  return std::holds_alternative<Grant>(m.message) || std::holds_alternative<TakeSnapshot>(m.message);
+}
+
+// Returns the number of jobs, lines and the like in the effects: about what they take in memory.
+size_t SizeOf(const Effects& effects) {
+  size_t size = 1 + effects.messages.size() + effects.runs.size() + effects.steps.size() + effects.log.size();
+  for (const JobsEnded& jobs : effects.jobs) size += jobs.jobs.size();
+  for (const Report& report : effects.reports) size += report.ranks.size();
+  for (const Spans& spans : effects.spans) {
+    for (const Spans::OfRank& of_rank : spans.ranks) size += of_rank.idle.size() + of_rank.transfers.size();
+  }
+  return size;
+}
+
 }  // namespace
 
 ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
@@ -49,6 +67,7 @@ ServerLoop::ServerLoop(CoordinatorServerOptions options, std::unique_ptr<grpc::S
             if (options_.observer.refused) options_.observer.refused(line);
           }),
       log_id_(static_cast<uint64_t>(MonotonicNow())),
+      held_(options_.most_held),
       replanner_([this](std::function<void()> work) { Post(std::move(work)); },
                  [this](ReplanRun replan) { Add(std::move(replan)); },
                  [this](uint64_t run, const std::function<void()>& told) {
@@ -222,42 +241,30 @@ void ServerLoop::Run() {
   }
 }
 
-// Sends the messages that say nothing of what is stored: jobs, and what must come before them. A coordinator
-// that is started again begins an attempt anew whatever was granted, so they need not wait for the disk.
-// Messages that must come before them, such as Assign, have been answered before the core makes these.
-void ServerLoop::SendAhead(std::vector<OutgoingMessage>* messages) {
+bool ServerLoop::SendAhead(std::vector<OutgoingMessage>* messages) {
+  if (!held_.MayGoAhead()) return std::none_of(messages->begin(), messages->end(), NeedsNoStore);
   std::vector<OutgoingMessage> behind;
-  for (OutgoingMessage& m : *messages) {
-    const bool ahead =
-        std::holds_alternative<Grant>(m.message) || std::holds_alternative<TakeSnapshot>(m.message);
-    ahead ? Send(std::move(m)) : behind.push_back(std::move(m));
-  }
+  for (OutgoingMessage& m : *messages) NeedsNoStore(m) ? Send(std::move(m)) : behind.push_back(std::move(m));
   *messages = std::move(behind);
+  return true;
 }
 
 void ServerLoop::Apply(Effects effects) {
   if (options_.store == nullptr) return CarryOut(std::move(effects));
   const bool keeps = !effects.records.empty();
   if (!keeps && held_.empty()) return CarryOut(std::move(effects));
-  SendAhead(&effects.messages);
+  const bool ahead = SendAhead(&effects.messages);
   written_ += keeps ? 1 : 0;
   Records records = std::exchange(effects.records, {});
   effects.records.forgotten = records.forgotten;
+  const size_t size = SizeOf(effects);
   const auto shared = std::make_shared<Effects>(std::move(effects));
-  held_.push_back({written_, [this, shared] { CarryOut(std::move(*shared)); }});
+  held_.Hold({written_, [this, shared] { CarryOut(std::move(*shared)); }, size, !ahead});
   if (!keeps) return;
   options_.store->Write(std::move(records), [gate = gate_, number = written_] {
     MutexLock lock(gate->mu);
-    if (ServerLoop* loop = gate->loop) loop->Post([loop, number] { loop->Release(number); });
+    if (ServerLoop* loop = gate->loop) loop->Post([loop, number] { loop->held_.Release(number); });
   });
-}
-
-void ServerLoop::Release(uint64_t durable) {
-  while (!held_.empty() && held_.front().records <= durable) {
-    const Held held = std::move(held_.front());
-    held_.pop_front();
-    held.carry_out();
-  }
 }
 
 void ServerLoop::AddOutputEnd(RunInfo* run) const {
@@ -269,7 +276,7 @@ void ServerLoop::AddOutputEnd(RunInfo* run) const {
 
 void ServerLoop::WhenDurable(std::function<void()> answer) {
   if (held_.empty()) return answer();
-  held_.push_back({written_, std::move(answer)});
+  held_.Hold({written_, std::move(answer)});
 }
 
 void ServerLoop::CarryOut(Effects effects) {

@@ -18,7 +18,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +33,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/health_calls.h"
+#include "coordinator/shell/held_effects.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/process_watch.h"
 #include "coordinator/shell/replanner.h"
@@ -114,10 +114,10 @@ class ServerLoop {
   bool TakePosted();
   // Carries the effects out, or holds them until their records are durable.
   void Apply(Effects effects);
-  void SendAhead(std::vector<OutgoingMessage>* messages);
+  // Sends those of the messages that need not wait for the store, if so little waits for it that they may.
+  // Returns false if one of them is kept back.
+  bool SendAhead(std::vector<OutgoingMessage>* messages);
   void CarryOut(Effects effects);
-  // Carries out what waited for the records of so many steps.
-  void Release(uint64_t durable);
   void Send(OutgoingMessage message);
   // Counts a call of the run API as answered. `came_ns`: when it came; none for a stream.
   void HearCall(const std::string& method, const absl::Status& status, std::optional<int64_t> came_ns);
@@ -152,12 +152,7 @@ class ServerLoop {
   const uint64_t log_id_;
   std::map<uint64_t, RunLog> logs_;  // by run
   RunLines lines_;
-  // Effects that wait for records to be durable, in order.
-  struct Held {
-    uint64_t records = 0;  // number of the last records that it waits for
-    std::function<void()> carry_out;
-  };
-  std::deque<Held> held_;
+  HeldEffects held_;  // until their records are durable
   // The way by which the store's thread reports to this loop, while it lives.
   struct Gate {
     Mutex mu;

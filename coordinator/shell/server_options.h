@@ -86,6 +86,8 @@ struct CoordinatorServerOptions {
   // that it had at the start are `restored`.
   StoreWriter* store = nullptr;
   std::vector<RestoreRun> restored;
+  // Jobs, lines and the like that wait for the store before grants wait for it too; some hundred bytes each.
+  size_t most_held = 100'000;
   int64_t unix_minus_monotonic_ns = 0;  // of the store's times; 0: the server looks at the clocks itself
   Metrics* metrics = nullptr;           // counts the server's metrics, if set; outlives the server
   FlightRing* flight_ring = nullptr;    // has grants and ends of jobs and steps noted, if set; outlives it

@@ -221,6 +221,53 @@ TEST(CoordinatorServerStore, Effects_WaitUntilTheirRecordIsStored) {
   EXPECT_TRUE(heard.WaitForState(1, RunState::kWaiting));
 }
 
+// Keeps the first commit that has a step waiting until it is let go.
+class StepsHeld final : public Store {
+ public:
+  absl::StatusOr<StoredState> Load() override { return StoredState(); }
+  absl::Status Commit(const std::vector<Records>& batch) override {
+    const bool has_step =
+        std::any_of(batch.begin(), batch.end(), [](const Records& r) { return !r.steps.empty(); });
+    if (has_step) held_.Notify();
+    if (has_step) let_go_.Wait();
+    return absl::OkStatus();
+  }
+  void Await() { held_.Wait(); }
+  void LetGo() { let_go_.Notify(); }
+
+ private:
+  Notification held_, let_go_;
+};
+
+// What waits for a store would otherwise grow as long as the run goes on.
+TEST(CoordinatorServerStore, StoreStandsStill_GrantsWaitToo) {
+  auto owned = std::make_unique<StepsHeld>();
+  StepsHeld& store = *owned;
+  StoreWriter writer(std::move(owned), {});
+  Heard heard;
+  CoordinatorServerOptions options;
+  options.listen = {"127.0.0.1:0"};
+  options.planner = QuickPlanner(Plan);
+  options.observer = heard.observer();
+  options.store = &writer;
+  options.most_held = 2;
+  const auto server = CoordinatorServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  ScriptedWorkerOptions one;
+  one.address = (*server)->addresses()[0];
+  one.name = "worker-0";
+  one.stages = kStages;
+  ScriptedWorker worker(one);
+  const absl::StatusOr<uint64_t> run = (*server)->Submit({"", "gpipe", 1, ""});
+  ASSERT_TRUE(run.ok()) << run.status();
+  store.Await();
+  for (int before = -1; before != worker.jobs(); usleep(500'000)) before = worker.jobs();
+  EXPECT_LT(worker.jobs(), kSteps * (2 * kStages * kMicrobatches + kStages));
+  store.LetGo();
+  EXPECT_EQ(heard.WaitForEnd(*run).state, RunState::kFinished);
+  EXPECT_EQ(heard.jobs().size(), size_t{kSteps} * (2 * kStages * kMicrobatches + kStages));
+}
+
 TEST_P(CoordinatorServerTest, Run_OwnerTellsExit_ReasonIsTold) {
   StartServer();
   ScriptedWorkerOptions dying = WorkerOptions(1);
