@@ -40,7 +40,7 @@ absl::StatusOr<std::shared_ptr<const EtcdLeadership>> AwaitLeadership(EtcdClient
     std::string leader;
     auto leadership = EtcdLeadership::Try(client, leading, &leader);
     if (leadership.ok() && *leadership != nullptr) return *std::move(leadership);
-    if (!leadership.ok() && !absl::IsUnavailable(leadership.status())) return leadership.status();
+    if (!leadership.ok() && !MayLeadLater(leadership.status())) return leadership.status();
     log.Say(leadership.ok() ? absl::StrCat("standing by; ", leader, " leads")
                             : absl::StrCat("standing by; ", leadership.status().message()));
     if (!options.stand_by(kStandByNs)) return absl::CancelledError("it was stopped while it stood by");

@@ -74,4 +74,18 @@ absl::StatusOr<std::unique_ptr<EtcdLeadership>> EtcdLeadership::Try(EtcdClient* 
   return leadership;
 }
 
+bool MayLeadLater(const absl::Status& failure) {
+  switch (failure.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace weft

@@ -38,6 +38,10 @@ class EtcdLeadership {
   virtual const EtcdCondition& token() const = 0;
 };
 
+// Returns true if a coordinator whose Try has failed so may lead later, without a change of what it was told:
+// etcd is away, or has no room.
+bool MayLeadLater(const absl::Status& failure);
+
 }  // namespace weft
 
 #endif  // WEFT_COORDINATOR_STORE_ETCD_LEADERSHIP_H_

@@ -157,6 +157,17 @@ TEST_F(EtcdStores, ReportsBeyondTheBoundOfARow_AreLeftOutAndTheRunIsStored) {
   }
 }
 
+// A standby that ended for an etcd without room would not be there when there is some.
+TEST(EtcdLeadership, FailureThatPasses_IsStoodBy) {
+  for (const absl::Status& passes :
+       {absl::UnavailableError(""), absl::ResourceExhaustedError("no space"), absl::InternalError("")})
+    EXPECT_TRUE(MayLeadLater(passes)) << passes;
+  for (const absl::Status& stays :
+       {absl::PermissionDeniedError(""), absl::UnauthenticatedError(""), absl::FailedPreconditionError(""),
+        absl::DataLossError(""), absl::InvalidArgumentError(""), absl::UnimplementedError("")})
+    EXPECT_FALSE(MayLeadLater(stays)) << stays;
+}
+
 TEST_F(EtcdStores, EtcdAwayForAWhile_CommitsWait) {
   const auto store = Open(Try("leader"));
   ASSERT_TRUE(store->Commit({Submitted(1)}).ok());
