@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/durable_file.h"
 #include "coordinator/store/sqlite_database.h"
 #include "coordinator/store/store_folder.h"
 #include "coordinator/store/stored_rows.h"
@@ -218,7 +219,10 @@ absl::Status CopyTo(SqliteDatabase* database, const std::string& aside, const st
   const int written = open(aside.c_str(), O_RDONLY | O_CLOEXEC);
   const bool durable = written >= 0 && fsync(written) == 0;
   if (written >= 0) close(written);
-  if (durable && rename(aside.c_str(), file.c_str()) == 0) return absl::OkStatus();
+  if (durable && rename(aside.c_str(), file.c_str()) == 0) {
+    const std::string folder = std::filesystem::path(file).parent_path().string();
+    return SyncToDisk(folder.empty() ? "." : folder);
+  }
   return absl::InternalError(absl::StrCat("cannot write ", file, ": ", std::strerror(errno)));
 }
 
