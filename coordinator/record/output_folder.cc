@@ -338,7 +338,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::st
   folder->begun_ = true;
   if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
   folder->live_ = PlaceOfResults(path, live);
-  if (absl::Status readable = CheckReadable(file().string()); !readable.ok()) return readable;
+  if (absl::Status readable = CheckNoPassingFailure(file().string()); !readable.ok()) return readable;
   const Json before = run_json();
   if (!IsOfRun(before, record)) {
     return absl::FailedPreconditionError(

@@ -18,7 +18,7 @@ bool MayPass(int error) {
   return std::find(std::begin(kCauses), std::end(kCauses), error) != std::end(kCauses);
 }
 
-absl::Status CheckReadable(const std::string& path) {
+absl::Status CheckNoPassingFailure(const std::string& path) {
   const int file = OpenRunFile(path, O_RDONLY | O_NONBLOCK);
   char first = 0;
   const bool read = file >= 0 && pread(file, &first, 1, 0) >= 0;

@@ -15,7 +15,7 @@ namespace weft {
 bool MayPass(int error);
 
 // Returns OK if the file can be read, or is gone or refused for good; Unavailable if that cannot be told.
-absl::Status CheckReadable(const std::string& path);
+absl::Status CheckNoPassingFailure(const std::string& path);
 
 }  // namespace weft
 
