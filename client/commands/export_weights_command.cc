@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/durable_file.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
@@ -25,6 +26,7 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& folder) {
   if (!fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) {
     const std::string newest = FindNewestValid(folder).folder;
     if (!newest.empty()) return newest;
+    if (absl::Status readable = CheckReadable(folder); !readable.ok()) return readable;
     return absl::NotFoundError(absl::StrCat(folder, " holds no whole checkpoint"));
   }
   const CheckpointAudit audit = AuditCheckpoint({folder}, AuditDepth::kData);

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/run_files.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/checkpoint/checkpoint_index.h"
 
@@ -67,7 +68,9 @@ absl::StatusOr<RunTraces> ReadTraces(const std::string& folder) {
   RunTraces traces;
   ReadLosses(absl::StrCat(folder, "/steps.jsonl"), &traces);
   ReadCheckpoints(folder, &traces);
-  if (traces.losses.empty() && traces.checkpoints.empty())
+  const bool none = traces.losses.empty() && traces.checkpoints.empty();
+  if (absl::Status readable = CheckReadable(folder); none && !readable.ok()) return readable;
+  if (none)
     return absl::NotFoundError(absl::StrCat(folder, " holds neither steps of a run nor a checkpoint"));
   return traces;
 }

@@ -32,8 +32,8 @@ absl::StatusOr<RunSpec> ReadRunOfFolder(const std::string& folder, absl::string_
     const std::string file = run["file"];
     if (!file.empty()) return ReadRunFile(file, RunFileData::kIgnored);
   }
-  for (const char* name : {"", "run.json", "summary.json"}) {
-    const absl::Status readable = CheckReadable((std::filesystem::path(folder) / name).string());
+  for (const char* inside : {"", "/run.json", "/summary.json"}) {
+    const absl::Status readable = CheckReadable(absl::StrCat(folder, inside));
     if (!readable.ok()) return readable;
   }
   return absl::InvalidArgumentError(

@@ -199,6 +199,8 @@ TEST_F(Unreadable, OutputFolder_IsNotTakenForAnEmptyOne) {
         {"plan", "--from", out_},
         {"train", file_, "--resume", out_, "--out", folder_ / "rest"},
         {"logs", out_},
+        {"export-weights", out_, folder_ / "file"},
+        {"diff", out_, folder_.path()},
         {"checkpoint", "ls", out_},
         {"checkpoint", "verify", out_},
         {"generate", out_ + "/in"},

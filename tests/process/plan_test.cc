@@ -644,7 +644,7 @@ TEST_F(PlanCommand, PlanForOtherLayers_IsRefusedByTrain) {
 
 TEST_F(PlanCommand, ScheduleAutoWithinMemoryThatNothingFits_IsAWrongRunFile) {
   const std::string run = WriteSmallRun(
-      folder_, {{"schedule", "{auto: {ranks: 2, time_limit: 1}}"}, {"stages", ""}, {"memory", "100KB"}});
+      folder_, {{"schedule", "{auto: {ranks: 2, time_limit: 20}}"}, {"stages", ""}, {"memory", "100KB"}});
   const CommandResult train = Command::Run({"weft", "train", run, "--out", folder_ / "out"}, 180);
   EXPECT_EQ(train.code, kBadConfiguration);
   EXPECT_THAT(train.err, HasSubstr("run.yaml: memory: nothing fits"));
