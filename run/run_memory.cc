@@ -422,7 +422,7 @@ RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
 std::vector<double> RunMemory::BytesOfForwards() const {
   std::vector<double> bytes;
   for (size_t s = 0; s < forwards.activation_bytes.size(); ++s)
-    bytes.push_back(static_cast<double>(forwards.BytesOf(static_cast<int>(s))));
+    bytes.push_back(static_cast<double>(forwards.BytesOf(static_cast<int>(s)) + gpu_activations[s]));
   return bytes;
 }
 

@@ -108,7 +108,8 @@ struct RunMemory {
   ActivationMemory forwards;
   std::vector<int64_t> gpu_activations;  // by stage; see StageMemory
 
-  // Returns the bytes of a micro-batch, by stage, from its forward to the end of its backward.
+  // Returns the bytes of a micro-batch, by stage, from its forward to the end of its backward, whatever the
+  // device: those for which a budget has room.
   std::vector<double> BytesOfForwards() const;
 };
 // Counts each stage of the run.

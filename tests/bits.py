@@ -201,7 +201,7 @@ def train_standing(workers, file, out, arguments):
 
 def lacks_ranks(code, error):
     """Returns true if a run was refused because it has fewer ranks than processes."""
-    return code == 78 and "ranks, so it runs on 1 to" in error[0]
+    return code == 2 and "ranks of the schedule" in error[0]
 
 
 def schedules(weft):

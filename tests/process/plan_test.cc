@@ -853,8 +853,9 @@ TEST_F(PlanCommand, PlanThatRecomputesByAProfile_IsSimulatedWithItsStep) {
   EXPECT_NEAR(Json::parse(simulated.out)["period"], plan["step"], 1e-6);
   const CommandResult compared =
       Command::Run({"weft", "compare", limited, "--profile", file, "--schedules", "1f1b", "-o", "json"});
+  const Json comparison = Json::parse(compared.out);
   bool chosen = false;
-  for (const Json& row : Json::parse(compared.out)["schedules"]) {
+  for (const Json& row : comparison["schedules"]) {
     if (!row["chosen"]) continue;
     chosen = true;
     EXPECT_NEAR(row.value("step_time", 0.0), plan["step"], 1e-6) << row;
