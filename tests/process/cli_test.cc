@@ -609,6 +609,7 @@ TEST(Cli_Compare, MoreStagesThanLayers_ExitTwoWithoutATable) {
   const std::string file = CompareRun(folder, "1f1b");
   const std::string refusal = "--stages: 99 stages are more than the model's";
   ExpectUsageError({"weft", "compare", file, "--stages", "99"}, refusal);
+  folder.Write("not_here.txt", RandomLetters(100000));  // measuring reads the data
   ExpectUsageError({"weft", "compare", file, "--stages", "99", "--measure"}, refusal);
 }
 
